@@ -1,1 +1,1 @@
-"""The commands people type: caovanctl (one verb a file), caovan-vllm-serve, the doctor."""
+"""The commands people type: caovanctl (one file per verb), caovan-vllm-serve, the doctor."""

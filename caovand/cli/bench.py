@@ -1,4 +1,4 @@
-"""`caovanctl bench`; the laboratory has it."""
+"""`caovanctl bench`; implemented in `caovand.lab`."""
 
 from __future__ import annotations
 

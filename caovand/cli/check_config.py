@@ -1,6 +1,6 @@
-"""`caovanctl check-config`: the daemon's own check of a file, with no daemon.
+"""`caovanctl check-config`: run the daemon's own check of a file, without a daemon.
 
-Verbatim flags are compared with those of the engine, whose answer is kept once it was asked.
+Verbatim flags are checked against the engine's options, which are cached after the first query.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _flags(config: Config, file: Path) -> tuple[tuple[str, ...], str]:
-    """The verbatim flags that the engine refuses, or why it could not be asked for its flags."""
+    """Verbatim flags that the engine rejects, or why its options are not known yet."""
     words = config.engine.extra_args
     if not words:
         return (), ""
     machine = inspect(config, patience_s=PATIENCE_S, source=file)
     if machine.engine is None or machine.half_asked:
-        why = machine.engine_problem or "the engine is still being asked for them; run this again"
+        why = machine.engine_problem or "the engine is still reporting its options; run this again"
         return (), f"[engine] extra_args are not checked: {why}"
     refused = chosen_engine(config).arguments.refused(words, machine.engine)
     return tuple(f"{file}: [engine] extra_args: {problem}" for problem in refused), ""

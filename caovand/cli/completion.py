@@ -1,4 +1,4 @@
-"""`caovanctl completion bash|zsh`: completion made from the parser itself, so it never lags."""
+"""`caovanctl completion bash|zsh`: generated from the parser itself, so it is always up to date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.cli.common.verb import Group, Verb
 from caovand.cli.engine.shared import ENGINE
 from caovand.cli.parser import parser
 
-# Runs in zsh too, where `path`, `words` and `options` are the shell's own.
+# It also runs in zsh, where `path`, `words` and `options` belong to the shell.
 BASH = """_caovanctl() {{
     local word=${{COMP_WORDS[COMP_CWORD]}} verb= option= flags= choices= files= part i
     local engines= root=
@@ -63,11 +63,11 @@ BASH = """_caovanctl() {{
 complete -o filenames -F _caovanctl caovanctl
 """
 FILES = ("FILE", "DIR", "PATH", "MODEL")
-"""Parts of an argument's name that mean a file or folder."""
+"""Parts of a metavar that stand for a file or folder."""
 ZSH = """#compdef caovanctl
 autoload -U +X bashcompinit && bashcompinit
 """
-# Installed as a file, the script is loaded by the first completion, which must be answered too.
+# If the script is installed as a file, the first completion loads it and must be answered as well.
 ZSH_END = """[[ ${funcstack[1]} != _caovanctl ]] || _bash_complete -o filenames -F _caovanctl
 """
 
@@ -78,7 +78,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A verb with the verbs before it, each after a space, and what may follow."""
+    """A verb with its parent verbs, each after a space, and its arguments."""
 
     verb: str
     actions: tuple[argparse.Action, ...]
@@ -93,7 +93,7 @@ class Command:
 
     @property
     def valued(self) -> Iterator[tuple[str, argparse.Action]]:
-        """The flags that a value follows."""
+        """Flags that take a value."""
         for action in self.actions:
             if action.option_strings and action.nargs != 0:
                 for flag in action.option_strings:
@@ -136,7 +136,7 @@ def _commands(of: argparse.ArgumentParser, verb: str) -> Iterator[Command]:
 
 
 def _offer(actions: Iterable[argparse.Action]) -> str:
-    """The assignments that offer the values of arguments."""
+    """Shell assignments that offer the values of arguments."""
     choices = [str(choice) for action in actions for choice in action.choices or ()]
     names = " ".join(str(action.metavar or action.dest).upper() for action in actions)
     files = any(action.type is Path for action in actions) or any(kind in names for kind in FILES)

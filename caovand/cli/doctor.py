@@ -1,4 +1,4 @@
-"""`caovanctl doctor` = `caovan-sm75-doctor`: what would stop the engine here, and the fix."""
+"""`caovanctl doctor` = `caovan-sm75-doctor`: find what would stop the engine here, and the fix."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ from caovand.daemon.start.inspection import read_model
 
 SERVICE_USER = "caovan"
 PATIENCE_S = 3.0
-"""How long an engine that was never asked is waited for: its vLLM may take half a minute."""
+"""How long to wait for an engine that was never probed: its vLLM may take half a minute."""
 PLANNED = ("model", "memory", "plan")
-"""Groups of checks that may fail with one engine and pass with another."""
+"""Groups of checks whose outcome depends on the engine."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `caovan-sm75-doctor`."""
+    """Entry point of `caovan-sm75-doctor`."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser = argparse.ArgumentParser(
         prog="caovan-sm75-doctor",
@@ -106,10 +106,10 @@ def findings(
     words: Sequence[str] = (),
     runtime: Path | None = None,
 ) -> tuple[CheckResult, ...]:
-    """Everything the doctor finds, for a configuration file or the daemon's.
+    """All results for a configuration file, or for the daemon's.
 
-    `saved` is an inventory to check instead of this machine, `words` a model and vLLM's flags,
-    `runtime` the folder of the daemon's sockets. Raises CommandError.
+    `saved` is an inventory to check instead of this machine; `words` are a model and vLLM's flags;
+    `runtime` is the folder of the daemon's sockets. Raises CommandError.
     """
     path, flags = (words[0], words[1:]) if words and words[0][0] != "-" else (None, words)
     status = {} if saved else running(runtime)
@@ -117,7 +117,7 @@ def findings(
     extra = (*config.engine.extra_args, *flags)
     config = replace(config, engine=replace(config.engine, extra_args=extra))
     pid, mode = status.get("engine_pid"), chosen_mode(status, saved)
-    with ThreadPoolExecutor(1) as pool:  # a model on a slow disk is read while the engine is asked
+    with ThreadPoolExecutor(1) as pool:  # read a model from a slow disk while querying the engine
         reading = pool.submit(_model, config)
         machine = inspect(config, saved, pid, PATIENCE_S, source)
     seen = reading.result()
@@ -149,7 +149,7 @@ def _planned_by(head: str) -> CheckResult:
 def _alternatives(
     engine: Engine, facts: DoctorFacts, checks: tuple[CheckResult, ...]
 ) -> Iterator[CheckResult]:
-    """Other engines that would serve a model which this one cannot, or serves far slower."""
+    """Other engines for a model that this one cannot serve, or serves far more slowly."""
     failed = any(one.verdict == "FAIL" and one.group in PLANNED for one in checks)
     if facts.model is None or not (failed or facts.tokens_s):
         return
@@ -173,9 +173,9 @@ def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[Chec
 
 
 def confinement_check(confine: bool, abi: int, user: str) -> CheckResult:
-    """What keeps an engine from caovan, with the version `abi` of the kernel's Landlock.
+    """Check what protects caovan from its engine; `abi` is the version of the kernel's Landlock.
 
-    `user` is the engines' own, if the running daemon has one.
+    `user` is the engines' own user, if the running daemon has one.
     """
     group = "confinement"
     if not confine:
@@ -195,7 +195,7 @@ def confinement_check(confine: bool, abi: int, user: str) -> CheckResult:
 
 
 def user_check(user: str, why_none: str) -> CheckResult:
-    """Whose the engine's processes are: those of `user`, or with a reason of the daemon's own."""
+    """Check the user of the engine's processes: `user`, or the daemon's own for a reason."""
     if user:
         text = f"engines run as the user {user}, who has no right to anything of the daemon's"
     else:
@@ -207,7 +207,8 @@ def user_check(user: str, why_none: str) -> CheckResult:
 def server_checks(
     kind: Kind, listen: str, served: Mapping[str, Any] | None
 ) -> Iterator[CheckResult]:
-    """What keeps page or gateway from being served; `served` is its entry in the status."""
+    """Check what keeps the page or the gateway from being served; `served` is its entry in the
+    status."""
     if not listen:
         return
     if not server_process.has_library():
@@ -233,10 +234,10 @@ def gather(
     cache: Path,
     own: frozenset[int],
 ) -> DoctorFacts:
-    """Gather everything the checks need; `own` are the processes of the daemon's engine."""
+    """Gather everything that the checks need; `own` are the processes of the daemon's engine."""
     model, model_problem = seen
-    worker = config.cluster.role == "worker"  # its head plans and has the port
-    # A daemon itself reports caches that cannot be written.
+    worker = config.cluster.role == "worker"  # its head plans and owns the port
+    # A daemon itself reports unwritable caches.
     daemons = cache != directories(os.environ, os.getuid()).cache
     elsewhere = saved is not None or worker
     unreadable, reader = "", SERVICE_USER
@@ -283,7 +284,7 @@ def gather(
 
 
 def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> AllReduceResult | None:
-    """What a start of this plan found out about its all-reduce."""
+    """The result of a start's all-reduce check for this plan."""
     task = engine.planning.all_reduce(plan, inventory)
     if task is None:
         return None
@@ -294,9 +295,9 @@ def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> AllR
 
 
 def _port(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
-    """The facts about a port on this machine; nothing is known about one `elsewhere`.
+    """Facts about a port on this machine; none about one `elsewhere`.
 
-    A process that this user may not read is taken for the engine's, where there is one.
+    A process that this user may not inspect is assumed to be the daemon's engine, if there is one.
     """
     found = [] if elsewhere else ports.listeners(port)
     others = [one for one in found if one.pid not in own and not (own and one.pid is None)]
@@ -312,7 +313,8 @@ def _model(config: Config) -> tuple[ModelCard | None, Problem | None]:
 
 
 def _unreadable(folder: Path) -> tuple[str, str]:
-    """The first place that a user of the service may not enter or read, and which; else empty."""
+    """The first path that the service's user may not enter or read, with that user's name; else
+    empty."""
     for name in (SERVICE_USER, engine_user.NAME):
         if place := model_access.closed_to(name, folder):
             return place, name
@@ -320,7 +322,7 @@ def _unreadable(folder: Path) -> tuple[str, str]:
 
 
 def _writable(folder: Path) -> bool:
-    """Whether this folder can be written, or made."""
+    """Whether this folder is writable or can be created."""
     place = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     return os.access(place, os.W_OK)
 

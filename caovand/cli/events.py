@@ -1,4 +1,4 @@
-"""`caovanctl events`: what the daemon did and saw."""
+"""`caovanctl events`: show the daemon's actions and observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`caovanctl explain LOGFILE`: what a log says went wrong, and what to do; needs no daemon."""
+"""`caovanctl explain LOGFILE`: show what went wrong according to a log, and what to do; needs no
+daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.common.logs.whole_log import plan_from_log
 from caovand.engines.writer import engines, explain_log, starts
 
-# Figures for people, in this order, with what they are.
+# Figures for people, in this order, with labels and units.
 SHOWN = (
     ("machine", "machine", ""),
     ("architecture", "architecture", ""),
@@ -48,7 +49,7 @@ SHOWN = (
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("logfile", help="log file to read; - reads standard input")
     parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
-    parser.set_defaults(own_process=False)  # main sets it
+    parser.set_defaults(own_process=False)  # main overrides it
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def as_json(explanation: Explanation, writer: str, answer: Answer | None = None) -> dict[str, Any]:
-    """The explanation for programs; absent things are null or empty."""
+    """The explanation for programs; missing values are null or empty."""
     finding = explanation.finding
     return {
         "writer": writer or None,
@@ -106,7 +107,7 @@ def as_json(explanation: Explanation, writer: str, answer: Answer | None = None)
 
 
 def page(explanation: Explanation, title: str, answer: Answer | None = None) -> Iterator[str]:
-    """The explanation for people, line by line; `title` is the engine's."""
+    """The explanation for people, line by line; `title` is the engine's display name."""
     yield _whose(explanation, title)
     finding = explanation.finding
     if finding:
@@ -138,7 +139,7 @@ def page(explanation: Explanation, title: str, answer: Answer | None = None) -> 
 
 
 def _whose(explanation: Explanation, title: str) -> str:
-    """The engine with version and model; `title` alone for the kernel's log, and for nobody's."""
+    """The engine with version and model; only `title` for the kernel's log or an unknown writer."""
     if not explanation.reached:
         return title
     version = explanation.engine_version or "(version not in the log)"

@@ -1,4 +1,4 @@
-"""`caovanctl fieldtest`; the laboratory has it."""
+"""`caovanctl fieldtest`; implemented in `caovand.lab`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl history`: what engine and cards did over hours or days, with all events."""
+"""`caovanctl history`: show engine and cards over hours or days, with all events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from caovand.cli.common.verb import Verb
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 COLUMNS = 60
 MIB_IN_GIB = 1024
-# The name in the answer, the label, the unit, and what a value is divided by.
+# Name in the reply, label, unit and divisor.
 ROWS = (
     ("up", "serving", "%", 0.01),
     ("generation_tokens_per_s", "generated", "tokens/s", 1.0),
@@ -45,7 +45,7 @@ CARD_ROWS = (
 
 
 def duration(text: str) -> float:
-    """Seconds of a length such as 90m, 24h or 7d."""
+    """Parse a duration such as 90m, 24h or 7d into seconds."""
     found = re.fullmatch(r"(\d{1,6})([mhd])", text)
     if found is None or not 60 <= int(found[1]) * UNITS[found[2]] <= 366 * UNITS["d"]:
         raise argparse.ArgumentTypeError(
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(answer: Mapping[str, Any], bars: str = BARS, ago: float = 0.0) -> Iterator[str]:
-    """The history for people; it ends `ago` seconds ago."""
+    """Format the history for people; it ends `ago` seconds ago."""
     begin, step = answer["since"] // answer["step_s"] * answer["step_s"], answer["step_s"]
     slots = range(begin, answer["until"], step)
     yield f"from {_moment(begin)} to {_moment(answer['until'])}, {_step(step)} per column"
@@ -107,8 +107,8 @@ def lines(answer: Mapping[str, Any], bars: str = BARS, ago: float = 0.0) -> Iter
     for gpu, card in answer["cards"].items():
         yield f"GPU {gpu}"
         yield from _table(card["at"], card, CARD_ROWS, slots, bars)
-    if left_out := answer.get("marks_left_out"):  # a daemon from before an upgrade counts none
-        # Whole minutes: the minute of the earliest one shown comes again, and none is missed.
+    if left_out := answer.get("marks_left_out"):  # daemons from earlier releases count none
+        # Whole minutes: the minute of the earliest event shown repeats, so that none is missed.
         minutes = max(int(ago + answer["until"] - answer["marks"][0]["at"]) // UNITS["m"], 1)
         yield f"{left_out:,} earlier events are left out; `--until {minutes}m` shows those before"
     for mark in answer["marks"]:

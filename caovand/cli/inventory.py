@@ -1,4 +1,4 @@
-"""`caovanctl inventory`: the machine and the model, as input for a plan made elsewhere."""
+"""`caovanctl inventory`: show the machine and the model, as input for planning elsewhere."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _others(config: Config, source: Path) -> dict[str, EngineInfo]:
-    """The engines of other kinds that are installed here."""
+    """Installed engines of other kinds."""
     kinds = [kind for kind in registry.MODULES if kind != chosen_engine(config).name]
     seen = {kind: inspect(with_engine(config, kind), source=source).engine for kind in kinds}
     return {kind: engine for kind, engine in seen.items() if engine is not None}

@@ -1,4 +1,4 @@
-"""`caovanctl launch`: a chat or coding client, led to the model that is served."""
+"""`caovanctl launch`: start a chat or coding client with the served model."""
 
 from __future__ import annotations
 
@@ -62,11 +62,12 @@ def run(args: argparse.Namespace) -> int:
             print(f"the key is not shown: it is to be in ${KEY}", file=sys.stderr)
         return Exit.DONE
     os.execve(found, words, {**os.environ, **added.env})
-    return Exit.FAILED  # never: this process has become the client
+    return Exit.FAILED  # never reached: this process has become the client
 
 
 def _settings(added: Run, key: str) -> Iterator[str]:
-    """The variables as a shell reads them; a printed key would end in its history."""
+    """The variables in shell syntax; the key is left out, because it would end up in the shell's
+    history."""
     for name, value in added.env.items():
         yield f'{name}="${KEY}"' if key and value == key else f"{name}={shlex.quote(value)}"
 
@@ -76,7 +77,7 @@ def _there(args: argparse.Namespace) -> Endpoint:
 
 
 def _here(args: argparse.Namespace) -> Endpoint:
-    """The gateway where there is one, for it also answers while the engine restarts."""
+    """The gateway if there is one, because it also answers while the engine restarts."""
     with connect(args) as client:
         status = client.ask("status")
     gateway, served = status.get("gateway"), status["served"]
@@ -96,7 +97,7 @@ def _here(args: argparse.Namespace) -> Endpoint:
 
 
 def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
-    """The key that was named, else the engine's own; "" for none."""
+    """The named key, else the engine's own; "" without one."""
     try:
         if args.api_key_file is not None:
             path = str(args.api_key_file.absolute())
@@ -114,11 +115,11 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
         rules = chosen_engine(config).arguments
         return config_file.api_key(config, config.engine.extra_args, os.environ, rules)
     except ConfigError:
-        return ""  # not readable for us; if a key is needed, the answer tells
+        return ""  # not readable for this user; if a key is needed, the response will show it
 
 
 def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
-    """The endpoint with the model and context that its list names; raises CommandError."""
+    """The endpoint with the model and context from its model list; raises CommandError."""
     cannot = f"cannot start {args.client}"
     split = urlsplit(found.url)
     try:

@@ -1,4 +1,4 @@
-"""`caovanctl logs`: what the engine printed."""
+"""`caovanctl logs`: show the engine's output."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def run(args: argparse.Namespace) -> int:
     """logs."""
     with connect(args) as client:
         answer = client.ask("logs", lines=max(args.lines, 0))
-        end = answer.get("end", answer["last"])  # a daemon from before an upgrade has no `end`
+        end = answer.get("end", answer["last"])  # daemons from earlier releases send no `end`
         while True:
             lines, last = answer["lines"], answer["last"]
             if not args.follow:
-                # What came since is not asked for, and may come faster than it is printed.
+                # Skip newer lines: they may arrive faster than they can be printed.
                 lines = lines[: max(len(lines) - max(last - end, 0), 0)]
             for line in lines:
                 print(json.dumps({"line": line}) if args.json else line, flush=True)

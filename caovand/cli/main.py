@@ -15,8 +15,8 @@ from caovand.core.reporting.wire import failure_fields
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; its exit status."""
-    capabilities.drop_overrides()  # the unit's, which ExecStop and ExecReload inherit
+    """Run one verb and return its exit status."""
+    capabilities.drop_overrides()  # the unit's overrides, which ExecStop and ExecReload inherit
     words = sys.argv[1:] if argv is None else argv
     effects = False
 
@@ -35,7 +35,7 @@ def _run(args: argparse.Namespace) -> int:
         return int(args.run(args))
     except CommandError as problem:
         if problem.code and getattr(args, "json", False):
-            # The daemon refused, so nothing was printed yet.
+            # The daemon refused, so nothing has been printed yet.
             print(json.dumps(failure_fields(problem.code, problem.message, problem.hint)))
         raise
 

@@ -1,4 +1,4 @@
-"""`caovanctl mode`: show or choose how the speculative depth is decided."""
+"""`caovanctl mode`: show or choose how the draft depth is decided."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def _show_overruled(mode: str, by: str) -> None:
 
 
 def _decider(client: Client, mode: str) -> str:
-    """What sets the depth, by the plan, where the mode does not: the ladder, the model."""
+    """What decides the depth instead of the mode, according to the plan: the ladder or the
+    model."""
     setting = client.ask("plan")["settings"].get("speculative_config")
     decided = setting is None or setting["reason"].startswith(f"mode {mode} ")
     return "" if decided else str(setting["reason"])

@@ -1,4 +1,4 @@
-"""The whole command line of caovanctl, made from the records of its verbs."""
+"""The complete command line of caovanctl, built from its verbs' records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PACKAGE = "caovand.cli"
 
 
 def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser for this command line; with every verb where `words` name none.
+    """The parser for this command line; with every verb if `words` name none.
 
-    Importing every verb takes longer than most verbs do.
+    Importing every verb takes longer than running most of them.
     """
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
@@ -38,7 +38,7 @@ def parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _verb_in(words: Sequence[str], common: argparse.ArgumentParser) -> str:
-    """The word in a verb's place, if there is one."""
+    """The word in the verb's position, if any."""
     first = argparse.ArgumentParser(add_help=False, parents=[common], exit_on_error=False)
     first.add_argument("words", nargs=argparse.REMAINDER)
     try:

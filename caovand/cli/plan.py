@@ -1,4 +1,5 @@
-"""`caovanctl plan`: the command line that would run, why each part, and whether it fits."""
+"""`caovanctl plan`: show the command line that would run, the reason for each part, and whether it
+fits."""
 
 from __future__ import annotations
 
@@ -101,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def print_plan(found: Planned, console: Console) -> None:
-    """The plan for people."""
+    """Print the plan for people."""
     table = Table("setting", "value", "from", "why", box=None, pad_edge=False)
     settings = {**found.plan.settings, **found.plan.env}
     for name, setting in settings.items():
@@ -124,7 +125,7 @@ def print_plan(found: Planned, console: Console) -> None:
 
 
 def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:
-    """The forecast: a bar a card, what fits, and what would make it fit."""
+    """Print the forecast: a bar per card, what fits, and what would make it fit."""
     if memory.parts:
         _show_parts(found, memory, console)
     elif memory.fits is None:
@@ -152,7 +153,7 @@ def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> Non
 
 
 def _print_legend(parts: Iterable[tuple[str, float]], console: Console, *, cards: bool) -> None:
-    """Print the size of each part of the forecast; host memory lacks some of them."""
+    """Print the size of each part of the forecast; host memory has only some of them."""
     legend = Text("       ")
     for name, size in parts:
         if round(size) and (cards or name in ("weights", "kv")):
@@ -162,7 +163,7 @@ def _print_legend(parts: Iterable[tuple[str, float]], console: Console, *, cards
 
 
 def _place(rank: RankForecast) -> str:
-    """Where a stage is: "stage 0 on cards 0, 1 of head: layers 0 to 31"."""
+    """Describe a stage's location: "stage 0 on cards 0, 1 of head: layers 0 to 31"."""
     numbers = ", ".join(map(str, rank.cards))
     cards = f" on card{'s' * (len(rank.cards) > 1)} {numbers}" if numbers else ""
     node = f" of {rank.node}" if rank.node else ""
@@ -173,7 +174,7 @@ def _place(rank: RankForecast) -> str:
 
 
 def bar(gpu: Gpu, memory: MemoryEstimate) -> Text:
-    """What a card holds, never longer than the card; what does not fit follows as text."""
+    """A bar with a card's contents, never longer than the card; any excess follows as text."""
     parts = {**dict(memory.parts), "others": float(occupancy.in_use(gpu))}
     return _bar(f"GPU {gpu.index}", parts.items(), gpu.total_mib)
 

@@ -1,4 +1,4 @@
-"""`caovanctl reload`: read the configuration again."""
+"""`caovanctl reload`: reread the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl requests`: the latest requests at the gateway."""
+"""`caovanctl requests`: show the gateway's latest requests."""
 
 from __future__ import annotations
 

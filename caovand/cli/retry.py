@@ -1,4 +1,4 @@
-"""`caovanctl retry`: try again now, with the full plan where that is asked for."""
+"""`caovanctl retry`: try again now, optionally with the full plan."""
 
 from __future__ import annotations
 

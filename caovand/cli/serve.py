@@ -1,8 +1,8 @@
-"""`caovan-vllm-serve MODEL [vLLM flags]`: what people type as `vllm serve`, planned and supervised.
+"""`caovan-vllm-serve MODEL [vLLM flags]`: the arguments of `vllm serve`, planned and supervised.
 
 The flags are passed verbatim and win; everything else is planned. The daemon then runs in the
-foreground with sockets of its own, named by the port, so that it meets no other. With --exec
-there is no supervision: the process becomes vLLM.
+foreground with its own sockets, named after the port, so that it conflicts with no other daemon.
+With --exec there is no supervision: the process becomes vLLM.
 """
 
 from __future__ import annotations
@@ -44,14 +44,15 @@ from caovand.engines.vllm.flags.command_line import check_values
 
 MAX_SCRIPT_BYTES = 1 << 20
 SAFE_PATH_SINCE = (3, 11)
-"""The Python that has PYTHONSAFEPATH, which keeps the current folder out of children too."""
-# Not `-m`: that would look for modules in the current folder first, which may be anybody's.
+"""The first Python with PYTHONSAFEPATH, which also keeps the current folder out of child
+processes."""
+# Not `-m`: that would first search for modules in the current folder, which may be untrusted.
 WITHOUT_FOLDER = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
 EVERYWHERE = "0.0.0.0"
-"""Where `vllm serve` listens by default."""
+"""The default address of `vllm serve`."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
     "Serve a model with vLLM: your flags win, everything else is planned for this machine."
@@ -62,8 +63,8 @@ EPILOG = "example: caovan-vllm-serve /srv/models/Qwen3.6-27B-AWQ --port 8000 --m
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """What the command line asks for; `secrets` by the variable that carries them, and a `note`
-    for people, "" for none."""
+    """The parsed command line; `secrets` by the variable that carries them, and a `note` for
+    people, "" without one."""
 
     config: Config
     secrets: Mapping[str, str]
@@ -76,7 +77,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command `caovan-vllm-serve`."""
+    """Entry point of `caovan-vllm-serve`."""
     parser = argparse.ArgumentParser(
         prog="caovan-vllm-serve",
         usage=USAGE,
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """serve: ends as the daemon or as vLLM, so it comes back only where it cannot start."""
+    """serve: becomes the daemon or vLLM, so it only returns if it cannot start."""
     words = [word for word in args.words if word != "--exec"]
     in_gguf = any(word.endswith(serve_words.SUFFIX) for word in words)
     engine, namer = (EngineSection(kind=serve_words.KIND), None) if in_gguf else _engine()
@@ -103,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     machine = inspect(Config(engine=engine), None, None, None, namer)
     known = machine.engine
     words = with_config_file(words, python, known.flags if known else ())
-    vllm = None if in_gguf else known  # the other engine's flags are others
+    vllm = None if in_gguf else known  # another engine has other flags
     order = read(words, engine, *((vllm.flags, vllm.switches) if vllm else ()))
     unsupervised = args.exec or "--exec" in args.words
     if unsupervised and in_gguf:
@@ -127,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def with_config_file(words: Sequence[str], python: str, known: Collection[str]) -> list[str]:
-    """The command line with the keys of its `--config FILE`; raises CommandError."""
+    """The command line expanded with the keys of its `--config FILE`; raises CommandError."""
     try:
         path = serve_words.named_file(words)
         return serve_words.expand(words, yaml_file.read(path, python), known) if path else [*words]
@@ -142,7 +143,7 @@ def read(
     known: Iterable[str] = (),
     switches: Iterable[str] = (),
 ) -> ServeRequest:
-    """The configuration these words amount to; raises CommandError if they name no model."""
+    """The configuration that these words describe; raises CommandError if they name no model."""
     found = command_line.read(words, known, switches)
     try:
         check_values(command_line.values(found))
@@ -161,7 +162,7 @@ def read(
         return ServeRequest(config, secrets, serve_words.left_out(given))
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
-        model=ModelSection(path=model, served_name=model),  # the name `vllm serve` would give it
+        model=ModelSection(path=model, served_name=model),  # the name that `vllm serve` would use
         server=server,
         engine=replace(engine or EngineSection(), extra_args=kept),
     )
@@ -171,7 +172,8 @@ def read(
 def _split_model(
     found: tuple[command_line.Flag, ...],
 ) -> tuple[str, tuple[command_line.Flag, ...]]:
-    """The model, and the flags without it: the first word, `--model`, or any word of no flag."""
+    """The model, and the flags without it: the first word, `--model`, or any word that belongs to
+    no flag."""
     for name in ("", "model"):
         for flag in found:
             if flag.name == name:
@@ -184,9 +186,9 @@ def _split_model(
 
 
 def _engine() -> tuple[EngineSection, Path | None]:
-    """The engine, and the file that names it.
+    """The engine and the file that names it.
 
-    That of the system's configuration, the installed one, or that of `vllm` on PATH.
+    The engine is the system configuration's, the installed one, or that of `vllm` on PATH.
     """
     engine = EngineSection()
     with suppress(CommandError):
@@ -202,7 +204,7 @@ def _engine() -> tuple[EngineSection, Path | None]:
 
 
 def _interpreter(script: Path) -> str | None:
-    """The Python that a script's first line names."""
+    """The Python in a script's shebang line."""
     with suppress(OSError):
         first = safe_files.read(script, MAX_SCRIPT_BYTES).split(b"\n", 1)[0]
         line = os.fsdecode(first).strip()
@@ -223,16 +225,17 @@ def become_engine(found: Planned, order: ServeRequest) -> None:
     own["PATH"] = processes.inherited_environ(own, argv[0])["PATH"]
     env = {**own, **found.command.env, **order.secrets}
     if _version(found) < SAFE_PATH_SINCE:
-        # Its children would look for modules in the current folder, and nothing keeps them from it.
+        # Its children would search for modules in the current folder, and nothing prevents that.
         os.chdir("/")
     os.execve(argv[0], argv, {**env, "PYTHONSAFEPATH": "1"})
 
 
 def share_caches(found: Planned, cache: Path) -> None:
-    """Let vLLM find what other plans' engines found out, unless others could change the cache."""
+    """Let vLLM reuse what engines of other plans cached, unless other users could change the
+    cache."""
     if trust.find_doubt(cache, (0, os.getuid()), groups=True) is None:
         for place, folder in found.command.links:
-            with suppress(OSError):  # then vLLM finds it out anew
+            with suppress(OSError):  # vLLM then works it out anew
                 safe_files.link_to(Path(place), Path(folder))
 
 
@@ -247,7 +250,7 @@ def _version(found: Planned) -> tuple[int, ...]:
 
 
 def own_places(order: ServeRequest) -> Directories:
-    """The daemon's folders, those of this port: it meets no other's sockets and memories."""
+    """The daemon's folders for this port, which no other daemon shares."""
     places, name = own_directories(os.environ, os.getuid()), f"serve-{order.config.server.port}"
     return replace(
         places,
@@ -258,12 +261,13 @@ def own_places(order: ServeRequest) -> Directories:
 
 
 def remembered_mode(order: ServeRequest) -> Mode | None:
-    """What `caovanctl mode` chose for an earlier daemon of this port: the next one will use it."""
+    """The mode that `caovanctl mode` chose for this port's earlier daemon; the next one will use
+    it."""
     return ModeMemory(memories.find(own_places(order).state, memories.MODE)).mode
 
 
 def become_daemon(order: ServeRequest, out: Console) -> None:
-    """Replace this process with the daemon, on a configuration file and folders of its own."""
+    """Replace this process with the daemon, on its own configuration file and folders."""
     places = own_places(order)
     runtime, state = places.runtime, places.state
     try:
@@ -287,14 +291,14 @@ def become_daemon(order: ServeRequest, out: Console) -> None:
 
 
 def write_config(state: Path, order: ServeRequest) -> Path:
-    """Write the configuration and the key as files for the daemon, readable by us alone."""
+    """Write the configuration and the key as files for the daemon, readable only by us."""
     key = order.secrets.get("VLLM_API_KEY")
     more = {} if key is None else {"api-key": key}
     return own_daemon.write(state, with_key_file(order, state), more)
 
 
 def with_key_file(order: ServeRequest, state: Path) -> Config:
-    """The configuration, with the file that a typed key is kept in."""
+    """The configuration with a file that holds the key from the command line."""
     if "VLLM_API_KEY" not in order.secrets:
         return order.config
     server = replace(order.config.server, api_key_file=str(state / "api-key"))

@@ -1,4 +1,4 @@
-"""`caovanctl soak`; the laboratory has it."""
+"""`caovanctl soak`; implemented in `caovand.lab`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl start`: start the engine, also from FAILED or HOLD."""
+"""`caovanctl start`: start the engine, even from FAILED or HOLD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl status`: what the daemon and its engine are doing."""
+"""`caovanctl status`: show what the daemon and its engine are doing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from caovand.core.model_task import TITLES
 from caovand.core.reporting import card_text, starts
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
-MAX_PAST = 120  # characters of a failure that is over; its incident has them all
-# Where the last failure is why the engine does not serve now.
+MAX_PAST = 120  # characters of a past failure; its incident has the full text
+# States in which the engine does not serve because of the last failure.
 FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
 
 
@@ -42,25 +42,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _once(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer with the only slot's document once, at the top level; `slots` only names it."""
+    """The reply with a single slot's document only at the top level; `slots` just names it."""
     slots = answer.get("slots", ())
     return {**answer, "slots": [{"name": slots[0]["name"]}]} if len(slots) == 1 else answer
 
 
 def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """The status for people, line by line, as rich texts."""
+    """Format the status for people, line by line."""
     yield head(answer)
     yield from outlook(answer)
     yield from identity(answer)
     yield from nodes(answer)
-    if lost := answer.get("log_bytes_lost"):  # a daemon from before an upgrade does not count
+    if lost := answer.get("log_bytes_lost"):  # earlier releases do not count
         text = f"engine.log lacks {lost:,} bytes: its disk was full or too slow"
         yield row("log", text, "yellow")
-    if start := answer.get("start"):  # a daemon from before an upgrade does not time its starts
+    if start := answer.get("start"):  # earlier releases do not time their starts
         yield from _start(start)
     if answer["forecast"]:
         yield row("memory", memory(answer["forecast"]))
-    if figures := answer.get("figures"):  # a daemon from before an upgrade has none
+    if figures := answer.get("figures"):  # earlier releases have none
         yield from _activity(figures)
     for gpu in answer["gpus"]:
         yield row(f"GPU {gpu['index']}", card_text.reading(gpu), "red" if gpu["fault"] else "")
@@ -68,7 +68,7 @@ def lines(answer: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def head(answer: Mapping[str, Any]) -> Text:
-    """The state, with the served model or the progress of the start."""
+    """The state, with the served model or the start's progress."""
     text = Text(answer["state"], style=f"bold {COLOURS.get(answer['state'], 'cyan')}")
     text.append(f" for {duration(answer['since_s'])}", style="")
     if answer["served"]:
@@ -92,28 +92,28 @@ def outlook(answer: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """The mode, the model and the engine's process."""
+    """Mode, model and the engine's process."""
     depth = "" if answer["mtp"] is None else f", MTP {answer['mtp'] or 'off'}"
     now, later = answer["engine_mode"], ""
     if now and now != answer["mode"]:
         later = f"; applies from the next start (the engine runs with {now})"
     yield row("mode", f"{answer['mode']} (from {answer['mode_origin']}){depth}{later}")
     if answer["model"]:
-        task = answer.get("task") or "generate"  # a daemon from before an upgrade has none
+        task = answer.get("task") or "generate"  # earlier releases have none
         what = "" if task == "generate" else f", for {TITLES[task]}"
         yield row("model", answer["model"] + what)
     if answer["engine_pid"]:
         yield row("engine", f"pid {answer['engine_pid']}, restarts {answer['restarts']}")
     for name in ("page", "gateway"):
-        if server := answer.get(name):  # a daemon from before an upgrade has none
+        if server := answer.get(name):  # earlier releases have none
             url = server["url"]
             yield row(name, url if server["serving"] else f"{url} (not served)")
 
 
 def nodes(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """The part in a cluster: the head's name, and each node with its state, those missing first."""
+    """The role in a cluster: the head's name, and each node's state, missing nodes first."""
     cluster = answer.get("cluster")
-    if cluster:  # a daemon from before an upgrade has none
+    if cluster:  # earlier releases have none
         words = _of_worker(cluster) if cluster["role"] == "worker" else _of_head(cluster)
         yield row(
             "cluster",
@@ -140,7 +140,7 @@ def _of_head(cluster: Mapping[str, Any]) -> str:
 
 
 def troubles(answer: Mapping[str, Any]) -> Iterator[Text]:
-    """Present and past problems."""
+    """Current and past problems."""
     degraded = answer["degraded"]
     if degraded:
         since = degraded["since"]
@@ -164,7 +164,7 @@ def row(name: str, text: str, style: str = "") -> Text:
 
 
 def _start(start: Mapping[str, Any]) -> Iterator[Text]:
-    """The last start by phase, what the engine's log says of it, and the start before."""
+    """The last start by phase, with the durations in the engine's log, and the start before."""
     yield row("start", starts.duration_text(start["seconds"], start["phases"]))
     if start["reported"]:
         known = start["reported"].items()
@@ -178,7 +178,7 @@ def _start(start: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def memory(compared: Mapping[str, Any]) -> str:
-    """What the engine reports, next to what was forecast."""
+    """The engine's reported memory, next to the forecast."""
     return "; ".join(
         f"{_figure(name)} {pair['reported']:,} (forecast {pair['forecast']:,})"
         for name, pair in compared.items()
@@ -186,15 +186,15 @@ def memory(compared: Mapping[str, Any]) -> str:
 
 
 def _figure(name: str) -> str:
-    """A figure of the forecast in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
+    """A forecast figure in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
     words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
     if found := re.fullmatch(r"stage_(\d+)_(\w+)", name):
         return f"stage {found[1]}'s {_figure(found[2])}"
-    return words.get(name, name.replace("_", " "))  # of a newer daemon
+    return words.get(name, name.replace("_", " "))  # from a newer daemon
 
 
 def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
-    """What the engine does now, and how the requests of the last minutes fared."""
+    """The engine's current activity, and the recent requests' latencies."""
     if figures["running"] is None:
         return  # no engine answers
     rates = figures["per_s"]
@@ -210,7 +210,7 @@ def _activity(figures: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def pace(figures: Mapping[str, Any], width: int | None = None) -> Iterator[Text]:
-    """How the requests of the last minutes fared, and their drafts, in rows of this width."""
+    """Latencies and drafts of the recent requests, in rows of this width."""
     if figures["first_token_s"]["p50"] is not None:
         known = _latency(figures)
         whole = row("latency", "; ".join(known))
@@ -223,12 +223,12 @@ def pace(figures: Mapping[str, Any], width: int | None = None) -> Iterator[Text]
         shares = " ".join(f"{share:.0%}" for share in drafting["accepted"])
         steps = drafting["tokens_per_step"]
         yield row("drafts", f"accepted {shares} by position, {steps:.2f} tokens per step")
-    if tuning := figures.get("tuning"):  # a daemon from before an upgrade has none
+    if tuning := figures.get("tuning"):  # earlier releases have none
         yield row("tune", tuning["text"])
 
 
 def _latency(figures: Mapping[str, Any]) -> list[str]:
-    """The medians, and what 99 of 100 requests keep within."""
+    """Medians, and 99th percentiles of requests."""
     words = (("first_token_s", "first token"), ("token_s", "per token"))
     known = ((figures[name], text) for name, text in words if figures[name]["p50"] is not None)
     return [
@@ -245,7 +245,7 @@ def _failure(answer: Mapping[str, Any]) -> str:
     failure, age_s = answer["last_failure"], answer["last_failure_s"]
     count = f" ({answer['failures']} in a row)" if answer["failures"] else ""
     if answer["state"] in FAILING:
-        # "why" usually has the text already.
+        # The "why" row usually contains the text already.
         text = "" if failure["text"] in answer["reason"] else f": {failure['text']}"
         return f"{failure['failure']}{text}{count}"
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - age_s))

@@ -12,7 +12,7 @@ from caovand.cli.common.verb import Group, Verb
 
 
 def run(args: argparse.Namespace) -> int:
-    """stop: done only once the engine is gone, with all its processes."""
+    """stop: done once the engine and all its processes are gone."""
     with connect(args) as client:
         answer = client.ask("stop")
         if args.no_wait:

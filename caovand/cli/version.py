@@ -1,4 +1,4 @@
-"""`caovanctl version`: the versions of caovanctl and of the daemon."""
+"""`caovanctl version`: show the versions of caovanctl and of the daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """version: ours, and the daemon's where one runs."""
+    """version: ours, and the daemon's if one runs."""
     try:
         with connect(args) as client:
             daemon = client.ask("version", answer_s=2.0)["version"]

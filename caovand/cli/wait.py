@@ -1,4 +1,4 @@
-"""`caovanctl wait`: come back once the engine is serving."""
+"""`caovanctl wait`: return once the engine is serving."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caovand.cli.common.verb import Verb
 from caovand.cli.common.waiting import follow
 
 AGAIN_S = 0.25
-"""Seconds between attempts to reach a daemon that does not listen yet."""
+"""Seconds between attempts to reach a daemon that is not listening yet."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(answer))
     if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
         return Exit.DONE
-    # Out of FAILED nothing comes by itself: that was not waited for.
+    # Nothing leaves FAILED by itself, so there was no waiting.
     waited = "" if answer["state"] == "FAILED" else f" after {args.timeout:.0f} s"
     raise CommandError(
         Exit.NOT_SERVING,
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _followed(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
-    """Return the last status; also wait for a daemon that does not listen yet."""
+    """Wait, also for a daemon that is not listening yet, and return the last status."""
     deadline = time.monotonic() + args.timeout
     shown = args.json
     while True:

@@ -1,1 +1,1 @@
-"""Decisions without side effects: no clock, socket, file, log or randomness in here."""
+"""Decisions without side effects: no clock, socket, file, log or randomness."""

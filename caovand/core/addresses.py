@@ -1,4 +1,4 @@
-"""What an address means, and how one is written with a port."""
+"""Parse and classify network addresses, with or without a port."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this is this machine itself."""
+    """Whether this host is a loopback address."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -15,7 +15,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_address(listen: str) -> tuple[str, int]:
-    """Host and port of ADDRESS:PORT, such as 127.0.0.1:9400 or [::1]:9400; raises ValueError."""
+    """Split ADDRESS:PORT, such as 127.0.0.1:9400 or [::1]:9400; raises ValueError."""
     host, _, port = listen.rpartition(":")
     digits = port.isascii() and port.isdigit() and len(port) <= 5
     if not host.strip("[]") or not digits or not 0 < int(port) < 65536:
@@ -24,7 +24,7 @@ def split_address(listen: str) -> tuple[str, int]:
 
 
 def is_endpoint(listen: str) -> bool:
-    """Whether `split_address` takes this text."""
+    """Whether `split_address` accepts this text."""
     try:
         split_address(listen)
     except ValueError:
@@ -33,5 +33,5 @@ def is_endpoint(listen: str) -> bool:
 
 
 def is_host(host: str) -> bool:
-    """Whether this can be an address, or the name of a host."""
+    """Whether this could be an IP address or a host name."""
     return re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:%_-]*", host) is not None

@@ -1,7 +1,7 @@
-"""Which texts can be an API key.
+"""Validate API keys.
 
-It is sent in an HTTP header, which allows no line end, nothing outside ASCII, and no blank at
-either end. No message repeats a key.
+A key travels in an HTTP header, which allows neither line breaks nor non-ASCII characters nor
+blanks at either end. No message repeats a key.
 """
 
 from __future__ import annotations

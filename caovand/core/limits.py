@@ -1,7 +1,7 @@
 """Limits of the machine or the unit: descriptors, processes, threads, memory.
 
-An action that fails at a limit is tried again. A file that cannot be read because of a limit does
-not count as missing.
+An action that fails at a limit is retried. A file that cannot be read because of a limit does not
+count as missing.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _REMEDIES = {
 
 
 class NoAnswer(OSError):
-    """A check that could not be made: it says nothing about what it was to check."""
+    """A check could not be made, so its subject remains unknown."""
 
 
 def limit_reached(problem: BaseException | None) -> str:
-    """The limit behind an exception or its cause, with the remedy; "" for any other."""
+    """The limit behind an exception or its cause, with the remedy; "" for any other exception."""
     while problem is not None:
         if isinstance(problem, MemoryError):
             return _MEMORY

@@ -1,6 +1,6 @@
-"""What a model does. All but generated text has an endpoint of its own.
+"""A model's task. Every task except text generation has an endpoint of its own.
 
-The names are vLLM's, but for "score": a classifier with one label, which reranks.
+The names are vLLM's, except "score": a classifier with one label, which reranks.
 """
 
 from __future__ import annotations

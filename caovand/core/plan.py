@@ -1,7 +1,7 @@
 """A plan: the settings an engine starts with, each with its origin and its reason.
 
-A Plan is pure data. Its engine turns it into argv and environment; the ladder derives a degraded
-one from it; switching between plans with the same `identity` needs no restart. Settings have
+A Plan is pure data. Its engine converts it to argv and environment, and the ladder derives degraded
+plans from it. Switching between plans with the same `identity` needs no restart. Settings have
 vLLM's argument names, with underscores. An engine with other names translates those that every
 engine has: `host`, `port`, `served_model_name`, `max_model_len`, `speculative_config`,
 `ssl_certfile`.
@@ -23,13 +23,14 @@ Origin = Literal["user", "policy", "ladder", "remembered"]
 
 
 def looks_up(method: object) -> bool:
-    """Whether a method of drafting guesses from the text, without a model: "ngram-simple", say."""
+    """Whether a drafting method needs no model but looks drafts up in the text, such as
+    "ngram-simple"."""
     return isinstance(method, str) and method.startswith(("ngram", "suffix"))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One decided value: its origin, and its reason in one sentence for people."""
+    """One setting's value, its origin, and the reason in one sentence for people."""
 
     value: Any
     origin: Origin
@@ -40,8 +41,8 @@ class Setting:
 class Taken:
     """One use of a rung; `value` distinguishes it from the rung's other uses.
 
-    `degrades` unless it costs nothing but time. A `passing` one answers memory that others use at
-    the moment: the next start plans it anew.
+    `degrades` is False if it costs nothing but time. A `passing` one responds to memory that others
+    use at the moment, and is decided anew at the next start.
     """
 
     rung: str
@@ -54,7 +55,7 @@ class Taken:
 
 
 class Unplannable(Exception):
-    """This configuration has no plan on this machine.
+    """The configuration has no plan on this machine.
 
     `failure` shows whether waiting may help: "gpu-absent" ends when a card appears.
     """
@@ -66,81 +67,81 @@ class Unplannable(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything an engine start needs. A setting of None leaves its flag or variable out."""
+    """Everything that an engine start needs. A setting of None omits its flag or variable."""
 
     model: str
     settings: Mapping[str, Setting]
     env: Mapping[str, Setting]
     """Variables added to the engine's environment."""
     extra_args: tuple[str, ...] = ()
-    """The operator's verbatim flags, which win."""
+    """The operator's verbatim flags, which override settings."""
     taken: tuple[Taken, ...] = ()
     """The ladder's steps, oldest first."""
     warnings: tuple[str, ...] = ()
     verbatim: frozenset[str] = frozenset()
-    """The settings that `extra_args` name: they are in `settings` for readers only, and no rung may
-    change them."""
+    """Settings that `extra_args` contain: present in `settings` only for information, and no rung
+    may change them."""
     device: str = ""
-    """The target of compiled code, "sm75" or "cpu"."""
+    """Target of compiled code, such as "sm75" or "cpu"."""
     engine: str = ""
-    """Names the environment and its versions."""
+    """Identifies the environment and its versions."""
     key: str = ""
-    """A digest of the API key: another key is another plan."""
+    """A digest of the API key: another key makes another plan."""
     advice: tuple[str, ...] = ()
     """Changes that would make the plan fit."""
     tried: tuple[str, ...] = ()
-    """The identities of the plans that the steps replaced."""
+    """Identities of the plans that the ladder's steps replaced."""
     others_mib: Mapping[int, int] = field(default_factory=dict)
-    """The most memory that other programs used on each card when a step was taken for lack of
+    """Maximum memory that other programs used on each card when a step was taken for lack of
     memory."""
     task: ModelTask = "generate"
-    """What the model does, and so what is asked of it."""
+    """The model's task, and so the kind of requests it serves."""
 
     def value(self, name: str) -> Any:
-        """The decided value of a setting, None if there is none."""
+        """The value of a setting; None if it is not set."""
         setting = self.settings.get(name)
         return setting.value if setting else None
 
     @property
     def values(self) -> dict[str, Any]:
-        """The value of each setting."""
+        """All settings' values."""
         return {name: setting.value for name, setting in self.settings.items()}
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The value of each variable of the engine's environment; None removes one."""
+        """The engine's environment variables; None removes one."""
         return {name: setting.value for name, setting in self.env.items()}
 
     @property
     def rungs(self) -> tuple[str, ...]:
-        """The ladder's steps as documents name them: "mtp 2", "eager"."""
+        """The ladder's steps as documents write them: "mtp 2", "eager"."""
         return tuple(map(str, self.taken))
 
     @property
     def degraded(self) -> bool:
-        """Whether a rung was taken that costs more than time, once."""
+        """Whether a rung was taken that costs more than start-up time."""
         return any(taken.degrades for taken in self.taken)
 
     @property
     def served_name(self) -> str:
-        """The name clients ask for, the first if there are several."""
+        """The name clients use, the first if there are several."""
         return self.served_names[0]
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """Every name clients may ask for."""
+        """Every name that clients may use."""
         names = self.value("served_model_name") or self.model
         return tuple(map(str, names)) if isinstance(names, list) else (str(names),)
 
     @property
     def cards(self) -> tuple[str, ...] | None:
-        """The cards the engine may see, as CUDA names them; None for all."""
+        """Cards visible to the engine, as CUDA names them; None for all."""
         visible = self.env.get("CUDA_VISIBLE_DEVICES")
         return tuple(str(visible.value).split(",")) if visible else None
 
     @property
     def mtp(self) -> int:
-        """Speculative depth in tokens, 0 without drafting."""
+        """Draft depth in tokens, 0 without drafting."""
         speculative = self.value("speculative_config")
         if not isinstance(speculative, Mapping):
             return 0
@@ -149,20 +150,21 @@ class Plan:
 
     @property
     def uses_lookup_drafts(self) -> bool:
-        """Whether drafts are looked up in the text, so that its topic decides their acceptance."""
+        """Whether drafts are looked up in the text, so that its topic determines their
+        acceptance."""
         speculative = self.value("speculative_config")
         return isinstance(speculative, Mapping) and looks_up(speculative.get("method"))
 
     @property
     def policy_drafts(self) -> bool:
-        """Whether the policy chose the speculative depth, not the operator or the ladder."""
+        """Whether the policy chose the draft depth, rather than the operator or the ladder."""
         setting = self.settings.get("speculative_config")
         free = "speculative_config" not in self.verbatim
         return free and (setting is None or setting.origin == "policy")
 
     @cached_property
     def step_time_key(self) -> str:
-        """A digest of everything that changes the time of a step, except the speculative depth."""
+        """A digest of everything that affects step time, except the draft depth."""
         names = ("tensor_parallel_size", "kv_cache_dtype", "enforce_eager", "quantization", "dtype")
         seen = (
             self.model, self.engine, self.device, self.cards, self.rungs, self.extra_args,
@@ -171,9 +173,9 @@ class Plan:
         return hashlib.sha256(json.dumps(seen, default=str).encode()).hexdigest()[:16]
 
     def tuned(self, own: Plan) -> Plan | None:
-        """This plan as the draft tuner's choice instead of the policy's `own` depth.
+        """This plan with the draft tuner's depth instead of `own`, the policy's.
 
-        None if context or requests at once would be fewer, or a step another one entirely.
+        None if context or concurrency would shrink, or if the step changed in any other way.
         """
         limits = ("max_model_len", "max_num_seqs")
         fewer = any(_is_less(self.value(name), own.value(name)) for name in limits)
@@ -185,7 +187,7 @@ class Plan:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of everything the engine would see; the name of the mode is not part of it."""
+        """A digest of everything that the engine would see; the mode's name is not part of it."""
         seen = {
             "model": self.model,
             "engine": self.engine,
@@ -199,7 +201,7 @@ class Plan:
 
 
 def _is_less(value: Any, than: Any) -> bool:
-    """Whether a limit is lower; a word such as "auto" compares with itself alone."""
+    """Whether a limit is lower; words such as "auto" are only comparable to themselves."""
     if isinstance(value, int) and isinstance(than, int):
         return value < than
     return bool(value != than)

@@ -1,4 +1,4 @@
-"""Makes untrusted text safe to print: process names, HTTP answers, log lines, model names.
+"""Make untrusted text safe to print: process names, HTTP responses, log lines, model names.
 
 A terminal obeys control characters, and in a log a newline ends an entry; so both are printed as
 Python escapes (`\\x1b`). Readable characters stay.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-# C0 and C1 controls, and Unicode's line ends and changes of writing direction.
+# C0 and C1 controls, and Unicode's line separators and bidirectional controls.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL_IN_LINES = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -16,12 +16,12 @@ _CONTROL_IN_LINES = re.compile(
 
 
 def printable(text: str) -> str:
-    """The text with control characters, except newline and tab, as escapes."""
+    """Escape control characters, except newline and tab."""
     return text if text.isprintable() else _CONTROL_IN_LINES.sub(_escape, text)
 
 
 def one_line(text: str) -> str:
-    """The text with every control character as an escape."""
+    """Escape every control character."""
     return text if text.isprintable() else _CONTROL.sub(_escape, text)
 
 

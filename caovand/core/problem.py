@@ -1,6 +1,6 @@
-"""A problem as it is reported to people: what cannot be done, why, and what to do about it.
+"""A problem as reported to people: what cannot be done, why, and the remedy.
 
-Kept in parts, so that no text has to be cut apart to find the remedy in it.
+The parts are separate, so no text has to be parsed to find the remedy.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """`cannot` completes "cannot ..."; it is empty where the fact is the whole problem.
+    """`cannot` completes "cannot ..."; it is empty if the fact says it all.
 
-    `remedy` is empty where there is nothing to do.
+    `remedy` is empty if nothing needs doing.
     """
 
     cannot: str
@@ -29,7 +29,7 @@ class Problem:
 
 
 class ProblemError(Exception):
-    """Raised with a problem to report, which is its text too."""
+    """Raised with a problem to report; its text is the problem's."""
 
     def __init__(self, cannot: str, fact: str, remedy: str) -> None:
         self.problem = Problem(cannot, fact, remedy)

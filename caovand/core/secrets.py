@@ -1,6 +1,6 @@
-"""Secrets: which names they have, how they are written, and texts without them.
+"""Recognise and redact secrets: their names, their notations, and texts without them.
 
-Everything here takes time proportional to the text, since clients choose the contents of a log.
+Everything takes time proportional to the text, because clients control the contents of logs.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 HIDDEN = "[secret]"
-SHORTEST = 6  # characters; a shorter value is part of too many ordinary words
+SHORTEST = 6  # characters; shorter values occur within too many ordinary words
 
-# Parts of a name, between `_`, `-` and `.`, that make it secret in any place.
+# Parts of a name, between `_`, `-` and `.`, that make it secret in any position.
 _ANYWHERE = frozenset({"key", "token", "secret", "password", "passwd", "credential", "credentials"})
-# As the last part only: SSH_AUTH_SOCK and pass_config are not secret.
+# Only as the last part: SSH_AUTH_SOCK and pass_config are not secret.
 _LAST = frozenset({
     "auth", "authorization", "cookie", "cookies", "creds", "dsn", "jwt", "pass", "pat", "pwd",
     "secrets", "signature", "webhook",
 })  # fmt: skip
-# Also written as one word: WANDB_APIKEY, accessToken, dbpassword.
+# Also as a suffix of one word: WANDB_APIKEY, accessToken, dbpassword.
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "key": ("access", "account", "api", "auth", "encryption", "master", "priv", "private",
             "secret", "session", "shared", "signing"),
@@ -35,7 +35,7 @@ _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _HOME = r"/home/[^/\s\"':]+"
 _BETWEEN = re.compile(r"[^A-Za-z0-9]+")
 
-# Tokens that are known by how they begin. A JWT begins with "eyJ", which is `{"` in Base64.
+# Tokens with a known prefix. A JWT begins with "eyJ", which is `{"` in Base64.
 _SECRET_TEXT = re.compile(
     r"\b(hf_|sk-|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt)-|xox[abceprs][-.]|xapp-|nvapi-|npm_"
     r"|pypi-)[A-Za-z0-9_-]{12,}(?:\.[\w.-]*)?"
@@ -43,12 +43,12 @@ _SECRET_TEXT = re.compile(
     r"|(?i:(authorization: *(?:(?:basic|bearer|digest|token) +)?|bearer +))[^\s'\",]{8,}"
     r"|(://[^\s/:@]*:)[^\s/@]+(?=@)"
 )
-# A name with the characters up to its value: `"a": `, `\"a\": `, `a='`, `--a `, `'--a', `.
+# A name and the characters up to its value: `"a": `, `\"a\": `, `a='`, `--a `, `'--a', `.
 _NAMED = re.compile(
     r"(?<![\w.-])(?:(?P<flag>--[\w.-]+)(?:\\*[\"'])?(?:=|,\s*|\s+)"
     r"|(?P<name>[\w.-]+)(?P<quoted>\\*[\"'])?\s*(?P<sign>[:=])\s*)"
 )
-# Lines without any of these, nearly all, are not searched further.
+# Lines without any of these, nearly all lines, are not searched further.
 _HINTS_OF_TEXT = (
     "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-",
     "glcbt-", "xox", "xapp-", "nvapi-", "npm_", "pypi-", "akia", "asia", "aiza", "eyj", "auth",
@@ -65,12 +65,12 @@ _WORD = re.compile(r"(?!-|None\b|null\b)[^\s'\"\\,;&)\]}]+")
 
 
 def without_homes(text: str, own: str) -> str:
-    """The text with `~` for home folders: `own`, and those below /home, which name their users."""
+    """Replace home folders by `~`: `own`, and those below /home, which contain user names."""
     return re.sub(rf"(?<![\w.-])(?:{re.escape(own)}|{_HOME})/", "~/", text)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a text under this name is secret."""
+    """Whether text under this name is secret."""
     parts = _parts(name)
     return (
         not _ANYWHERE.isdisjoint(parts)
@@ -81,7 +81,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret_entry(name: str, value: Any) -> bool:
-    """Whether the value under this name is secret; few numbers are.
+    """Whether the value under this name is secret; most numbers are not.
 
     `num_key_value_heads`, `eos_token_id` and `bytes_per_token` are public.
     """
@@ -99,16 +99,16 @@ def _parts(name: str) -> list[str]:
 
 
 def _ends_secret(name: str, parts: list[str]) -> bool:
-    return bool(parts) and parts[-1] in _LAST and name != "PWD"  # the folder a shell is in
+    return bool(parts) and parts[-1] in _LAST and name != "PWD"  # the shell's working directory
 
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of variables with secret names."""
+    """Values of variables with secret names."""
     return tuple(v for name, v in env.items() if is_secret_name(name) and len(v) >= SHORTEST)
 
 
 def secrets_in(value: Any) -> Iterator[str]:
-    """The secret texts in plain data, by their names."""
+    """Secret texts in plain data, by their names."""
     if isinstance(value, Mapping):
         for name, entry in value.items():
             if is_secret_entry(str(name), entry):
@@ -135,7 +135,7 @@ _QUOTES: tuple[Callable[[str], str], ...] = (
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
     lambda text: repr(text)[1:-1],
     lambda text: ascii(text)[1:-1],
-    # If a text has both kinds of quotes, repr escapes one.
+    # repr escapes one kind of quotes if a text has both.
     lambda text: repr(f"{text}\"'")[1:-4],
     lambda text: ascii(f"{text}\"'")[1:-4],
     lambda text: text.replace("'", "'\"'\"'"),
@@ -143,7 +143,7 @@ _QUOTES: tuple[Callable[[str], str], ...] = (
 
 
 def escaped_forms(secrets: Iterable[str]) -> tuple[str, ...]:
-    """Secrets as JSON, Python, shells and URLs escape them, at most twice; longest first."""
+    """Secrets as JSON, Python, shells and URLs escape them, up to twice; longest first."""
     found: set[str] = set()
     for secret in secrets:
         if not secret:
@@ -158,7 +158,7 @@ def escaped_forms(secrets: Iterable[str]) -> tuple[str, ...]:
 
 
 def _quoted(text: str, safe: str) -> str:
-    """Percent-encoded, except letters, digits, `_.-~` and `safe`."""
+    """Percent-encode everything except letters, digits, `_.-~` and `safe`."""
     plain = "_.-~" + safe
     return "".join(
         chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) in plain) else f"%{byte:02X}"
@@ -167,15 +167,16 @@ def _quoted(text: str, safe: str) -> str:
 
 
 def hide_in(
-    value: Any, secrets: Iterable[str] = (), mark: str = HIDDEN, longest: int | None = None
+    value: Any, secrets: Iterable[str] = (), mark: str = HIDDEN, max_length: int | None = None
 ) -> Any:
-    """Plain data without secrets; texts are cut after `longest` characters."""
+    """Redact plain data; texts are truncated to `max_length` characters."""
     known = escaped_forms(secrets)
 
     def hidden(value: Any) -> Any:
         if isinstance(value, str):
             text = _hidden(value, known, mark)
-            return text if longest is None or len(text) <= longest else text[:longest] + "..."
+            too_long = max_length is not None and len(text) > max_length
+            return text[:max_length] + "..." if too_long else text
         if isinstance(value, Mapping):
             return {
                 hidden(str(name)): mark if is_secret_entry(str(name), entry) else hidden(entry)
@@ -189,7 +190,8 @@ def hide_in(
 
 
 def hide(text: str, secrets: Iterable[str] = (), mark: str = HIDDEN) -> str:
-    """Hide these secrets in a text, and anything that looks like one or is named like one."""
+    """Redact these secrets in a text, and anything that looks like a secret or has a secret
+    name."""
     return _hidden(text, escaped_forms(secrets), mark)
 
 
@@ -209,7 +211,7 @@ def _line(line: str, mark: str) -> str:
 
 
 def _without_named(line: str, mark: str) -> Iterator[str]:
-    """The pieces of a line, values of secret names hidden."""
+    """Pieces of a line, with values of secret names hidden."""
     shown = at = 0
     while found := _NAMED.search(line, at):
         at = found.end()
@@ -226,7 +228,7 @@ def _without_named(line: str, mark: str) -> Iterator[str]:
 
 
 def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
-    """Where the values after a name begin and end, and whether they are numbers."""
+    """Spans of the values after a name, and whether each is a number."""
     at = found.end()
     opening = _OPENING.match(line, at)
     if found["sign"] == ":" and not found["quoted"] and found["name"].lower() in _COOKIES:
@@ -252,7 +254,7 @@ def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
 def _takes_words(line: str, found: re.Match[str]) -> bool:
     """Whether an unquoted value counts.
 
-    It does after a flag, a variable, a parameter of a URL, and a header such as `X-Api-Key: `.
+    It does after a flag, a variable, a URL parameter, or a header such as `X-Api-Key: `.
     """
     if found["flag"]:
         return True
@@ -264,19 +266,19 @@ def _takes_words(line: str, found: re.Match[str]) -> bool:
 
 
 def _is_parameter(line: str, found: re.Match[str]) -> bool:
-    """Whether the name is that of a parameter in a URL."""
+    """Whether the name is a URL parameter's."""
     return found["sign"] == "=" and line[max(found.start() - 1, 0) : found.start()] in ("?", "&")
 
 
 def _signs(line: str, found: re.Match[str]) -> bool:
-    """Whether this is the signature of a URL of Azure's."""
+    """Whether this is the signature in an Azure URL."""
     return found["name"] == "sig" and _is_parameter(line, found)
 
 
 def _end_of_string(line: str, opening: re.Match[str]) -> int:
-    """Where a string ends, at the depth of escaping it begins with; else the line's end.
+    """End of the string at its opening quote's depth of escaping, else the end of the line.
 
-    A quote in such a string has more backslashes than the one that ends it.
+    An inner quote has more backslashes than the quote that ends the string.
     """
     depth, quote = len(opening[1]), opening[2]
     at = opening.end()
@@ -290,7 +292,7 @@ def _end_of_string(line: str, opening: re.Match[str]) -> int:
 
 
 def shown_value(variable: str, value: Any, mark: str = "***") -> Any:
-    """The value of an environment variable, safe to show."""
+    """An environment variable's value, safe to display."""
     if is_secret_name(variable) and value:
         return mark
     return hide(value, mark=mark) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""The names of slots: a slot is one served model with everything that belongs to it."""
+"""Names of slots: a slot is one served model with everything that belongs to it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ ONLY = "main"
 
 
 def slots_of(config: Config) -> Mapping[str, Config]:
-    """The slots of a configuration file, each with what holds for it."""
+    """The slots of a configuration file, each with its configuration."""
     return {ONLY: config}

@@ -1,7 +1,7 @@
-"""What the tiny models that caovan makes say, and how they are spoken to.
+"""The answers and chat template of the tiny models that caovan makes.
 
-They know which token follows which, and nothing else: each piece of the text occurs once in it and
-leads to the next, the last one to the end of the answer, and any other token to the first.
+These models only know which token follows which: each piece of the text occurs once and leads to
+the next, the last one leads to the end of the answer, and any other token leads to the first.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""The daemon: one loop that applies events, runs the engine, watches it and answers requests."""
+"""The daemon: a single loop that applies events, runs and watches the engine, and serves
+requests."""

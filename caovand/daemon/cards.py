@@ -1,6 +1,6 @@
-"""The GPUs under running engines: samples for the detector, occupancy, memory that comes back.
+"""The GPUs of running engines: samples for the detector, occupancy, and freed memory.
 
-One sampler serves every slot: its samples come from its thread and are passed on in the loop.
+One sampler serves every slot: it samples in a thread and passes results to the loop.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.figures import cards as figures
 from caovand.core.health.observation import GpuSample
 
-KEPT = 120  # samples, of all cards together
+KEPT = 120  # samples, over all cards
 BACK_S = 60.0
-STUCK_S = 10.0  # after which constant memory of no known process will not be released
+STUCK_S = 10.0  # memory of unknown processes that stays constant for this long will not be freed
 POLL_S = 1.0
-SLOW_S = 20.0  # how long an answer of a driver that is well may take
+SLOW_S = 20.0  # maximum response time of a healthy driver
 
 
 class CardUsage:
-    """The cards of one slot: `on_sample` and `on_kernel_line` get what concerns them.
+    """The cards of one slot: `on_sample` and `on_kernel_line` receive what concerns them.
 
-    `notice` is for what people should know.
+    `notice` publishes texts for people.
     """
 
     def __init__(
@@ -45,31 +45,31 @@ class CardUsage:
         self._on_sample, self._notice = on_sample, notice
         self._taken: occupancy.Occupancy | None = None
         self._others: occupancy.Occupancy = {}
-        self._besides: occupancy.Used | None = None
+        self._others_mib: occupancy.Used | None = None
 
     def engine(self, used: Collection[int], ours: Collection[int]) -> None:
-        """Set the cards the engine uses, and its processes."""
+        """Set the cards that the engine uses, and its processes."""
         self.used, self.ours = frozenset(used), frozenset(ours)
 
     def others(self) -> occupancy.Used:
-        """Memory that other programs used on these cards, when last known."""
+        """Memory that other programs used on these cards when last known."""
         return occupancy.by_card(self._others)
 
     @property
-    def besides(self) -> occupancy.Used | None:
+    def others_mib(self) -> occupancy.Used | None:
         """Memory that others use on these cards; None if ours cannot be distinguished."""
-        return self._besides
+        return self._others_mib
 
     async def taken_since(self, before: Sequence[Gpu]) -> str:
-        """Processes that took memory of the cards in use since `before`, as the driver reports.
+        """Processes that took memory of the cards in use since `before`, according to the driver.
 
         Empty if our own processes cannot be distinguished from others.
         """
-        if self._besides is None:
+        if self._others_mib is None:
             return ""
         try:
             now = await asyncio.wait_for(asyncio.to_thread(nvml.read_gpus), SLOW_S)
-        except (asyncio.TimeoutError, RuntimeError):  # a hung driver, or no thread
+        except (asyncio.TimeoutError, RuntimeError):  # a hung driver, or no thread available
             return ""
         mine = [gpu for gpu in before if gpu.index in self.used]
         users = occupancy.taken_since(mine, now, self.ours)
@@ -89,11 +89,11 @@ class CardUsage:
         self._taken = now
         self._others = self._others if now is None else now
         if now is not None:
-            self._besides = occupancy.used_by_others(mine, self.ours)
+            self._others_mib = occupancy.used_by_others(mine, self.ours)
 
 
 class Cards:
-    """Samples all cards for every slot; `on_kernel_line` gets the faults of cards in use."""
+    """Samples all cards for every slot; `on_kernel_line` receives faults of cards in use."""
 
     def __init__(self, sample_s: float, on_kernel_line: Callable[[str], None]) -> None:
         self._latest: dict[int, GpuSample] = {}
@@ -114,13 +114,13 @@ class Cards:
         self._sampler = GpuSampler(sample_s, on_loop(self._samples), on_loop(self._xid))
 
     def share(self, slot: CardUsage) -> CardUsage:
-        """Add the cards of a slot."""
+        """Register a slot's cards."""
         self._slots.append(slot)
         return slot
 
     @property
     def latest(self) -> dict[int, GpuSample]:
-        """The last sample of each card; none from a driver that has stopped answering."""
+        """Each card's last sample; none if the driver has stopped responding."""
         oldest = time.monotonic() - self._stale_s
         return {index: one for index, one in self._latest.items() if one.at > oldest}
 
@@ -150,7 +150,7 @@ class Cards:
 async def wait_for_freed_memory(
     before: Sequence[Gpu], dead: Collection[int], hurry: Callable[[], bool]
 ) -> str:
-    """Wait until the memory of ended processes is free. Returns in words what is not."""
+    """Wait until the memory of ended processes is free. Return what was not freed, in words."""
     clock = asyncio.get_running_loop().time
     begun = moved = clock()
     last: tuple[int, ...] = ()

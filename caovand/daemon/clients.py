@@ -1,7 +1,7 @@
-"""A slot's clients behind the gateway: what the gateway learns of the engine and reports.
+"""A slot's clients behind the gateway: the gateway's view of the engine, and its reports.
 
-Before a planned end of the engine the gateway learns that it drains, and begun answers have some
-seconds to finish.
+Before a planned end of the engine, the gateway learns that it drains, and answers in progress get
+some seconds to finish.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from caovand.daemon.shared import Changes, now
 from caovand.daemon.start.starts import Starts
 
 SILENT_S = 1.0
-"""After this long without a question of the gateway, nobody waits for it."""
+"""If the gateway has not polled for this long, there is no gateway to wait for."""
 LOOK_S = 0.2
 NOBODY: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
 AHEAD = 8
@@ -35,9 +35,9 @@ AHEAD = 8
 
 @dataclass(frozen=True)
 class ClientsSlot:
-    """What this needs of the slot; `key` is what clients must send, "" for nothing.
+    """The interface to the slot; `key` returns what clients must send, "" for nothing.
 
-    It raises ConfigError if that cannot be found out.
+    `key` raises ConfigError if that cannot be determined.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -45,12 +45,14 @@ class ClientsSlot:
     endpoint: Callable[[], Endpoint | None]
     key: Callable[[], str]
     planning: Planning
+    keep_alive_s: Callable[[], float]
+    """How long the engine keeps an idle connection open, 0 if each request needs its own."""
     starts: Starts
     keys: Keys
     changes: Changes
     notice: Callable[[str, str], None]
     blame: Callable[[Sequence[str]], None]
-    """Takes requests that have ended the last engine."""
+    """Receives the requests that have ended the last engine."""
 
 
 class Clients:
@@ -58,21 +60,23 @@ class Clients:
 
     def __init__(self, slot: ClientsSlot) -> None:
         self.totals: Mapping[str, Any] = Totals().document()
-        """Of all requests that have ended, since the daemon started."""
+        """Totals of all finished requests since the daemon started."""
         self._counts: Mapping[str, int] = NOBODY
-        self._reported: Mapping[str, Any] = self.totals  # by this gateway process
+        # the part counted by the current gateway process
+        self._reported: Mapping[str, Any] = self.totals
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
-        """The latest requests that have ended."""
+        """The latest finished requests."""
         self._slot = slot
         self._seq, self._said = 0, dict[str, Any]()
         self._known = 0  # the latest seq that the gateway has acted on
         self._heard_at, self._asking = float("-inf"), 0
         self._drains, self._drained_by = False, float("-inf")
-        self._locked = secrets.token_hex(16)  # a key that nobody has
+        self._locked = secrets.token_hex(16)  # a random key that no client has
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many requests wait, and how many are at the engine: none once the gateway is gone."""
+        """Numbers of waiting requests and of requests at the engine: zero once the gateway is
+        gone."""
         return NOBODY if self._silent else self._counts
 
     @property
@@ -82,7 +86,7 @@ class Clients:
     # -- what the gateway asks --------------------------------------------------------------
 
     async def next(self, since: int, wait_s: float) -> Mapping[str, Any]:
-        """What the gateway should know, once it is newer than `since`, or after `wait_s`."""
+        """The gateway's view, once it is newer than `since`, or after `wait_s`."""
         deadline = now() + wait_s
         self._asking += 1
         try:
@@ -107,7 +111,7 @@ class Clients:
         totals: Mapping[str, Any],
         endings: Sequence[str],
     ) -> None:
-        """Take what the gateway reports, as of what it knew with `seq`."""
+        """Process the gateway's report, based on its view `seq`."""
         self.totals = add_growth(self.totals, self._reported, totals)
         self._reported = totals
         self._known, self._counts, self._heard_at = seq, dict(counts), now()
@@ -129,6 +133,7 @@ class Clients:
             "context": self._slot.planning.context(plan) if plan else None,
             "url": endpoint.url if endpoint else "",
             "key": endpoint.key if endpoint else self._key(),
+            "keep_alive_s": self._slot.keep_alive_s(),
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
             "aliases": dict(section.aliases),
@@ -143,20 +148,20 @@ class Clients:
         return {**said, "seq": self._seq, **now_known}
 
     def _key(self) -> str:
-        """The key before there is an engine that asks for it."""
+        """The key until an engine that checks one exists."""
         try:
             return self._slot.key()
         except ConfigError:
             return self._locked
 
     def _at_once(self, plan: Plan) -> int | None:
-        """How many requests the engine may have: some more than it answers, so that it never
+        """Maximum requests at the engine: slightly more than it serves at a time, so that it never
         waits for the gateway."""
         most = self._slot.planning.at_once(plan)
         return most and most + max(most // AHEAD, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
-        """The expected seconds until an engine serves, None if unknown."""
+        """Expected seconds until an engine serves; None if unknown."""
         plan = s.plan.identity if s.plan else ""
         at, whole_s = now(), self._slot.starts.remaining_s(plan, 0.0)
         if s.state is State.STARTING:
@@ -169,14 +174,15 @@ class Clients:
     # -- a planned end ----------------------------------------------------------------------
 
     def ends(self, action: End, *, again: bool) -> None:
-        """The engine is being ended; `again` where that has begun before: no grace is no time."""
+        """The engine is about to be ended; `again` if that has already begun: a zero grace then
+        also cuts the drain."""
         if not again:
             self._drains, self._drained_by = action.drain_s > 0, now() + action.drain_s
         elif action.grace_s == 0:
             self._drained_by = float("-inf")
 
     async def drained(self) -> None:
-        """Wait until no answer of the engine is under way, or as long as they may take."""
+        """Wait until the engine has no answers in progress, up to the drain's limit."""
         seq = self._document()["seq"]
         while self._drains and now() < self._drained_by:
             if self._known >= seq and self.counts["at_engine"] == 0:
@@ -187,7 +193,7 @@ class Clients:
 
 
 def _names(plan: Plan | None, config: Config) -> list[str]:
-    """The names clients may ask for; before there is a plan, none where it chooses the name."""
+    """Names that clients may use; empty until there is a plan if the plan chooses the name."""
     if plan is not None:
         return list(plan.served_names)
     return [config.model.served_name] if config.model.served_name else []

@@ -1,4 +1,4 @@
-"""What a slot lends to its part in a cluster."""
+"""The slot's interface for its role in a cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from caovand.daemon.start.planning import SlotPlanner
 
 
 class ClusterSlot:
-    """A slot's machine, engine and evidence, as `part.ClusterSlotProtocol` describes them."""
+    """A slot's machine, engine and evidence, as described by `part.ClusterSlotProtocol`."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class ClusterSlot:
         return self._machine.config
 
     def snapshot(self) -> Snapshot:
-        """The machine's present state."""
+        """The machine's current state."""
         return self._machine.snapshot
 
     def apply(self, event: Event) -> None:
-        """Let the machine take one event."""
+        """Apply an event to the machine."""
         self._machine.apply(event)
 
     def command(self, event: Event) -> None:
-        """Let the machine take an event that the head's operator asked for."""
+        """Apply an event that the head's operator requested."""
         self._machine.apply_operator_event(event)
 
     def notice(self, kind: str, text: str) -> None:
@@ -73,12 +73,12 @@ class ClusterSlot:
         return await self._planner.inspect_for(self._machine.config, living=living)
 
     def adopt(self, plan: Plan, inventory: Inventory) -> tuple[Plan, Endpoint]:
-        """Make a plan from another node the slot's own."""
+        """Make another node's plan the slot's own."""
         self._planner.adopt(plan, inventory, self._machine.mode[0])
         return plan, Endpoint(str(plan.value("host")), int(plan.value("port")), "", False)
 
     def serves(self) -> None:
-        """Report that the engine serves: the head has proven it."""
+        """The head has proven the engine: it serves."""
         if self._run.watching is not None:
             self._run.watching.serves()
 
@@ -91,7 +91,7 @@ class ClusterSlot:
         return self._run.ring.since(0, RING_BYTES)[0]
 
     def idle(self) -> bool:
-        """Whether the engine had no request when it was polled last, nor has one of the gateway."""
+        """Whether the engine had no request at the last poll, and the gateway has sent none."""
         return self._figures.idle and not self._run.busy
 
     def samples(self) -> Sequence[GpuSample]:
@@ -103,7 +103,7 @@ class ClusterSlot:
         return self._run.forecast
 
     def reported(self) -> Mapping[str, Any]:
-        """What the engine's log says, copied: a thread reads that log."""
+        """Figures from the engine's log, copied because a thread reads that log."""
         return dict(self._run.reported)
 
     # -- the evidence -----------------------------------------------------------------------

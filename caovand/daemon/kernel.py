@@ -1,4 +1,4 @@
-"""The kernel's lines, read once for all slots: kept for incidents, and passed on."""
+"""The kernel's log lines, read once for all slots: kept for incidents, and passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ KEPT = 200
 
 
 class Kernel:
-    """`kept` are the latest lines; each of `listeners` gets the new ones."""
+    """Reads the kernel's log: `kept` are the latest lines; each of `listeners` receives new
+    ones."""
 
     def __init__(self) -> None:
         self.kept: deque[str] = deque(maxlen=KEPT)
@@ -19,7 +20,7 @@ class Kernel:
         self._log = KernelLog()
 
     def read(self) -> None:
-        """Read what is new; never waits."""
+        """Read new lines; never waits."""
         lines = self._log.read()
         self.kept.extend(lines)
         for listener in self.listeners:

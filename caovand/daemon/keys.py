@@ -1,7 +1,7 @@
-"""Clients' keys for the gateway and what each has used by day, kept in the state folder.
+"""Clients' keys for the gateway and the daily use of each, kept in the state folder.
 
-Once there has been a key, clients must send one, also when the last has been revoked or the file is
-damaged: nothing opens the gateway to everybody but removing the file.
+Once a key has existed, clients must send one, even if the last key has been revoked or the file is
+damaged: only removing the file opens the gateway to everybody.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SECRET_BYTES = 24
 KEPT_DAYS = 92
 MAX_DAY = 100_000
 MAX_ROWS = 300
-"""The maximum number of rows of usage in one answer, which must fit a frame."""
+"""Maximum rows of usage in one response, which must fit a frame."""
 SAVE_EVERY_S = 60.0
 
 Counts = dict[str, list[int]]
-"""Requests, tokens read and tokens written by each key's name."""
+"""Requests, input tokens and output tokens by key name."""
 
 
 class Keys:
-    """The keys in the folder `state`; `changed` is called whenever there are others."""
+    """The keys in the folder `state`; every change calls `changed`."""
 
     def __init__(
         self, state: Path, notice: Callable[[str, str], None], changed: Callable[[], None]
@@ -56,17 +56,18 @@ class Keys:
         return found or ()
 
     def for_gateway(self) -> list[dict[str, Any]] | None:
-        """The keys that clients may send, None if they need none."""
+        """The keys that clients may send; None if they need none."""
         return None if self._keys is None else keys.to_document(self._keys)
 
     def used_today(self) -> dict[str, Any]:
-        """The day by UTC, and the tokens that each key has used in it."""
+        """The current UTC day, and each key's tokens during it."""
         day = _today()
         counts = self._usage.get(day, {})
         return {"day": day, "tokens": {name: n[1] + n[2] for name, n in counts.items()}}
 
     def add(self, wanted: ClientKey) -> str:
-        """Add a key and return its secret, shown only once; raises ProblemError or OSError."""
+        """Add a key and return its secret, which is shown only once; raises ProblemError or
+        OSError."""
         there = self._keys or ()
         keys.check_new_key(wanted, [key.name for key in there])
         secret = keys.PREFIX + secrets.token_urlsafe(SECRET_BYTES)
@@ -78,7 +79,7 @@ class Keys:
         return secret
 
     def revoke(self, name: str) -> None:
-        """Forget a key, from now on; raises ProblemError or OSError."""
+        """Revoke a key at once; raises ProblemError or OSError."""
         there = self._keys or ()
         left = tuple(key for key in there if key.name != name)
         if len(left) == len(there):
@@ -96,9 +97,9 @@ class Keys:
     # -- usage ------------------------------------------------------------------------------
 
     def take(self, used: Sequence[Sequence[Any]]) -> bool:
-        """Add what the gateway counted: day, name, requests, tokens read, tokens written.
+        """Add the gateway's counts: day, name, requests, input tokens, output tokens.
 
-        Whether it is time to save it. TypeError or ValueError for anything else.
+        Return whether it is time to save. Raises TypeError or ValueError for anything else.
         """
         for day, name, *counts in used:
             if not (isinstance(day, int) and 0 <= day <= MAX_DAY and isinstance(name, str)):
@@ -111,7 +112,7 @@ class Keys:
         return self._unsaved and wall_clock.now() - self._saved_at >= SAVE_EVERY_S
 
     def save(self) -> None:
-        """Write what was used; raises OSError on failure."""
+        """Write the usage; raises OSError."""
         if self._unsaved:
             self._saved_at, self._unsaved = wall_clock.now(), False
             state_file.write(
@@ -119,7 +120,7 @@ class Keys:
             )
 
     def describe(self) -> dict[str, Any]:
-        """The keys without their digests, and what each used by day, the latest first."""
+        """The keys without digests, and each one's daily usage, latest first."""
         listed = [
             {name: value for name, value in entry.items() if name != "digest"}
             for entry in self.for_gateway() or []
@@ -141,7 +142,7 @@ def _date(day: int) -> str:
 
 
 def _usage(document: Any) -> dict[int, Counts]:
-    """What was used, from its file: a damaged one counts for nothing."""
+    """Parse the usage file; a damaged one counts as empty."""
     found: dict[int, Counts] = {}
     try:
         for day, counts in document.items():
@@ -154,7 +155,7 @@ def _usage(document: Any) -> dict[int, Counts]:
 
 
 def requested_key(args: Mapping[str, Any]) -> ClientKey:
-    """The key that a request asks for; raises ProblemError if its arguments are of wrong types."""
+    """The key that a request asks for; raises ProblemError if an argument has the wrong type."""
     found = keys.from_document([{"digest": "", "models": [], **args}])
     if found is None:
         raise ProblemError(

@@ -1,6 +1,6 @@
-"""The supervisor: the daemon's one loop, over its slots and what they share.
+"""The supervisor: the daemon's only loop, its slots, and what they share.
 
-Everything here runs on the main thread's event loop. What happens inside one slot is in `slot`.
+Everything here runs on the main thread's event loop. Events within a slot are handled in `slot`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RECORD_S = 5.0
 
 
 class Supervisor:
-    """Runs the slots: those of `config`, or `slots`, each with a configuration of its own."""
+    """Runs the slots: those in `config`, or `slots`, each with its own configuration."""
 
     def __init__(
         self,
@@ -145,18 +145,19 @@ class Supervisor:
     def admits(self, name: str, pid: int) -> bool:
         """Whether a process may use our socket `name`.
 
-        Page and gateway have their own; no engine, nor what its environment runs, has any.
+        Page and gateway have sockets of their own; engines, and programs from their environments,
+        have none.
         """
         server = {PAGE.name: self.page, GATEWAY.name: self.gateway}.get(name)
         own = server.describe() if server else None
         return (own is not None and pid == own["pid"]) or not processes.descends(pid)
 
     def _poll_s(self) -> float:
-        """Seconds between two polls: the least patient slot needs several before it tests."""
+        """Seconds between polls: the least patient slot needs several before it sends a test."""
         return min([POLL_S, *(slot.config.watch.hang_s / READINGS for slot in self._working())])
 
     def _working(self) -> list[Slot]:
-        """The slots that have not quit."""
+        """Slots that have not quit."""
         return [slot for slot in self.slots.values() if not slot.quit]
 
     def _poll(self) -> None:
@@ -173,7 +174,7 @@ class Supervisor:
         shared.history.turn()
 
     def _extend_stop(self) -> None:
-        """Let systemd wait for the engines that are being ended."""
+        """Make systemd wait for engines that are still ending."""
         ending = [
             slot.snapshot.deadline
             for slot in self.slots.values()
@@ -188,12 +189,13 @@ class Supervisor:
             self.notifier.extend(within_s)
 
     def give_up(self, fault: BaseException) -> None:
-        """End after a bug in the daemon: systemd starts a new one, which ends what we leave."""
+        """Exit after a bug in the daemon: systemd starts a new one, which ends our processes."""
         self._fault, self._quit = fault, True
         self._shared.changes.wake()
 
     async def kill_engines(self, limit_s: float) -> list[Process]:
-        """KILL the engines as far as our own rights go; return what is left after `limit_s`."""
+        """KILL the engines as far as our rights permit; return the processes left after
+        `limit_s`."""
         living = [slot.run.child for slot in self.slots.values() if slot.run.child is not None]
         left = await asyncio.gather(*(child.kill(limit_s) for child in living))
         return [process for processes in left for process in processes]
@@ -206,8 +208,8 @@ class Supervisor:
             slot.apply_operator_event(event)
 
     def reconfigure(self, config: Config) -> list[str]:
-        """Use another configuration from now on; return the changed keys that only a restart of
-        the daemon applies."""
+        """Apply another configuration; return the changed keys that need a restart of the
+        daemon."""
         self.config = config
         names = list(unapplied(self._begun_with, config))
         if names:
@@ -219,12 +221,12 @@ class Supervisor:
         return names
 
     def settle_servers(self) -> None:
-        """Start, move or end the page and the gateway as configured."""
+        """Start, move or stop page and gateway as configured."""
         section = self.config.page
         try:
             token: str | None = config_file.page_token(self.config)
         except ConfigError:
-            token = None  # its process reads the file as well, and prints what is wrong
+            token = None  # its process also reads the file, and prints the error
         words = ("--token-file", section.token_file) if section.token_file else ()
         places, gateway = self._shared.directories, self.config.gateway
         reach = of_a_server(self.config, places, section.token_file)
@@ -234,7 +236,7 @@ class Supervisor:
         self.gateway.settle(gateway.listen, words, confinement=reach)
 
     def close_servers(self) -> None:
-        """End the page and the gateway."""
+        """Stop page and gateway."""
         self.page.close()
         self.gateway.close()
         with limits.suppress_absent():
@@ -263,7 +265,7 @@ class Supervisor:
     def describe(self, name: str = "") -> dict[str, Any]:
         """The status document of the slot `name`, or of the one in the worst state, with all slots.
 
-        With one slot they are the same.
+        With a single slot, both are the same.
         """
         names = [name] if name else self._worst_first()
         documents = {n: self.slots[n].describe() for n in names}

@@ -1,4 +1,4 @@
-"""A slot's state machine as its pieces see it: they read its state, and report by events."""
+"""A slot's state machine as its components see it: they read its state, and report by events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.daemon.cluster.part import Part
 
 
 class Machine(Protocol):
-    """`apply` is the only way the snapshot changes; `notice` publishes texts for people."""
+    """Only `apply` changes the snapshot; `notice` publishes texts for people."""
 
     @property
     def config(self) -> Config:
@@ -25,11 +25,11 @@ class Machine(Protocol):
 
     @property
     def part(self) -> Part:
-        """What the slot does for a cluster."""
+        """The slot's role in a cluster."""
 
     @property
     def snapshot(self) -> Snapshot:
-        """The machine's present state."""
+        """The machine's current state."""
 
     @property
     def notice(self) -> Callable[..., None]:
@@ -37,10 +37,10 @@ class Machine(Protocol):
 
     @property
     def mode(self) -> tuple[Mode, str]:
-        """The mode in effect and where it comes from."""
+        """The mode in effect and its origin."""
 
     def apply(self, event: Event) -> None:
-        """Let the machine take one event."""
+        """Apply an event."""
 
     def apply_operator_event(self, event: Event) -> None:
-        """Let the machine take an event that the operator asked for."""
+        """Apply an event that the operator requested."""

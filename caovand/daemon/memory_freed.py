@@ -1,4 +1,4 @@
-"""Detects when memory others used is free again and a restart would interrupt nobody."""
+"""Detect that others have freed memory, at a moment when a restart interrupts nobody."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class MemoryFreed:
         self._busy_at = 0.0
 
     def poll(
-        self, serving: Serving | None, track: Track, besides: Used | None, quiet_s: float
+        self, serving: Serving | None, track: Track, others_mib: Used | None, quiet_s: float
     ) -> bool:
         """Whether the full plan is worth a restart now.
 
         True if the plan was degraded for lack of memory and serves stably, others use less memory
-        now (`besides`, None if unknown), and no request came for `quiet_s`.
+        now (`others_mib`, None if unknown), and no request came for `quiet_s`.
         """
         latest = track.recent[-1] if track.last else None
         if serving is None or latest is None:
@@ -33,6 +33,10 @@ class MemoryFreed:
         if new or before is None or is_busy(before, latest, serving.probed_at):
             self._busy_at = latest.at
         plan = serving.plan
-        room = besides is not None and plan.degraded and has_memory_again(plan.others_mib, besides)
+        room = (
+            others_mib is not None
+            and plan.degraded
+            and has_memory_again(plan.others_mib, others_mib)
+        )
         settled = serving.stable and not serving.replanning
         return room and settled and latest.at - self._busy_at >= quiet_s

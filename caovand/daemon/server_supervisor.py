@@ -1,8 +1,8 @@
-"""Keeps the process of the page or the gateway as configured, and starts one that ended again.
+"""Supervise the process of the page or the gateway, and restart it when it ends.
 
-Nothing here waits for it, and no trouble of it becomes one of the engine. The socket on which it
-listens is the daemon's, so that clients who come while it is started again wait for it.
-systemd keeps it over the daemon's own end.
+Nothing waits for it, and its problems never affect the engine. The daemon owns the listening
+socket, so clients that arrive during a restart wait; systemd keeps the socket even across the
+daemon's own end.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
 NOTHING = Confinement((), (), ())
-"""It writes nothing, and reads what its user may."""
+"""It writes nothing, and reads what its user may read."""
 REMEDY = "it is started again by itself"
 
 Start = Callable[..., ServerProcess]
 
 
 class ServerSupervisor:
-    """A server of a daemon whose sockets are in `runtime`; `notice` hears of each change.
+    """A server of a daemon whose sockets are in `runtime`; `notice` receives each change.
 
-    `problem` is why it is not served, "" where it is, or is off.
+    `problem` says why it is not served; "" if it is, or is off.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class ServerSupervisor:
         secret: str | None = "",
         confinement: Confinement = NOTHING,
     ) -> None:
-        """Start, move or end it as configured; one that failed is tried at once.
+        """Start, move or stop it as configured; a failed one is retried at once.
 
-        `words` are arguments of its own, `secret` the content of a file that they name, and
-        `confinement` what it may reach from its next start on.
+        `words` are its own arguments, `secret` the contents of a file that they name, and
+        `confinement` what it may access from its next start on.
         """
         self._confinement = confinement
         wanted = (listen, tuple(words), secret)
@@ -86,7 +86,7 @@ class ServerSupervisor:
             self._try()
 
     def close(self) -> None:
-        """End it; where systemd keeps its socket, clients wait for the next daemon."""
+        """Stop it; if systemd keeps its socket, clients wait for the next daemon."""
         self._end()
         self._stop_listening()
 
@@ -104,7 +104,7 @@ class ServerSupervisor:
             self._listener = None
 
     def describe(self) -> dict[str, Any] | None:
-        """What the status has of it, None if it is off."""
+        """Its entry in the status; None if it is off."""
         if not self._listen:
             return None
         serves = self._ready_at is not None
@@ -119,7 +119,7 @@ class ServerSupervisor:
                     self.kind.name, self._listen, self.kind.backlog
                 )
         except OSError as problem:
-            # Python's own words repeat the address; a resolver's numbers are negative.
+            # Python's message repeats the address; a resolver's error numbers are negative.
             number = problem.errno or 0
             why = os.strerror(number) if number > 0 else problem.strerror or str(problem)
             remedy = f"set another [{self.kind.name}] listen"
@@ -150,7 +150,7 @@ class ServerSupervisor:
 
     def _on_end(self, status: int) -> None:
         ready_at, self._process, self._ready_at = self._ready_at, None, None
-        if ready_at is None:  # perhaps it never will serve
+        if ready_at is None:  # it may never serve
             self._stop_listening()
             self._listeners.forget(self.kind.name)
         if ready_at is None and self._printed.startswith("cannot "):
@@ -171,7 +171,7 @@ class ServerSupervisor:
 
 
 def url(listen: str) -> str:
-    """Where clients find it."""
+    """The URL for clients."""
     host, port = split_address(listen)
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 

@@ -22,20 +22,20 @@ from caovand.daemon.tasks import Tasks
 
 
 class Publish(Protocol):
-    """Publishes and logs an event of the slot `name`, "" for the daemon itself."""
+    """Publishes and logs an event of the slot `name`; "" for the daemon itself."""
 
     def __call__(self, name: str, kind: str, text: str, **data: Any) -> None: ...
 
 
 class Changes:
-    """`event` is set, and replaced by another, when a slot has changed; `show` is called first."""
+    """Wakes waiters when a slot has changed: `show` is called, then `event` is set and replaced."""
 
     def __init__(self, show: Callable[[], None]) -> None:
         self.event = asyncio.Event()
         self._show = show
 
     def wake(self) -> None:
-        """Wake all waiters for a change."""
+        """Wake all waiters."""
         self._show()
         self.event.set()
         self.event = asyncio.Event()
@@ -43,7 +43,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Shared:
-    """One for each daemon; `publish` publishes events."""
+    """The parts of a daemon that all slots use; `publish` publishes events."""
 
     config_path: Path
     directories: Directories
@@ -61,16 +61,16 @@ class Shared:
     history: History
     keys: Keys
     all_reduce: asyncio.Lock
-    """Locked by the slot that checks all-reduce."""
+    """The lock for checking all-reduce, one slot at a time."""
     several: bool
-    """Whether the daemon has more than one slot: then its output names them."""
+    """Whether the daemon has more than one slot: its output then names them."""
 
     def label(self, name: str) -> str:
-        """The prefix for messages of the slot `name`, "" if it is the only one."""
+        """Prefix for messages of the slot `name`; "" if it is the only one."""
         return f"{name}: " if self.several else ""
 
     def attempt(self, doing: str, work: Awaitable[None]) -> None:
-        """Begin work that is repeated: without the means for it, it waits for its next turn."""
+        """Start recurring work; if resources are short, it waits for its next turn."""
 
         async def attempted() -> None:
             try:
@@ -83,5 +83,5 @@ class Shared:
 
 
 def now() -> float:
-    """The clock of snapshots and events."""
+    """Time for snapshots and events."""
     return time.monotonic()

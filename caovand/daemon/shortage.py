@@ -1,4 +1,4 @@
-"""Work that a limit of the machine delays: reported once, and once when it is over."""
+"""Report once that a resource limit delays work, and once that this is over."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from caovand.core import limits
 
-OVER_S = 15.0  # without hitting the limit: time for several tries of each kind
+OVER_S = 15.0  # without hitting the limit: enough for several retries of each kind of work
 
 
 class Shortage:
-    """`text` is the work that cannot be done now and why, else ""; `notice` reports changes."""
+    """`text` is the work that is impossible now and why, else ""; `notice` reports changes."""
 
     def __init__(
         self, notice: Callable[[str, str], None], clock: Callable[[], float] = time.monotonic
@@ -21,7 +21,7 @@ class Shortage:
         self._at = 0.0
 
     def met(self, doing: str, problem: BaseException) -> bool:
-        """Whether `problem` comes from a limit: then the work is to be tried again."""
+        """Whether `problem` comes from a resource limit: the work should then be retried."""
         limit = limits.limit_reached(problem)
         if not limit:
             return False
@@ -32,7 +32,7 @@ class Shortage:
         return True
 
     def refresh(self) -> None:
-        """Report the end of the shortage, once that has lasted for a while."""
+        """Report the end of the shortage once it has been over for a while."""
         if self.text and self._clock() - self._at >= OVER_S:
             self.text = ""
             self._notice("noticed", "there are enough descriptors, threads and memory again")

@@ -1,6 +1,6 @@
 """A slot: one served model, with its machine, plans, engine and memories.
 
-What blocks (probes, HTTP) runs in threads and comes back as an event. Decisions are made in `core`.
+Blocking work (probes, HTTP) runs in threads and returns as an event. `core` makes the decisions.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from caovand.daemon.tuning import DraftTuner, serving_of
 
 
 class Slot:
-    """Runs one engine; `apply` is the only way its snapshot changes.
+    """Runs one engine; only `apply` changes its snapshot.
 
-    `quit` says that the machine has performed its last action: the daemon may end.
+    `quit` says that the machine has performed its last action, so the daemon may end.
     """
 
     def __init__(self, name: str, config: Config, shared: Shared) -> None:
@@ -103,6 +103,7 @@ class Slot:
                 endpoint=lambda: self.run.endpoint,
                 key=self._key,
                 planning=self.engine.planning,
+                keep_alive_s=self._keep_alive_s,
                 starts=self._memory.starts,
                 keys=shared.keys,
                 changes=shared.changes,
@@ -117,10 +118,10 @@ class Slot:
     # -- the machine ------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        """Let the machine take one event, and perform the actions that follow.
+        """Apply an event, and perform the resulting actions.
 
-        An exception is a bug that may leave work half done: the daemon ends with it.
-        Once the slot has quit, nothing starts it again, while other slots may still be ending.
+        An exception is a bug that may leave work half done, so the daemon ends with it. A slot that
+        has quit is never started again, while other slots may still be ending.
         """
         if self.quit:
             return
@@ -144,7 +145,7 @@ class Slot:
         return LifecycleRules(self.config.watch, drain_s, self._judge)
 
     def _judge(self, plan: Plan, finding: Finding, repeats: int) -> Decision:
-        """The ladder's decision; a failed `retry --full` goes back to what served."""
+        """The ladder's decision; a failed `retry --full` reverts to the plan that served."""
         elsewhere = self.part.judge(finding)
         if elsewhere is not None:
             return elsewhere
@@ -167,10 +168,10 @@ class Slot:
             assert prepared is not None
             self.run.start(action, self.config, prepared, self._cards)
         elif isinstance(action, End):
-            # It would end what it finds in the ledger, though that may be the next child's.
+            # It would end the processes in the ledger, which may be the next child's.
             if not (self.run.ending and self.run.child):
                 self._inspector.cancel()
-            # A daemon that ends has no next engine to wait for.
+            # A daemon that quits starts no other engine, so it does not wait for free memory.
             hurry = lambda: self.snapshot.quitting  # noqa: E731
             self.clients.ends(action, again=self.run.ending)
             self.run.end(action, self._before_kill, hurry)
@@ -180,6 +181,10 @@ class Slot:
 
     def _at_engine(self) -> int:
         return self.clients.counts["at_engine"]
+
+    def _keep_alive_s(self) -> float:
+        own = dict(self.config.engine.env)
+        return self.engine.api.keeps_alive_s(own, self._shared.environ)
 
     def _key(self) -> str:
         arguments, extra_args = self.engine.arguments, self.config.engine.extra_args
@@ -201,7 +206,7 @@ class Slot:
         self.apply(event)
 
     def reconfigure(self, config: Config) -> None:
-        """Use another configuration from now on."""
+        """Apply another configuration."""
         before, self.config = self.config, config
         if self.run.watching is not None:
             self.run.watching.reconfigure(config.watch)
@@ -210,7 +215,7 @@ class Slot:
         self.apply_operator_event(events.Reconfigured(at=now(), changed=config != before))
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:
-        """Remember a mode (None: the file's); with `defer` the engine is left alone for now."""
+        """Store a mode (None: the file's); with `defer`, the engine keeps running for now."""
         self._memory.make_folder()
         self._memory.modes.choose(mode)
         self._memory.plans.discard_fallback()
@@ -220,7 +225,7 @@ class Slot:
             self.apply_operator_event(events.Reconfigured(at=now()))
 
     def forget(self) -> None:
-        """Forget the degraded plan that served, and the first answers; a changed plan restarts."""
+        """Forget the degraded plan and the first answers; restart if the plan changes."""
         self._memory.plans.forget()
         self._memory.answers.forget()
         self.apply_operator_event(events.Reconfigured(at=now()))
@@ -230,13 +235,13 @@ class Slot:
         reason: str = "trying the full plan again",
         by: Literal["operator", "plan"] = "operator",
     ) -> None:
-        """Try the plan without the ladder's steps once; the present one is the way back."""
+        """Try the plan once without the ladder's steps; the current plan is the fallback."""
         self._memory.plans.leave_out_once(self.snapshot.plan)
         self.apply_operator_event(events.Restart(at=now(), reason=reason, by=by))
 
     @property
     def mode(self) -> tuple[Mode, str]:
-        """The mode in effect and where it comes from."""
+        """The mode in effect and its origin."""
         if self._memory.modes.mode is not None:
             return self._memory.modes.mode, "caovanctl mode"
         return self.config.policy.mode, str(self._shared.config_path)
@@ -257,7 +262,7 @@ class Slot:
         return self._shared.environ
 
     def recent(self) -> dict[str, Any]:
-        """The readings of the last minutes: of the engine, and of all cards."""
+        """Recent readings of the engine and of all cards."""
         return {**self.figures.recent(), **self._shared.cards.recent(now())}
 
     def describe(self) -> dict[str, Any]:
@@ -307,7 +312,7 @@ class Slot:
         watching, track = self.run.watching, self.figures.track
         serving = serving_of(self.snapshot, watching.probed_at if watching else None)
         quiet_s = self.config.policy.tune_quiet_s
-        if self._memory_freed.poll(serving, track, self.run.cards.besides, quiet_s):
+        if self._memory_freed.poll(serving, track, self.run.cards.others_mib, quiet_s):
             self.retry_full("other programs have freed GPU memory: trying the full plan", "plan")
         elif self._tuner.poll(serving, track):
             self.apply(events.Reconfigured(at=now()))

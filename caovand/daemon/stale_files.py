@@ -1,6 +1,6 @@
-"""What the engine leaves on disk, removed without ever blocking the loop.
+"""Remove the engine's stale files without ever blocking the loop.
 
-/proc of a hung process, and a sick disk, may not answer: each scan has its time.
+/proc of a hung process or a faulty disk may not respond, so each scan has a time limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LIMIT_S = 5.0
 
 
 class StaleFileCleaner:
-    """Temporary files and shared memory of the engine; `notice` reports what stays."""
+    """Temporary files and shared memory of the engine; `notice` reports files that could not be
+    removed."""
 
     def __init__(
         self, directories: Directories, slot: str, notice: Callable[[str, str], None]
@@ -45,7 +46,7 @@ class StaleFileCleaner:
         await asyncio.to_thread(self._files.begin)
 
     async def scan(self, child: Child | None) -> None:
-        """Note which files the engine uses."""
+        """Record which files the engine uses."""
         if child is None or (self._scanning is not None and not self._scanning.done()):
             return
         pids = [process.pid for process in child.look()]
@@ -53,12 +54,12 @@ class StaleFileCleaner:
         await _in_time(self._scanning)
 
     async def take_over(self, pids: Sequence[int]) -> None:
-        """Note which files these processes use, of an engine whose daemon was killed."""
+        """Record which files these processes use; their daemon was killed."""
         scan = asyncio.ensure_future(asyncio.to_thread(self._files.take_over, pids))
         await _in_time(scan)
 
     async def remove(self) -> None:
-        """Remove what an engine that has ended left."""
+        """Remove the stale files of an engine that has ended."""
         left: tuple[str, ...] = ()
         with contextlib.suppress(asyncio.TimeoutError):
             left = await asyncio.wait_for(asyncio.to_thread(self._files.remove), LIMIT_S)
@@ -68,17 +69,17 @@ class StaleFileCleaner:
 
 
 def places(directories: Directories) -> tuple[Path, ...]:
-    """Where the engine may have its temporary folder, best first.
+    """Candidates for the engine's temporary folder, best first.
 
-    Compilers run what they put there, and /run may forbid that, so the cache comes first. An engine
-    of another user than ours may make a folder in the cache alone.
+    Compilers execute files there, which /run may forbid, so the cache comes first. An engine with a
+    user of its own can create folders only in the cache.
     """
     own = engine_user.current() is None
     return (directories.cache, directories.runtime) if own else (directories.cache,)
 
 
 async def _in_time(scan: asyncio.Future[None]) -> None:
-    """Wait for a scan, not for long; a failed one is repeated later."""
+    """Wait for a scan, within a limit; a failed one is repeated later."""
     done, _ = await asyncio.wait([scan], timeout=LIMIT_S)
     for one in done:
         if not limits.limit_reached(one.exception()):

@@ -1,4 +1,4 @@
-"""Work on the loop whose faults end the daemon: systemd starts a fresh one."""
+"""Background work on the loop whose bugs end the daemon, so that systemd starts a fresh one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Task = asyncio.Task[None]
 
 
 class Tasks:
-    """The tasks under way; `on_fault` gets the exception of one that failed."""
+    """The running tasks; `on_fault` receives the exception of a failed one."""
 
     def __init__(self, on_fault: Callable[[BaseException], None]) -> None:
         self.on_fault = on_fault
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[Task] = set()  # the loop itself keeps no task alive
+        self._tasks: set[Task] = set()  # the loop itself holds no reference to a task
 
     def begin(self, work: Coroutine[Any, Any, None]) -> Task:
         """Start work in the background."""
@@ -25,7 +25,7 @@ class Tasks:
         return task
 
     def cancel(self) -> None:
-        """Cancel all of them."""
+        """Cancel all tasks."""
         for task in list(self._tasks):
             task.cancel()
 
@@ -36,6 +36,6 @@ class Tasks:
 
 
 def cancel(task: Task | None) -> None:
-    """Cancel what is no longer of use; the caller may be that task, at its end."""
+    """Cancel a task that is no longer needed; it may be the caller itself, at its end."""
     if task is not None and task is not asyncio.current_task():
         task.cancel()

@@ -1,6 +1,6 @@
-"""The draft tuner of one slot: takes the steps that were counted, suggests a depth, and moves.
+"""One slot's draft tuner: it collects measured steps, suggests a depth, and moves.
 
-What was measured outlives the daemon, in the slot's folder.
+Measurements outlive the daemon, in the slot's folder.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ WARM_STEPS = 50  # an engine's first steps compile kernels
 
 @dataclass(frozen=True)
 class Serving:
-    """The engine that serves: its plan and generation.
+    """The serving engine: its plan and generation.
 
-    `replanning` means that another plan is being made; `stable` that its failures are forgotten.
-    `probed_at` is when caovan's own test completion ended last.
+    `replanning` means that another plan is being made, `stable` that its failures are forgotten.
+    `probed_at` is when caovan's own test completion last ended.
     """
 
     plan: Plan
@@ -59,9 +59,9 @@ def serving_of(snapshot: Snapshot, probed_at: float | None) -> Serving | None:
 
 
 class DraftTuner:
-    """Remembers in the file `path`; `notice` is for people, `mark` for the history.
+    """Stores its records in the file `path`; `notice` informs people, `mark` the history.
 
-    `warn` takes what went wrong with the file.
+    `warn` receives problems with the file.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class DraftTuner:
     # -- what others ask --------------------------------------------------------------------
 
     def depth_for(self, plan: Plan) -> int | None:
-        """The depth to plan with; None leaves it to the policy. From any thread."""
+        """The depth to plan with; None leaves it to the policy. Callable from any thread."""
         return depth_for(plan, self.policy, self._records)
 
     def after(self, plan: Plan, decision: Decision) -> Decision:
-        """The decision after a failure: a depth on trial gives way to the one before."""
+        """The decision after a failure: a depth on trial gives way to the previous one."""
         record = self._records.get(plan.step_time_key)
         ours = record is not None and record.trying and record.depth == plan.mtp
         if not ours or record is None or decision.excused or decision.verdict == "hold":
@@ -116,7 +116,7 @@ class DraftTuner:
     # -- what it does every few seconds -----------------------------------------------------
 
     def poll(self, serving: Serving | None, track: Track) -> bool:
-        """Take what was counted since the last poll; return True to plan the engine again."""
+        """Process the counters since the last poll; return True to make a new plan."""
         latest = track.recent[-1] if track.last else None
         if self.policy.tune == "off" or serving is None or latest is None:
             self._before, self._found, self._text = None, None, ""
@@ -212,7 +212,7 @@ class DraftTuner:
             self._notice("tune", text)
 
     def _show(self, record: Record, plan: Plan) -> None:
-        """Suggest a depth; a typed one is only measured."""
+        """Suggest a depth; the operator's own depth is only measured."""
         found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
         waits = moves.awaited_evidence(record, plan.mtp) if plan.policy_drafts else ""
         self._found, self._text = found, found.text if found else waits

@@ -1,1 +1,1 @@
-"""Measures a served model from outside: it knows the daemon by its status and HTTP alone."""
+"""Measure a served model from outside, knowing the daemon only by its status and HTTP."""

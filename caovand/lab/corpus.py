@@ -1,4 +1,4 @@
-"""The texts that are sent; the README in `texts/` has their sources."""
+"""The texts for prompts; the README in `texts/` lists their sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`caovanctl engine try`: another engine serves, is compared with the old one, and kept or not."""
+"""`caovanctl engine try`: serve with another engine, compare it with the old one, and keep it or
+revert."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ from caovand.lab.core.bench import compare
 
 PROMPTS, AT_ONCE, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
 MAX_SLOWER = 0.03
-"""A slowdown beyond noise may still be too small to keep an old release for."""
+"""Tolerated slowdown: a significant one may still be too small to justify an old release."""
 ASKED = (
     "1, 2, 3, 4, 5, 6, 7, 8,",
     "The capital of France is",
@@ -45,7 +46,7 @@ POLL_S = 1.0
 
 @dataclass(frozen=True)
 class TrialMeasurement:
-    """Answers to the fixed prompts, and the bench's result."""
+    """Answers to the fixed prompts, and the result of `bench`."""
 
     answers: tuple[str, ...]
     bench: dict[str, Any]
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def why_slower(rows: list[compare.Row]) -> str:
-    """Why an engine with these figures is not kept; empty if it is."""
+    """Why an engine with these figures is rejected; empty if it is kept."""
     worst = max(
         (row for row in rows if row.verdict == "worse" and abs(row.change) > MAX_SLOWER),
         key=lambda row: abs(row.change),
@@ -105,7 +106,8 @@ def why_slower(rows: list[compare.Row]) -> str:
 
 
 def _wanted(root: Path, name: str) -> places.Engine:
-    """The installed engine of this name or release; the newest build of one release."""
+    """The installed engine with this name or release; of several builds of a release, the
+    newest."""
     releases = [one for one in places.engines(root) if one.version == name]
     if len(releases) > 1:
         names = " and ".join(one.name for one in releases)
@@ -124,7 +126,7 @@ def _wanted(root: Path, name: str) -> places.Engine:
 def _replaced(
     client: Client, status: Mapping[str, Any], root: Path, tried: places.Engine
 ) -> places.Engine:
-    """The engine that serves and that a switch replaces, or why there is none."""
+    """The serving engine that the switch replaces; raises EngineError if there is none."""
     what = f"try {tried.name}"
     try:
         found = target.find(client, None, what)
@@ -143,7 +145,7 @@ def _replaced(
 
 
 def _not_reloaded(root: Path, status: Mapping[str, Any], tried: places.Engine) -> places.Engine:
-    """The engine that serves still, after an installation has taken the tried one into use."""
+    """The engine that still serves, after an installation has already selected the tried one."""
     old, version = (
         places.linked_engine(root, "previous", tried.kind),
         status["reported"].get("version"),
@@ -155,7 +157,7 @@ def _not_reloaded(root: Path, status: Mapping[str, Any], tried: places.Engine) -
 
 
 def _plannable(status: Mapping[str, Any], tried: places.Engine) -> None:
-    """Refuse before anything is stopped what cannot be planned, or does not fit."""
+    """Refuse an engine that has no plan or does not fit, before anything is stopped."""
     what = f"try {tried.name}"
     source = survey.daemon_config(status)
     config = survey.configuration(source)
@@ -195,7 +197,7 @@ def _refusal(config: Config, status: Mapping[str, Any], source: Path | None) -> 
 
 
 def _wait_until_idle(client: Client, idle_s: float, screen: Screen) -> None:
-    """Wait until nobody has asked for so long."""
+    """Wait until there was no request for `idle_s`."""
     if not idle_s:
         return
     screen.say(f"waiting until nobody has asked for {idle_s:g} s")
@@ -209,7 +211,7 @@ def _wait_until_idle(client: Client, idle_s: float, screen: Screen) -> None:
 
 @dataclass
 class _Outcome:
-    """Why the tried engine is not kept; empty if it is."""
+    """Why the tried engine is rejected; empty if it is kept."""
 
     why: str = ""
 
@@ -218,7 +220,8 @@ class _Outcome:
 def _switched(
     client: Client, root: Path, old: places.Engine, tried: places.Engine, screen: Screen
 ) -> Iterator[_Outcome]:
-    """While the daemon serves with the tried engine; afterwards with the old one if it failed."""
+    """The daemon serves with the tried engine during the context; afterwards with the old one if
+    the trial failed."""
     outcome = _Outcome(f"the trial of {tried.name} was cut short")
     try:
         _serve_with(client, root, tried, f"try {tried.name}")
@@ -235,12 +238,12 @@ def _switched(
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""What ends the verb as Ctrl-C does, so that the old engine is in use afterwards."""
+"""Signals that end the verb like Ctrl-C, so that the old engine is restored."""
 
 
 @contextlib.contextmanager
 def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
-    """While signals have another handler."""
+    """Replace the handler of these signals during the context."""
     before = [signal.signal(number, handler) for number in numbers]
     try:
         yield
@@ -250,7 +253,7 @@ def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
 
 
 def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) -> None:
-    """Take an engine into use, and wait until the daemon serves with it."""
+    """Switch to an engine, and wait until the daemon serves with it."""
     with places.locked(root, what, make=False):
         places.switch(root, engine.name)
     client.ask("reload")

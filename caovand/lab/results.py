@@ -1,4 +1,4 @@
-"""Results of `caovanctl bench` and `soak`: a file each, in a folder named by the plan."""
+"""Results of `caovanctl bench` and `soak`: one file each, in a folder named after the plan."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from caovand.core.problem import ProblemError
 FORMAT = 1
 MAX_BYTES = 32 << 20
 SOAK = "soak-"
-"""The prefix of a file with a result of `soak`."""
+"""File name prefix of a `soak` result."""
 
 
 class NoResult(ProblemError):
-    """A result cannot be kept or read."""
+    """A result cannot be stored or read."""
 
 
 def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
@@ -39,7 +39,7 @@ def keep(state: Path, document: Mapping[str, Any], prefix: str = "") -> Path:
 
 
 def paths(state: Path) -> list[Path]:
-    """List the files with results of `bench` below the folder `state`."""
+    """Files with `bench` results below the folder `state`."""
     found = (state / "bench").glob("*/*.json")
     return sorted(path for path in found if not path.name.startswith(SOAK))
 

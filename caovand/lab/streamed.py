@@ -1,7 +1,7 @@
 """Request completions as clients do, most of them streamed, and time each piece of an answer.
 
-Bounded in silence and size, not in time: a long prompt may be read for many minutes. The other end
-is not trusted: a request ends in an Answered, in Unanswered or in BadStatus.
+Silence and size are limited, but not the total time: reading a long prompt may take many minutes.
+The server is untrusted: a request ends with a StreamedAnswer, Unanswered or BadStatus.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BadStatus(Unanswered):
 
 @dataclass(frozen=True)
 class StreamedAnswer:
-    """The result of one request: its text and why it ended; no `answered` if its client left."""
+    """The result of a request: its text and why it ended; no `answered` if its client left."""
 
     text: str
     finish: str
@@ -56,10 +56,10 @@ class StreamedAnswer:
 
 
 class Streams:
-    """Completions of one model; `stop` ends all that are under way, from any thread.
+    """Completions of one model; `stop` ends all running ones, from any thread.
 
-    An engine may be silent for `silence_s`. With `work` the model generates no text: an answer is
-    one piece, and counts as one token.
+    An engine may be silent for `silence_s`. With `work`, the model generates no text: an answer is
+    a single piece, and counts as one token.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Streams:
     ) -> list[TimedAnswer]:
         """Send all prompts at once and return their answers.
 
-        Meanwhile `on_progress` is called, at least every POLL_S, with how many have their first
-        token and how many are answered.
-        Raises the first failure, which ends all others and makes every later call fail.
+        Meanwhile `on_progress` is called at least every POLL_S with the numbers of requests that
+        have their first token and that are complete. Raises the first failure, which ends all
+        others and makes every later call fail.
         """
         ready = threading.Barrier(len(prompts))
         answers: dict[int, TimedAnswer] = {}
@@ -112,7 +112,7 @@ class Streams:
                 thread.start()
             for thread in threads:
                 while thread.is_alive():
-                    thread.join(POLL_S)  # in pieces, so that Ctrl-C gets through
+                    thread.join(POLL_S)  # in short waits, so that Ctrl-C gets through
                     on_progress(len(first), len(answers))
         except BaseException:
             ready.abort()
@@ -126,7 +126,7 @@ class Streams:
         return [answers[place] for place in range(len(prompts))]
 
     def stop(self) -> None:
-        """End the requests under way, and allow no others.
+        """End the running requests, and allow no others.
 
         The engine notices that their client is gone.
         """
@@ -136,7 +136,7 @@ class Streams:
                 shut_down(link)
 
     def ask(self, prompt: str, tokens: int, leave_after: int = 0, **more: Any) -> StreamedAnswer:
-        """Ask for one answer; the client disconnects after `leave_after` pieces of it, 0 for never.
+        """Request one answer; the client disconnects after `leave_after` pieces, 0 for never.
 
         `more` are fields of the request.
         """
@@ -144,7 +144,7 @@ class Streams:
         return self._request(body, lambda answer, sent: self._read(answer, sent, leave_after))
 
     def whole(self, prompt: str, tokens: int, **more: Any) -> str:
-        """Ask for one answer in one piece: its JSON."""
+        """Request one answer without streaming; return its JSON."""
 
         def read(answer: http.client.HTTPResponse, _sent: float) -> str:
             data = answer.read(MAX_LINE_BYTES)
@@ -198,7 +198,7 @@ class Streams:
             finally:
                 with self._lock:
                     self._open.discard(link)
-        raise AssertionError("connected() swallowed an exception")  # it never does: for mypy
+        raise AssertionError("open_connection() swallowed an exception")  # it never does: for mypy
 
     def _exchange(
         self,
@@ -246,7 +246,7 @@ class Streams:
             if event.get("error"):
                 text = redact_key(self._endpoint, json.dumps(event["error"]))
                 raise Unanswered(f"{self._path}: {text}")
-            if event.get("choices"):  # its text may be empty: half a character is no text yet
+            if event.get("choices"):  # its text may be empty while a character is incomplete
                 pieces.append(at)
                 if len(pieces) == 1:
                     begun()
@@ -265,7 +265,7 @@ class Streams:
 
 
 def choice(document: Any) -> tuple[str, str]:
-    """Read the text of the first choice in a completion or a piece of one, and why it ended."""
+    """The first choice's text in a completion or a piece of one, and why it ended."""
     try:
         found = document["choices"][0]
         text, finish = found.get("text"), found.get("finish_reason")

@@ -1,6 +1,6 @@
-"""`python -m caovand.page`: serves the page until it is ended; the daemon starts and watches it.
+"""`python -m caovand.page`: serve the page until ended; the daemon starts and supervises it.
 
-It gives way to everything else.
+It yields to everything else under memory pressure.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from caovand.adapters.servers.server_process import PAGE
 MEMORY_BYTES = 256 << 20
 DESCRIPTORS = 512
 NICE = 10
-FIRST_VICTIM = 500  # for the kernel's OOM killer: the engine and the daemon matter more
+FIRST_VICTIM = 500  # for the kernel's OOM killer: engine and daemon matter more
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve; the exit status."""
+    """Serve the page; return the exit status."""
     parser = server_main.parser(PAGE, __doc__)
     parser.add_argument("--token-file", default="", metavar="FILE")
     options = parser.parse_args(argv)
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         token = secret_file.read(file, secret_file.TOKEN_FILE) if file else ""
 
         async def start(listener: socket.socket) -> object:
-            from caovand.page import server  # noqa: PLC0415  (once the library is known to be there)
+            from caovand.page import server  # noqa: PLC0415  (once the library is known)
 
             return await server.start(listener, options.listen, options.socket, token)
 

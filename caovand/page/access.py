@@ -1,7 +1,7 @@
-"""Who may read: the token, as a cookie or a bearer; and which requests a browser may send for whom.
+"""Access control: the token, as a cookie or bearer, and which requests from browsers are accepted.
 
-Bound to a loopback address only its own names count as Host: a stranger's name that leads here
-(DNS rebinding) does not.
+A page bound to a loopback address accepts only loopback names as Host, which defeats DNS rebinding:
+a foreign name that resolves to this machine is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Access:
-    """The rules of a page that listens on `listen` and asks for `token`, "" for none."""
+    """Rules of a page that listens on `listen` and requires `token`, "" for none."""
 
     def __init__(self, listen: str, token: str) -> None:
         host, _ = split_address(listen)
@@ -32,12 +32,12 @@ class Access:
         return bool(self._token)
 
     def knows_host(self, header: str) -> bool:
-        """Whether a request with this Host header is meant for us."""
+        """Whether a request with this Host header is addressed to this page."""
         return self._hosts is None or _host_name(header) in self._hosts
 
     @staticmethod
     def is_own(origin: str | None, host: str) -> bool:
-        """Whether a POST with these headers is from our own page, or from no browser."""
+        """Whether a POST with these headers comes from our own page, or from no browser."""
         if origin is None:
             return True
         scheme, _, place = origin.partition("://")

@@ -1,6 +1,6 @@
-"""Asks the daemon on the page's own socket: a line of JSON there, one back.
+"""Query the daemon on the page's own socket: one line of JSON each way.
 
-What many readers ask for is asked once: an answer serves everybody for a moment.
+Identical queries of many readers share one reply for a moment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Key = tuple[str, str, tuple[tuple[str, Any], ...]]
 
 
 class Daemon:
-    """The daemon whose socket `page` this is."""
+    """The daemon behind the socket `page`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Daemon:
             return await daemon_socket.ask(self._path, Request(op, args, model=model))
 
     async def shared(self, op: str, model: str = "", **args: Any) -> Mapping[str, Any]:
-        """`ask`, or an answer that is not older than FRESH_S."""
+        """Like `ask`, but may return a reply up to FRESH_S old."""
         key = (op, model, tuple(sorted(args.items())))
         task = self._kept.get(key)
         if task is None:
@@ -47,12 +47,12 @@ class Daemon:
         return await asyncio.shield(task)
 
     def forget(self, op: str) -> None:
-        """Ask anew whatever answers are kept: they are of before what has just happened."""
+        """Discard cached replies to `op`: they predate an event that has just happened."""
         for key in [key for key in self._kept if key[0] == op]:
             del self._kept[key]
 
     async def file(self, name: str, number: int, model: str) -> bytes:
-        """A file of an incident, which comes in pieces."""
+        """A file of an incident, fetched in pieces."""
         parts: list[bytes] = []
         offset: int | None = 0
         while offset is not None and offset <= MAX_FILE_BYTES:
@@ -63,7 +63,7 @@ class Daemon:
 
     def _keep(self, key: Key, done: asyncio.Task[Mapping[str, Any]]) -> None:
         if not done.cancelled():
-            done.exception()  # whoever waits has it; nobody may wait any more
+            done.exception()  # waiting readers have it; perhaps none is left
 
         def forget() -> None:
             if self._kept.get(key) is done:

@@ -1,4 +1,4 @@
-"""Answers of the daemon as columns for the page's charts: one list of times, and one a series."""
+"""Convert the daemon's replies to columns for charts: a list of times, and one list per series."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Any
 
 Column = list["float | None"]
-# How several cards become one line, and the series' name.
+# How several cards are combined, and the series' name.
 OVER_CARDS = (
     ("power_w", "gpu_power_w", sum),
     ("temperature", "gpu_temperature_c", max),
@@ -19,7 +19,7 @@ AGES = ("age_s", "card_age_s")
 
 
 def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """The `history` op's answer; a step of which nothing is kept is null in every series."""
+    """Columns for the reply of `history`; a step without data is null in every series."""
     step = answer["step_s"]
     known = sorted({*answer["at"], *(at for card in answer["cards"].values() for at in card["at"])})
     times = list(range(known[0], known[-1] + step, step)) if known else []
@@ -49,9 +49,9 @@ def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def of_recent(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """The `recent` op's answer; `now` is Unix time.
+    """Columns for the reply of `recent`; `now` is Unix time.
 
-    Cards are sampled at other times than the engine is read: whatever was not read is null then.
+    Cards are sampled at other times than the engine: values not read at a time are null.
     """
     own, of_cards = ([round(now - age, 1) for age in answer.get(name, ())] for name in AGES)
     times = sorted({*own, *of_cards})

@@ -1,6 +1,6 @@
-"""The page's box to try the model: one chat to the engine, streamed on as it comes.
+"""The page's box to try the model: one chat with the engine, streamed through.
 
-The API key is added here and shown to nobody; two at a time, so that readers cannot load the
+The API key is added here and never shown. Two chats at a time keep readers from overloading the
 engine.
 """
 
@@ -30,7 +30,7 @@ QUOTED = 300
 
 
 def body_of(document: Any) -> tuple[str, dict[str, Any]]:
-    """The model and the chat in a request's JSON; raises Refusal for a forbidden key or value."""
+    """The model and the chat from a request's JSON; raises Refusal for an invalid key or value."""
     if not isinstance(document, dict):
         raise _bad("the body is not a JSON object", 'send {"prompt": "..."}')
     unknown = sorted(document.keys() - {"prompt", "max_tokens", "model"})
@@ -52,11 +52,11 @@ def body_of(document: Any) -> tuple[str, dict[str, Any]]:
 
 
 class ReaderGone(Exception):
-    """The reader has gone, or reads no more."""
+    """The reader has disconnected, or reads no more."""
 
 
 class Chats:
-    """The chats under way."""
+    """The running chats."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
@@ -91,7 +91,7 @@ class Chats:
         chat = {**chat, "model": target["model"]}
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         limits = ClientTimeout(total=WHOLE_S, sock_connect=5.0, sock_read=SILENCE_S)
-        # Its certificate is not checked: it is the daemon's own child on this machine.
+        # Its certificate is not verified: it is the daemon's own child on this machine.
         connector = TCPConnector(force_close=True, ssl=False)
         try:
             async with (

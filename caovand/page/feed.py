@@ -1,7 +1,7 @@
-"""Asks the daemon for all readers of one model, as long as there are any.
+"""Poll the daemon on behalf of all readers of one model, while there are any.
 
-One poll serves everybody: what a tick brings goes to each reader, and what it changes is kept for
-those who come later.
+One poll serves everybody: each update goes to all readers, and the latest state is kept for those
+who join later.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ RECENT_S = 5.0
 CLUSTER_S = 2.0
 EVENTS = 100
 LINES = 200
-BEHIND = 2000  # lines: whoever is that late is shown the latest instead
-# What differs between two looks although nothing happened.
+BEHIND = 2000  # lines: a slower reader skips to the latest
+# Parts that differ between polls even if nothing happened.
 ALWAYS_MOVING = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures", "gpus", "slots"})
 
 
 class Feed:
-    """The live data of one model, "" for the only one or the first."""
+    """The live data of one model; "" for the only or the first one."""
 
     def __init__(self, daemon: Daemon, model: str) -> None:
         self._daemon, self._model = daemon, model
@@ -42,7 +42,7 @@ class Feed:
         self._latest: dict[str, bytes] = {}
         self._events: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
         self._lines: deque[str] = deque(maxlen=LINES)
-        self._seq, self._end = 0, -1  # of the log: -1 before the first look
+        self._seq, self._end = 0, -1  # of the log: -1 before the first poll
         self._pid: int | None = None
         self._steady: dict[str, Any] = {}
         self._nodes: Mapping[str, Any] | None = None
@@ -50,7 +50,8 @@ class Feed:
 
     @contextlib.contextmanager
     def reading(self, seen: str) -> Iterator[tuple[Reader, asyncio.Event]]:
-        """A reader as Reader(seen), and what is set when there is news for it."""
+        """Register a reader as Reader(seen), with an event that is set when there is news for
+        it."""
         reader, news = Reader(seen), asyncio.Event()
         for kind, message in self._latest.items():
             reader.put(kind, message)
@@ -76,7 +77,7 @@ class Feed:
         while True:
             began = clock()
             try:
-                await self._look(began)
+                await self._poll(began)
             except ProblemError as problem:
                 if isinstance(problem, Unreachable) or "daemon" not in self._latest:
                     data = {"reachable": False, "message": str(problem)}
@@ -85,7 +86,7 @@ class Feed:
                 news.set()
             await asyncio.sleep(max(began + TICK_S - clock(), TICK_S / 2))
 
-    async def _look(self, now: float) -> None:
+    async def _poll(self, now: float) -> None:
         status = await self._daemon.ask("status")
         pid = status["daemon"]["pid"]
         if self._pid not in (None, pid):
@@ -96,7 +97,7 @@ class Feed:
                 reader.begin_again()
         if pid != self._pid or "daemon" in self._latest:
             self._send("daemon", frame("daemon", {"reachable": True}))
-            del self._latest["daemon"]  # whoever comes later takes it for granted
+            del self._latest["daemon"]  # later readers must not assume it
         self._pid = pid
         model = self._model or default_model(status)
         steady = {name: value for name, value in status.items() if name not in ALWAYS_MOVING}
@@ -104,34 +105,32 @@ class Feed:
             self._steady, self._status_at = steady, now
             shown = {**status, "processes": on_cards(status, model)}
             self._send("status", frame("status", shown))
-        await self._look_at_nodes(model, status.get("cluster"), now)
-        await self._look_at_events()
-        await self._look_at_log(model)
+        await self._poll_nodes(model, status.get("cluster"), now)
+        await self._poll_events()
+        await self._poll_log(model)
         if now >= self._recent_at + RECENT_S:
             self._recent_at = now
             recent = await self._daemon.ask("recent", model)
             self._send("recent", frame("recent", recent))
 
-    async def _look_at_nodes(
-        self, model: str, summary: Mapping[str, Any] | None, now: float
-    ) -> None:
-        """All of a cluster's nodes: at once where one of them comes or goes."""
+    async def _poll_nodes(self, model: str, summary: Mapping[str, Any] | None, now: float) -> None:
+        """Poll all nodes of a cluster: at once when one of them joins or leaves."""
         if summary and (summary != self._nodes or now >= self._nodes_at + CLUSTER_S):
             self._nodes, self._nodes_at = summary, now
             self._send("cluster", frame("cluster", await self._daemon.ask("cluster", model)))
 
-    async def _look_at_events(self) -> None:
+    async def _poll_events(self) -> None:
         fresh: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
         while events := (await self._daemon.ask("events", since=self._seq))["events"]:
             self._seq = events[-1]["seq"]
             fresh.extend(events)
         self._events.extend(fresh)
         if any(event["kind"] == "incident" for event in fresh):
-            self._daemon.forget("incidents")  # readers ask once they hear of it
+            self._daemon.forget("incidents")  # readers fetch them when notified
         for reader in self._readers if fresh else ():
             reader.put_events(fresh)
 
-    async def _look_at_log(self, model: str) -> None:
+    async def _poll_log(self, model: str) -> None:
         wanted = {"lines": LINES} if self._end < 0 else {"since": self._end}
         found = await self._daemon.ask("logs", model, **wanted)
         if found["end"] - found["last"] > BEHIND:
@@ -149,13 +148,13 @@ class Feed:
 
 
 def default_model(status: Mapping[str, Any]) -> str:
-    """The model meant where none is named: "" for the only one, else the first by name."""
+    """The model meant by default: "" for the only one, else the first by name."""
     names = sorted(slot["name"] for slot in status["slots"])
     return names[0] if len(names) > 1 else ""
 
 
 class Feeds:
-    """The feeds by model, made when someone reads them; at most `most` readers of all."""
+    """The feeds by model, created on demand, for at most `most` readers in total."""
 
     def __init__(self, daemon: Daemon, most: int) -> None:
         self._daemon, self._left = daemon, most
@@ -164,7 +163,7 @@ class Feeds:
 
     @contextlib.contextmanager
     def reading(self, model: str, seen: str) -> Iterator[tuple[Reader, asyncio.Event] | None]:
-        """As Feed.reading; None if all seats are taken."""
+        """Like Feed.reading; None if all seats are taken."""
         if not self._left:
             yield None
             return

@@ -1,4 +1,4 @@
-"""The page's own files, read once: a request names one of them or none."""
+"""The page's static files, read once: a request names one of them or none."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KINDS = {
     ".woff2": "font/woff2",
 }
 PROBLEM = "<!--problem-->"
-"""Where login.html shows why a token was not accepted."""
+"""Where login.html shows why a token was refused."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file as it is sent."""
+    """A file as sent to browsers."""
 
     kind: str
     data: bytes
@@ -47,7 +47,7 @@ def load(folder: Path = FOLDER) -> dict[str, File]:
 
 
 def login(page: bytes, problem: Problem | None) -> bytes:
-    """The login page, with the problem of the last try."""
+    """The login page, with the last attempt's problem."""
     if problem is None:
         return page
     text = f'<p class="problem" role="alert">{escape(str(problem))}</p>'

@@ -1,10 +1,10 @@
-"""Bounds what connections may use up, whoever opens them.
+"""Limit the resources that connections use, whoever opens them.
 
-One request a connection, which must be there within REQUEST_S, head and body; a whole exchange
-takes at most EXCHANGE_S unless its handler `streams`, which is cancelled when the reader goes.
-Where all seats are taken, the oldest connection gives way that has not sent a whole request, or
-whose sender has not shown the token: strangers keep nobody out, whether they send too little or
-read nothing.
+Each connection carries one request, whose head and body must arrive within REQUEST_S. The whole
+exchange takes at most EXCHANGE_S unless its handler `streams`; such a handler is cancelled when the
+reader disconnects. If all seats are taken, the oldest connection gives way that has not sent a
+complete request, or whose sender has not presented the token. So strangers lock nobody out, whether
+they send too little or read nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ REFUSED = (
     b"HTTP/1.1 411 Length Required\r\nConnection: close\r\nContent-Type: text/plain\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(REFUSAL), REFUSAL)
 )
-"""The answer to a body without Content-Length: the library would unpack any or await chunks."""
+"""The response to a body without Content-Length: the library would decompress it or wait for
+chunks."""
 LENGTH = re.compile(rb"(?i)\ncontent-length:[ \t]*(\d+)[ \t]*\r\n")
 
 Protocol = asyncio.Protocol
@@ -38,7 +39,7 @@ Transport = asyncio.BaseTransport
 
 
 class Guard:
-    """All connections; `make` is the protocol behind each."""
+    """All connections; `make` creates the protocol behind each."""
 
     def __init__(self, make: Callable[[], Protocol], most: int = MAX_CONNECTIONS) -> None:
         self._make, self._most = make, most
@@ -63,7 +64,7 @@ class Guard:
         return True
 
     def closed(self, transport: Transport) -> None:
-        """A connection is gone."""
+        """A connection has closed."""
         self._strangers.pop(transport, None)
         if task := self._streaming.pop(transport, None):
             task.cancel()
@@ -72,13 +73,13 @@ class Guard:
             timer.cancel()
 
     def asked(self, transport: Transport | None, *, known: bool) -> None:
-        """A whole request has arrived; `known` is whether its sender may read the page."""
+        """A complete request has arrived; `known` says whether its sender may read the page."""
         self._again(transport, EXCHANGE_S)
         if known and transport is not None:
             self._strangers.pop(transport, None)
 
     def streams(self, transport: Transport | None) -> None:
-        """The handler, which calls this, bounds what follows itself."""
+        """The calling handler limits the rest of the exchange itself."""
         self._again(transport, None)
         task = asyncio.current_task()
         if transport in self._open and task is not None:
@@ -87,7 +88,7 @@ class Guard:
 
     def _again(self, transport: Transport | None, limit_s: float | None) -> None:
         if transport is None or transport not in self._open:
-            return  # gone meanwhile
+            return  # closed in the meantime
         timer = self._open[transport]
         if timer is not None:
             timer.cancel()
@@ -99,9 +100,9 @@ class Guard:
 
 
 class _Guarded(Admitted):
-    """Passes one request to the protocol inside, if the guard admits the connection.
+    """Passes one request to the inner protocol, if the guard admits the connection.
 
-    What follows it is dropped: the library would parse any number of requests ahead.
+    Further requests are dropped: the library would parse any number in advance.
     """
 
     def __init__(self, guard: Guard, inside: Protocol) -> None:
@@ -142,6 +143,6 @@ class _Guarded(Admitted):
 
 
 def _length(head: bytes) -> int:
-    """The announced size of a body."""
+    """The announced size of the body."""
     found = LENGTH.search(head + b"\r\n")
     return int(found[1]) if found else 0

@@ -1,4 +1,4 @@
-"""GET /api/live: server-sent events, as fast as the reader takes them and no faster."""
+"""GET /api/live: server-sent events, no faster than the reader takes them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from caovand.page.feed import Feeds
 from caovand.page.refusal import Refusal
 
 MAX_READERS = 64
-UNREAD_BYTES = 16 << 10  # in the connection's buffer: with more, a reader is sent nothing new
+UNREAD_BYTES = 16 << 10  # in the connection's buffer, above which a reader is sent nothing new
 POLL_S = 0.25
 STUCK_S = 30.0
 
 
 async def stream(request: web.Request, feeds: Feeds, model: str) -> web.StreamResponse:
-    """Send what is new until the reader goes or no longer reads."""
+    """Send news until the reader disconnects or no longer reads."""
     with feeds.reading(model, request.headers.get("Last-Event-ID", "")) as found:
         if found is None:
             fact = f"{MAX_READERS} readers are connected already"
@@ -30,7 +30,7 @@ async def stream(request: web.Request, feeds: Feeds, model: str) -> web.StreamRe
             if not await _has_read(request.transport):
                 break
             if data := reader.take():
-                try:  # a long message is waited for here, until most of it is read
+                try:  # a long message waits here until most of it is read
                     await asyncio.wait_for(response.write(data), STUCK_S)
                 except asyncio.TimeoutError:
                     break

@@ -1,4 +1,4 @@
-"""The processes on the cards, by the names that they have here."""
+"""The processes on the cards, with their names in this pid namespace."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from caovand.core.figures.memory import foreign_pids
 
 
 def on_cards(status: Mapping[str, Any], model: str) -> list[dict[str, Any]]:
-    """One entry a process and card, most memory first; `own` ones are of the model's engine.
+    """One entry per process and card, largest memory first; `own` marks the model's engine.
 
-    Names alone: a command line may contain a key, and to read it may take as long as its process
-    hangs. Where the driver's pids are another host's, nobody here has a name; `own` is None there,
-    and where the driver does not tell the engine's processes apart.
+    Only names are shown: a command line may contain a key, and reading it may hang together with
+    its process. If the driver's pids are from another namespace, no process has a name. `own` is
+    None there, and wherever the engine's processes cannot be distinguished.
     """
     every = [{**status, **one} for one in status["slots"]]
     seen = next((one for one in every if one["name"] == model), status)

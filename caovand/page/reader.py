@@ -1,7 +1,7 @@
-"""What one reader of the live stream has not been sent yet: bounded, however slow it is.
+"""Data that one live reader has not been sent yet, bounded however slow the reader is.
 
 A newer status replaces an older one, and old log lines give way to new ones. A reader that would
-miss an event is `lost`: it must connect again, and say with Last-Event-ID where it was.
+miss an event is `lost`: it must reconnect with Last-Event-ID.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ MAX_LINES = 500
 
 
 def frame(kind: str, data: Any, mark: str = "") -> bytes:
-    """One server-sent event; `mark` is what comes back as Last-Event-ID."""
+    """One server-sent event; `mark` is its id, which returns as Last-Event-ID."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     line = f"id: {mark}\n" if mark else ""
     return f"{line}event: {kind}\ndata: {text}\n\n".encode("utf-8", "replace")
 
 
 def mark_of(event: Mapping[str, Any]) -> str:
-    """What tells an event from all others: each daemon counts from 1."""
+    """A unique id of an event, since each daemon counts from 1."""
     return f"{event['seq']}@{event['at']}"
 
 
@@ -39,11 +39,11 @@ class Reader:
         self._end: int | None = None
 
     def put(self, kind: str, message: bytes) -> None:
-        """A message that replaces the one of its kind before."""
+        """Queue a message that replaces the previous one of its kind."""
         self._latest[kind] = message
 
     def put_events(self, events: Collection[Mapping[str, Any]]) -> None:
-        """The newest events; all of them are new to whoever saw those of an earlier daemon."""
+        """Queue the newest events; all are new to a reader from an earlier daemon."""
         if self._seen:
             self._since = next((one["seq"] for one in events if mark_of(one) == self._seen), 0)
             self._seen = ""
@@ -54,16 +54,16 @@ class Reader:
         self.lost = self.lost or len(self._events) > MAX_EVENTS
 
     def put_lines(self, lines: Sequence[str], end: int) -> None:
-        """Lines of the log; `end` is the number of the last."""
+        """Queue lines of the log; `end` is the number of the last one."""
         self._lines.extend(lines)
         self._end = end
 
     def begin_again(self) -> None:
-        """Another daemon counts its events from 1."""
+        """Start over with another daemon, which counts its events from 1."""
         self._since = 0
 
     def take(self) -> bytes:
-        """All that is to be sent now."""
+        """Everything to send now."""
         parts = [*self._latest.values(), *self._events]
         if self._end is not None:
             parts.append(frame("log", {"lines": list(self._lines), "end": self._end}))

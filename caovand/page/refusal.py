@@ -16,11 +16,11 @@ class Refusal(ProblemError):
 
     @property
     def document(self) -> dict[str, Any]:
-        """What is sent as JSON."""
+        """The JSON document to send."""
         return document(self.problem)
 
 
 def document(problem: Problem) -> dict[str, Any]:
-    """A problem as it is sent as JSON."""
+    """A problem as a JSON document."""
     told = {"cannot": problem.cannot, "fact": problem.fact, "remedy": problem.remedy}
     return {"error": told}

@@ -1,4 +1,4 @@
-"""The routes of the page, and what holds for every request and every answer."""
+"""The page's routes, and the rules for every request and response."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from caovand.page.refusal import Refusal, document
 SPANS = {"5m": 300, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 PUBLIC = ("/static/", "/login")
 MAX_MODEL = 200
-TRACES = 10  # of faults of ours: no more are printed
-LINGER_S = 1.0  # for the rest of a body that is not wanted
-WRONG_TOKEN_S = 1.0  # delay before a wrong token is refused
+TRACES = 10  # tracebacks of our own bugs to print at most
+LINGER_S = 1.0  # time to read the rest of an unwanted body
+WRONG_TOKEN_S = 1.0  # delay before refusing a wrong token
 LOGIN_BYTES = 4096
 FORM = "application/x-www-form-urlencoded"
-# The daemon's codes for what a reader asked wrongly; any other is its own trouble.
+# The daemon's codes for invalid requests of readers; any other code is the daemon's own problem.
 STATUS_OF = {
     "no-incident": 404, "unknown-model": 404, "which-model": 400, "bad-argument": 400,
     "no-history": 409,
@@ -52,7 +52,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Page:
-    """The HTTP application; `start` puts it behind a listening socket."""
+    """The HTTP application; `start` attaches it to a listening socket."""
 
     def __init__(self, daemon: Daemon, access: Access, own: Mapping[str, files.File]) -> None:
         self._daemon, self._access, self._files = daemon, access, own
@@ -93,7 +93,7 @@ class Page:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except MemoryError:
-            sys.exit(1)  # other requests would fail halfway: the daemon starts another process
+            sys.exit(1)  # other requests would fail halfway: the daemon restarts the process
         except Exception:
             self._faults += 1
             if self._faults <= TRACES:
@@ -112,7 +112,7 @@ class Page:
                 fact = "another site's page sent it"
                 raise Refusal(403, "take this request", fact, "send it from caovan's own page")
         known = self._admitted(request)
-        # Of another kind it is for a proxy in front of the page: browsers send it here, too.
+        # Another scheme is for a proxy in front of the page: browsers send it along.
         if not known and request.headers.get("Authorization", "").lower().startswith("bearer"):
             await self._wrong_token(request)
         if not known and request.path != "/" and not request.path.startswith(PUBLIC):
@@ -128,9 +128,9 @@ class Page:
         return self._access.admits(request.cookies, request.headers.get("Authorization", ""))
 
     async def _wrong_token(self, request: web.Request) -> None:
-        """Delay wrong tokens, so that guessing is slow; a right token never waits.
+        """Delay wrong tokens to slow down guessing; a correct token never waits.
 
-        They are not counted per address: behind a proxy, all clients share one.
+        Attempts are not counted by address, because all clients of a proxy share one.
         """
         self._streams(request)
         await asyncio.sleep(WRONG_TOKEN_S)
@@ -140,7 +140,7 @@ class Page:
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         response.headers.setdefault("Cache-Control", "no-store")
-        response.headers["Connection"] = "close"  # this is called after the library has set it
+        response.headers["Connection"] = "close"  # called after the library has set it
         response.headers["Server"] = "caovan"
 
     # -- the page ---------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Page:
 
     def _login_page(self, problem: Problem | None, status: int) -> web.Response:
         answer = _html(files.login(self._files[files.LOGIN].data, problem), status)
-        # With "no-referrer" browsers send a form's Origin as "null".
+        # With "no-referrer", browsers send a form's Origin as "null".
         answer.headers["Referrer-Policy"] = "same-origin"
         return answer
 
@@ -240,12 +240,12 @@ class Page:
         })  # fmt: skip
 
     async def _slot(self, request: web.Request) -> str:
-        """The model that a request names or means."""
+        """The model that a request names or implies."""
         return _model(request) or default_model(await self._daemon.shared("status"))
 
 
 async def _token_of(request: web.Request) -> str:
-    """The token in a login form; raises Refusal if the form is malformed."""
+    """The token in a login form; raises Refusal for a malformed form."""
     try:
         if request.content_type != FORM:
             raise ValueError(f"it is not {FORM}")
@@ -279,7 +279,7 @@ def _problem(problem: Problem, status: int) -> web.Response:
 
 
 async def start(listener: socket.socket, listen: str, daemon: Path, token: str) -> Page:
-    """Serve on `listener` as long as the loop runs."""
+    """Serve on `listener` while the loop runs."""
     page = Page(Daemon(daemon), Access(listen, token), files.load())
     # Otherwise strangers who send something other than HTTP would fill the daemon's log.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)

@@ -1,9 +1,9 @@
 """vLLM general plugin: Gated DeltaNet, attention and logits on tensor cores for Turing (SM75).
 
-vLLM calls `register()` in every process, perhaps more than once. Nothing here touches CUDA, and
-nothing that goes wrong stops vLLM: it then runs on its own kernels, and one log line says why. But
-where CAOVAN_STATES is "required", an engine without the fixes of `states` ends at once: it was
-planned with a prefix cache that would spoil answers silently.
+vLLM calls `register()` in every process, possibly more than once. Nothing here touches CUDA, and no
+failure stops vLLM: it then uses its own kernels, and one log line says why. The exception is
+CAOVAN_STATES=required: without the fixes of `states` the engine ends at once, because it was
+planned with a prefix cache that would silently corrupt answers.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def register() -> None:
 
 
 def fix_states(logger) -> None:
-    """Whatever the kernels do: it is vLLM 0.21's own prefix cache that this is about.
+    """Fix vLLM 0.21's prefix cache, whichever kernels are used.
 
-    Raises RuntimeError if the fixes are required and not made.
+    Raises RuntimeError if the fixes are required but not possible.
     """
     from . import states
 
@@ -78,7 +78,7 @@ def fix_states(logger) -> None:
 
 
 def deepen_recursion(wanted: str) -> None:
-    """Allow `wanted` levels of recursion in this process: torch.compile's tracing needs them.
+    """Allow `wanted` levels of recursion in this process, which torch.compile's tracing needs.
 
     Never lowers the limit; a text that is not a number is ignored.
     """
@@ -87,27 +87,28 @@ def deepen_recursion(wanted: str) -> None:
 
 
 def compile_in_parallel(wanted: str) -> None:
-    """Let torch.compile in this process use `wanted` threads; other texts are ignored.
+    """Let torch.compile use `wanted` threads in this process; texts that are not numbers are
+    ignored.
 
-    When vLLM is imported it sets TORCHINDUCTOR_COMPILE_THREADS to 1, whatever it was, because its
-    workers are daemonic processes, which may have no children of multiprocessing's. A pool that is
-    started as a program of its own ("subprocess", PyTorch's default since 2.5) they may have.
+    On import, vLLM sets TORCHINDUCTOR_COMPILE_THREADS to 1, because its workers are daemonic
+    processes, which may not have multiprocessing children. They may have a pool that runs as a
+    separate program ("subprocess", PyTorch's default since 2.5).
     """
     if not wanted.isdecimal() or int(wanted) < 1:
         return
     from torch._inductor import config
 
     if config.compile_threads == 1 and config.worker_start_method == "subprocess":
-        # The pool's processes end when nothing is compiled: what comes next needs their memory.
-        # With one thread too, since PyTorch's key of compiled code has this setting in it.
+        # The pool's processes end when idle, because later phases need their memory. This also
+        # applies to one thread: the setting is part of PyTorch's key for compiled code.
         config.quiesce_async_compile_pool = True
         config.compile_threads = int(wanted)
 
 
 def counts() -> dict[tuple[str, str], int]:
-    """Calls of our kernels in this process: (layer, "prefill" | "decode" | "verify") -> times.
+    """Kernel calls in this process: (layer, "prefill" | "decode" | "verify") -> count.
 
-    ("ChunkGatedDeltaRule", "operator") counts calls of the prefill operator alone, of any layer.
+    ("ChunkGatedDeltaRule", "operator") counts calls of the prefill operator alone, from any layer.
     """
     from .core import counts as calls
 

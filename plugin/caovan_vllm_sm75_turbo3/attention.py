@@ -1,6 +1,6 @@
-"""FlashInfer attention on SM75 under vLLM 0.33, which stopped offering it there.
+"""FlashInfer attention on SM75 for vLLM 0.33, which stopped offering it there.
 
-Nothing here imports FlashInfer: that initialises CUDA.
+Nothing here imports FlashInfer, because that initialises CUDA.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from . import dispatch
 
 
 def release(distribution: str) -> tuple[int, ...] | None:
-    """A distribution's version, (0, 6, 18) for 0.6.18.post1; None if it is not installed."""
+    """A distribution's version, such as (0, 6, 18) for 0.6.18.post1; None if it is not
+    installed."""
     try:
         version = importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -22,9 +23,9 @@ def release(distribution: str) -> tuple[int, ...] | None:
 
 
 def refusal() -> str | None:
-    """Why FlashInfer is not offered again here, or None.
+    """Why FlashInfer is not offered again; None if it is.
 
-    Asks NVML, not CUDA, for the first card: by that one vLLM chooses the backend of all.
+    Asks NVML, not CUDA, about the first card, by which vLLM chooses the backend for all cards.
     """
     from vllm.platforms import current_platform
 
@@ -36,9 +37,9 @@ def refusal() -> str | None:
 
 
 def offer_flashinfer() -> str | None:
-    """Let vLLM choose FlashInfer on SM75 again; returns why not, or None when it is done.
+    """Let vLLM choose FlashInfer on SM75 again; return why not, or None on success.
 
-    vLLM's configuration, which may switch it off, is not known yet: the backend itself checks it.
+    vLLM's configuration, which may disable it, is not known yet: the backend itself checks it.
     """
     reason = refusal()
     if reason is None:

@@ -1,6 +1,7 @@
-"""One Gated DeltaNet layer's core on our kernels, from vLLM's metadata (0.21 to 0.33: same fields).
+"""Run a Gated DeltaNet layer's core on caovan's kernels, from vLLM's metadata (same fields in 0.21
+to 0.33).
 
-Everything happens on vLLM's own cache slots: no gather, no scatter, no host synchronisation.
+Everything happens in vLLM's own cache slots: no gather, no scatter, no host synchronisation.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ _counters: dict[torch.device, list[Tensor]] = collections.defaultdict(list)
 
 
 def workspace(device: torch.device, size: int) -> Tensor:
-    """Prefill scratch of at least `size` bytes, shared by a device's layers, grown when needed."""
+    """Prefill scratch of at least `size` bytes, shared by a device's layers and grown on demand."""
     if device not in _workspaces or _workspaces[device].numel() < size:
         _workspaces[device] = torch.empty(size, dtype=torch.uint8, device=device)
     return _workspaces[device]
 
 
 def counters(device: torch.device, size: int) -> Tensor:
-    """At least `size` zeroed decode counters; the calls of a device must not overlap.
+    """At least `size` zeroed decode counters; calls on one device must not overlap.
 
-    Outgrown ones stay: a CUDA graph captured earlier counts in them at every replay.
+    Outgrown counters are kept: a CUDA graph captured earlier uses them at every replay.
     """
     kept = _counters[device]
     if not kept or kept[-1].numel() < size:
@@ -38,7 +39,8 @@ def counters(device: torch.device, size: int) -> Tensor:
 
 
 def warm_up(layer, mixed_qkv: Tensor, max_sequences: int) -> None:
-    """Allocate real batches' scratch memory during vLLM's profiling run, so that it is counted."""
+    """Allocate the scratch memory of real batches during vLLM's profiling run, so that it is
+    counted."""
     device = mixed_qkv.device
     k_heads, v_heads = layer.num_k_heads // layer.tp_size, layer.num_v_heads // layer.tp_size
     workspace(
@@ -49,7 +51,7 @@ def warm_up(layer, mixed_qkv: Tensor, max_sequences: int) -> None:
 
 
 def conv_weight(layer) -> Tensor:
-    """[channels, width], a view of the layer's [channels, 1, width]."""
+    """The layer's [channels, 1, width] as a view [channels, width]."""
     return layer.conv1d.weight.squeeze(1)
 
 
@@ -63,10 +65,10 @@ def load_problem(device: torch.device) -> str | None:
 
 
 def problem(layer, device: torch.device, conv_state: Tensor | None = None) -> str | None:
-    """Why the kernels cannot run `layer` on `device`, or None; loads them there.
+    """Why the kernels cannot run `layer` on `device`, or None; loads them on success.
 
-    Checks the layer's parameters and, once vLLM has allocated them, its caches. conv_state:
-    [slots, channels, columns]; vLLM keeps width - 1 columns and one more a draft token.
+    Checks the layer's parameters and, once vLLM has allocated them, its caches. conv_state: [slots,
+    channels, columns]; vLLM keeps width - 1 columns plus one per draft token.
     """
     k_heads, v_heads = layer.num_k_heads // layer.tp_size, layer.num_v_heads // layer.tp_size
     dim, columns = layer.head_k_dim, layer.conv_kernel_size - 1 + layer.num_spec
@@ -84,10 +86,11 @@ def problem(layer, device: torch.device, conv_state: Tensor | None = None) -> st
 def forward(
     layer, mixed_qkv: Tensor, b: Tensor, a: Tensor, out: Tensor, meta, conv_state: Tensor, conv_fn
 ) -> None:
-    """conv1d and recurrence of one batch of a layer in which `problem` finds none.
+    """Convolution and recurrence of one batch, for a layer in which `problem` finds none.
 
-    mixed_qkv: [tokens, 2 Hk D + Hv D] before the conv; b, a: [tokens, Hv]; out: [tokens, Hv, D];
-    meta: GDNAttentionMetadata; conv_state: [slots, channels, columns]; conv_fn: causal_conv1d_fn.
+    mixed_qkv: [tokens, 2 Hk D + Hv D] before the convolution; b, a: [tokens, Hv]; out: [tokens, Hv,
+    D]; meta: GDNAttentionMetadata; conv_state: [slots, channels, columns]; conv_fn:
+    causal_conv1d_fn.
     """
     tokens = meta.num_actual_tokens
     mixed_qkv, b, a = mixed_qkv[:tokens], b[:tokens], a[:tokens]
@@ -109,7 +112,7 @@ def forward(
 def _verify(
     layer, qkv: Tensor, b: Tensor, a: Tensor, out: Tensor, meta, conv_state: Tensor
 ) -> None:
-    """The drafts of each sequence: state after every token, to its own slot."""
+    """Verify each sequence's drafts: the state after every token goes to its own slot."""
     counts[layer.prefix, "verify"] += 1
     _decode(
         layer,

@@ -1,7 +1,8 @@
-"""One attention layer on our kernels, over the paged cache of vLLM's Triton attention.
+"""Run an attention layer on caovan's kernels, over the paged cache of vLLM's Triton attention.
 
-The cache stays vLLM's, read and written in place. Nothing here synchronises with the device, and
-scratch memory is taken when a layer is made: every call may be captured in a CUDA graph.
+The cache remains vLLM's and is read and written in place. Nothing here synchronises with the
+device, and scratch memory is allocated when a layer is created, so every call may be captured in a
+CUDA graph.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ FORMATS = {
     "int8_per_token_head": library.KV_INT8,
     "int4_per_token_head": library.KV_INT4,
 }
-"""By --kv-cache-dtype; fp16 otherwise."""
+"""Cache formats by --kv-cache-dtype; otherwise fp16."""
 MAX_SCRATCH = 32 << 20
-"""Bytes: a batch of more sequences than this is enough for is vLLM's."""
+"""Maximum scratch in bytes: vLLM's kernels take batches of more sequences."""
 COUNTED = {"decode": "attention", "extend": "attention extend", "prefill": "attention prefill"}
 
 _workspaces: dict[torch.device, list[Tensor]] = {}
 
 
 class Shape(NamedTuple):
-    """What decides how a batch is launched."""
+    """The properties that determine how a batch is launched."""
 
     format: int
     heads: int
@@ -41,22 +42,22 @@ class Shape(NamedTuple):
 
 @functools.cache
 def split(shape: Shape, sequences: int, tokens: int) -> tuple[int, int]:
-    """Into how many segments a batch of this shape is split, and the scratch bytes it takes."""
+    """Number of segments into which a batch of this shape is split, and its scratch in bytes."""
     lib, sizes = launch.shared_library(), (shape.heads, shape.kv_heads, shape.dim)
     segments = lib.attention_segments(shape.format, sequences, tokens, *sizes)
     return segments, lib.attention_workspace_bytes(sequences, tokens, *sizes, segments)
 
 
 class Part(NamedTuple):
-    """A launch, and into how many segments it splits the keys: 0 for the prefill kernel."""
+    """A launch with the number of segments for its keys; 0 for the prefill kernel."""
 
     launch: dispatch.Launch
     segments: int
 
 
-@functools.lru_cache(maxsize=64)  # a step's layers ask for the same
+@functools.lru_cache(maxsize=64)  # the layers of one step ask for the same
 def parts(shape: Shape, lengths: tuple[int, ...], scratch: int) -> tuple[Part, ...] | None:
-    """The launches for sequences of so many query tokens; None if one needs more scratch."""
+    """Launches for sequences with these numbers of query tokens; None if one needs more scratch."""
     found = []
     for one in dispatch.attention_launches(lengths, *shape[1:]):
         if one.kernel == "prefill":
@@ -75,7 +76,7 @@ def parts(shape: Shape, lengths: tuple[int, ...], scratch: int) -> tuple[Part, .
 def workspace(device: torch.device, size: int) -> Tensor:
     """Scratch of at least `size` bytes, shared by a device's layers.
 
-    Outgrown ones stay: a CUDA graph captured earlier writes to them at every replay.
+    Outgrown buffers are kept: a CUDA graph captured earlier writes to them at every replay.
     """
     kept = _workspaces.setdefault(device, [])
     if not kept or kept[-1].numel() < size:
@@ -84,12 +85,12 @@ def workspace(device: torch.device, size: int) -> Tensor:
 
 
 def processors(device: torch.device) -> int:
-    """Multiprocessors of the card."""
+    """Number of multiprocessors of the card."""
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 class DecodeAttention:
-    """A layer's shape, its scratch memory, and which batches it takes."""
+    """A layer's shape, its scratch memory, and the batches it accepts."""
 
     def __init__(
         self,
@@ -104,8 +105,8 @@ class DecodeAttention:
         device: torch.device,
         prompts: bool = True,
     ) -> None:
-        """`cache`: --kv-cache-dtype; `signs`: of an int4 cache; `sequences`: the most of a batch;
-        `prompts`: whether batches with more tokens a sequence than are verified are taken, too.
+        """`cache`: --kv-cache-dtype; `signs`: of an int4 cache; `sequences`: maximum per batch;
+        `prompts`: whether to accept batches with more tokens per sequence than a verification has.
 
         Loads the kernels. Raises LibraryError, KernelError or ValueError.
         """
@@ -124,18 +125,18 @@ class DecodeAttention:
         self.workspace = workspace(device, max(fitting))
 
     def _batches(self, sequences: int) -> Iterator[tuple[int, int]]:
-        """Sequences and tokens of the batches that scratch is for."""
+        """Sequences and tokens of the batches that the scratch memory must suffice for."""
         for tokens in range(1, dispatch.MAX_QUERY_TOKENS + 1):
             yield from ((n, tokens) for n in range(1, sequences + 1))
         if self.prompts:
             yield from ((1, 1 << n) for n in range(4, 10))
 
     def parts(self, query: Tensor, output_scale: Tensor | None, meta) -> tuple[Part, ...] | None:
-        """The launches that take this batch; None if it is vLLM's.
+        """Launches for this batch; None leaves it to vLLM.
 
-        Sequences of up to eight query tokens are one launch of the largest number, whatever
-        graph it is captured in. Others are cut by what `Sm75TritonAttentionMetadataBuilder` says of
-        each, which it does outside of graphs alone.
+        Sequences of up to eight query tokens use one launch for the largest number, whatever graph
+        it is captured in. Others are grouped by the lengths from
+        `Sm75TritonAttentionMetadataBuilder`, which only provides them outside of graphs.
         """
         if not (
             meta.causal is True
@@ -159,10 +160,10 @@ class DecodeAttention:
     def attend(
         self, name: str, query: Tensor, cache: Tensor, meta, out: Tensor, found: tuple[Part, ...]
     ) -> None:
-        """query, out: float16 [T, H, D]; cache: [blocks, Hkv, block size, content]; `found`: by
-        `parts`.
+        """Attend to the cache. query, out: float16 [T, H, D]; cache: [blocks, Hkv, block size,
+        content]; `found`: from `parts`.
 
-        Raises ValueError, for tensors that the kernel would misread, or KernelError.
+        Raises ValueError for tensors that the kernel would misread, or KernelError.
         """
         _, heads, kv_heads, dim, _ = self.shape
         if cache.shape[1] != kv_heads:
@@ -191,7 +192,8 @@ class DecodeAttention:
             counts[name, COUNTED[kernel]] += 1
 
     def write(self, name: str, key: Tensor, value: Tensor, cache: Tensor, slots: Tensor) -> None:
-        """key, value: float16 [T, Hkv, D] into the cache at int64 `slots`. Raises as `attend`."""
+        """Write key and value, float16 [T, Hkv, D], into the cache at int64 `slots`. Raises like
+        `attend`."""
         tokens = min(key.shape[0], slots.shape[0])
         launch.kv_write(
             key[:tokens].view(-1, self.shape.kv_heads, self.shape.dim),

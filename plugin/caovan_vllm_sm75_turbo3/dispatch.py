@@ -1,4 +1,4 @@
-"""Which kernels may run, decided from facts. Pure: no torch, no vLLM, no environment, no log."""
+"""Decide from facts which kernels may run. Pure: no torch, no vLLM, no environment, no log."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 KERNELS = ("off", "prefill", "decode", "all")
-MAX_SPEC_TOKENS = 7  # gdn_decode takes 8 new tokens a sequence
+MAX_SPEC_TOKENS = 7  # gdn_decode takes 8 new tokens per sequence
 ATTENTION = ("off", "decode", "read", "all")
-MAX_QUERY_TOKENS = 8  # of a sequence that decodes or verifies
-MAX_EXTEND_TOKENS = 512  # attention_decode takes so many a sequence
+MAX_QUERY_TOKENS = 8  # per sequence that decodes or verifies
+MAX_EXTEND_TOKENS = 512  # attention_decode's maximum per sequence
 SPLIT_SHARE = 0.4
-"""Of the card's multiprocessors: prefill CTAs up to which an extension is split over its keys."""
+"""Share of the card's multiprocessors: an extension with at most this many prefill CTAs is split
+over its keys."""
 CACHES = ("auto", "float16", "int8_per_token_head", "int4_per_token_head")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """One Gated DeltaNet layer on one machine."""
+    """A Gated DeltaNet layer and its machine."""
 
     platform: str  # vLLM's name: "cuda", "cpu", ...
     capability: tuple[int, int] | None
-    dtype: str  # of the activations, as torch spells it without "torch."
+    dtype: str  # of the activations, by torch's name without "torch."
     conv_dtype: str
     state_dtype: str
-    k_heads: int  # of this rank
+    k_heads: int  # on this rank
     v_heads: int
     head_k_dim: int
     head_v_dim: int
     conv_width: int
     activation: str
-    spec_tokens: int  # draft tokens a step
-    overlapped_batches: bool = False  # micro-batches on streams of their own
+    spec_tokens: int  # draft tokens per step
+    overlapped_batches: bool = False  # micro-batches on separate streams
     library_error: str | None = None
-    forced: bool = False  # tests: any card from SM75 up
+    forced: bool = False  # for tests: any card from SM75 up
 
 
 def kernels_wanted(environment: str | None, config: Mapping[str, object]) -> str:
-    """Which kernels the operator wants: CAOVAN_KERNELS, else `caovan_kernels`, else all.
+    """Kernels that the operator wants: CAOVAN_KERNELS, else `caovan_kernels`, else all.
 
-    `caovan: false` in additional_config switches everything off; `caovan_mode` (auto, stable, fast)
-    is the planner's and changes no kernel. Raises ValueError for an unknown word.
+    `caovan: false` in additional_config disables everything; `caovan_mode` (auto, stable, fast) is
+    for the planner and affects no kernel. Raises ValueError for an unknown word.
     """
     if environment is None and (on := config.get("caovan", True)) is not True:
         if on is not False:
@@ -62,10 +63,10 @@ def switch(
     environment: Mapping[str, str],
     config: Mapping[str, object],
 ) -> str:
-    """The word of a switch: the variable's, else that of its key in additional_config.
+    """A switch's value: from the variable, else from its key in additional_config.
 
-    The key is the variable in lower case. It is "off" where all kernels are. Raises ValueError for
-    an unknown word.
+    The key is the variable in lower case. The value is "off" if all kernels are off. Raises
+    ValueError for an unknown word.
     """
     if kernels_wanted(environment.get("CAOVAN_KERNELS"), config) == "off":
         return "off"
@@ -79,14 +80,14 @@ def switch(
 
 
 def not_cuda(platform: str) -> str:
-    """The platform that vLLM runs on instead of CUDA; `platform` is empty without any device."""
+    """vLLM's platform instead of CUDA, in words; `platform` is empty without any device."""
     return f"this is vLLM's {platform} build" if platform else "vLLM finds no GPU here"
 
 
 def card_refusal(
     platform: str, capability: tuple[int, int] | None, library_error: str | None, forced: bool
 ) -> str | None:
-    """Why no kernel of ours may run on this card, or None; the arguments as in `Facts`."""
+    """Why no caovan kernel may run on this card, or None; arguments as in `Facts`."""
     if platform != "cuda":
         return f"{not_cuda(platform)}, but the kernels are for CUDA"
     if capability is None or capability < (7, 5):
@@ -100,7 +101,7 @@ def card_refusal(
 
 
 def refusal(facts: Facts) -> str | None:
-    """Why this layer stays on vLLM's own path, or None if the kernels can take it."""
+    """Why this layer stays on vLLM's own path; None if the kernels accept it."""
     card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
     if card:
         return card
@@ -137,7 +138,7 @@ def refusal(facts: Facts) -> str | None:
 
 @dataclass(frozen=True)
 class AttentionFacts:
-    """One attention layer on one machine; the first four as in `Facts`."""
+    """An attention layer and its machine; the first four fields as in `Facts`."""
 
     platform: str
     capability: tuple[int, int] | None
@@ -145,11 +146,11 @@ class AttentionFacts:
     forced: bool
     dtype: str
     cache: str  # --kv-cache-dtype
-    heads: int  # of this rank
+    heads: int  # on this rank
     kv_heads: int
     head_dim: int
     kind: str = "decoder"
-    features: tuple[str, ...] = ()  # of the layer, that the kernels have not
+    features: tuple[str, ...] = ()  # of the layer, which the kernels lack
     overlapped_batches: bool = False
     context_parallel: bool = False
     batch_invariant: bool = False
@@ -157,18 +158,19 @@ class AttentionFacts:
 
 
 def attention_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants of attention: "off", "decode" (no prompts), "read" any cache, "all".
+    """What the operator wants for attention: "off", "decode" (no prompts), "read" any cache, or
+    "all".
 
-    "decode" and "all" write the packed caches as well.
+    "decode" and "all" also write the packed caches.
 
-    CAOVAN_ATTENTION, else `caovan_attention` in additional_config, else all; off where all kernels
-    are. Raises ValueError for an unknown word.
+    The value is CAOVAN_ATTENTION, else `caovan_attention` in additional_config, else all; off if
+    all kernels are off. Raises ValueError for an unknown word.
     """
     return switch("CAOVAN_ATTENTION", ATTENTION, "all", environment, config)
 
 
 def attention_refusal(facts: AttentionFacts) -> str | None:
-    """Why this layer stays on vLLM's own attention, or None if the kernels can take it."""
+    """Why this layer stays on vLLM's own attention; None if the kernels accept it."""
     card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
     if card:
         return card
@@ -196,16 +198,16 @@ def attention_refusal(facts: AttentionFacts) -> str | None:
 
 
 class Launch(NamedTuple):
-    """One launch of an attention kernel: the sequences it takes of a batch."""
+    """A launch of an attention kernel, and the sequences of the batch that it covers."""
 
-    kernel: str  # "decode", "extend" (both attention_decode's) or "prefill"
+    kernel: str  # "decode", "extend" (both attention_decode) or "prefill"
     first: int
     last: int  # exclusive
-    tokens: int  # the most of a sequence
+    tokens: int  # maximum per sequence
 
 
 def prefill_ctas(tokens: int, heads: int, kv_heads: int, head_dim: int) -> int:
-    """CTAs of the prefill kernel for a sequence of so many new tokens."""
+    """CTAs of the prefill kernel for a sequence with this many new tokens."""
     rows = 128 * 256 // head_dim
     return -(-tokens * (heads // kv_heads) // rows) * kv_heads
 
@@ -213,11 +215,11 @@ def prefill_ctas(tokens: int, heads: int, kv_heads: int, head_dim: int) -> int:
 def attention_launches(
     lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, processors: int
 ) -> tuple[Launch, ...]:
-    """Which kernel takes which sequences, by their query tokens; neighbours share a launch.
+    """Kernels for sequences by their numbers of query tokens; neighbours share a launch.
 
-    An extension that would leave most of the card idle in the prefill kernel, a CTA walking all
-    keys, goes to the kernel that splits them. Both take as long at two fifths of a card (fp16) to
-    a whole one (int4), by the model of a 2080 Ti and by times of an H200.
+    An extension would leave most of the card idle in the prefill kernel, where each CTA walks all
+    keys; it goes to the kernel that splits them. Both take equally long at two fifths of a card
+    (fp16) to a whole one (int4), according to a model of a 2080 Ti and measurements on an H200.
     """
     found: list[Launch] = []
     room = int(processors * SPLIT_SHARE)
@@ -243,7 +245,7 @@ def attention_launches(
 
 
 def takes_batch(wanted: str, *, prefills: int, decodes: int, spec_decodes: int) -> bool:
-    """Whether a batch of this kind goes to our kernels when `wanted` are on."""
+    """Whether a batch of this kind goes to caovan's kernels if `wanted` are on."""
     if wanted == "prefill":
         return prefills > 0 and not spec_decodes
     if wanted == "decode":
@@ -264,11 +266,11 @@ def flashinfer_refusal(
     vllm: tuple[int, ...] | None,
     version: tuple[int, ...] | None,
 ) -> str | None:
-    """Why FlashInfer attention is not offered again on SM75, or None if it is.
+    """Why FlashInfer attention is not offered again on SM75; None if it is.
 
-    vLLM raised its floor to SM80, by 0.33 at the latest, when FlashInfer was broken on Turing;
-    FlashInfer works there again from 0.6.16 on. Versions decide, because importing FlashInfer to
-    ask it would initialise CUDA in vLLM's first process.
+    vLLM raised its minimum to SM80, by 0.33 at the latest, when FlashInfer was broken on Turing;
+    FlashInfer works there again since 0.6.16. Versions decide, because importing FlashInfer to ask
+    it would initialise CUDA in vLLM's first process.
     """
     if capability != (7, 5):
         return f"the GPU is {_sm(capability)}"

@@ -1,10 +1,11 @@
-"""The MTP head of Qwen3.5 and its kin: int8 layers, and drafts over a part of the vocabulary.
+"""The MTP head of Qwen3.5 and related models: int8 layers, and drafts over part of the vocabulary.
 
-vLLM has no place to plug such a model in, so three of its methods are wrapped, once the target's
+vLLM has no extension point for such a model, so three of its methods are wrapped once the target's
 lm_head is int8: importing the model earlier would cost every process seconds.
 
-vLLM makes and loads a head for the drafter, and then replaces it by the target's. The target's is
-there from the start instead: a 27B would need 3.5 GiB more for that moment than it ever does.
+vLLM creates and loads a head for the drafter, then replaces it with the target's. Here the drafter
+has the target's from the start: for a 27B model, the temporary head would need 3.5 GiB that are
+never needed again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ LOAD = ("self", "weights")
 LOGITS = ("self", "hidden_states", "spec_step_idx")
 
 
-_target: list[weakref.ref] = []  # the head that became int8 last
-_making: list[bool] = []  # while a drafter is made
+_target: list[weakref.ref] = []  # the head that most recently became int8
+_making: list[bool] = []  # while a drafter is being created
 
 
 def finished(head, method: str | None) -> None:
@@ -36,23 +37,23 @@ def finished(head, method: str | None) -> None:
     try:
         importlib.import_module(MODEL)
         reason = offer()
-    except Exception as error:  # a vLLM that has changed must start anyway
+    except Exception as error:  # even a changed vLLM must start
         reason = f"{type(error).__name__}: {error}"
     if reason:
         logger.warning("caovan: the drafter stays vLLM's: %s", reason)
 
 
 def target_of(vocabulary: int, hidden: int):
-    """The target's head if a drafter's of this size is being made; None elsewhere."""
+    """The target's head if a drafter with a head of this size is being created; else None."""
     if not _making:
-        _target.clear()  # of a model before this one
+        _target.clear()  # of an earlier model
     head = _target[0]() if _target else None
     same = head is not None and (head.num_embeddings, head.embedding_dim) == (vocabulary, hidden)
     return head if same else None
 
 
 def offer() -> str | None:
-    """Wrap the model's class where vLLM has imported it; returns why not, or None."""
+    """Wrap the model's class once vLLM has imported it; return why not, or None."""
     module = sys.modules.get(MODEL)
     model = getattr(module, "Qwen3_5MTP", None)
     if module is None or getattr(model, "caovan", False):
@@ -110,7 +111,7 @@ def _compute_logits(in_tree):
 
 
 def round_layers(model) -> None:
-    """Have the linear layers of a loaded drafter become int8 when vLLM finishes them."""
+    """Mark the linear layers of a loaded drafter to become int8 when vLLM finishes them."""
     from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
 
     from . import head_layer, library, rounding
@@ -121,7 +122,8 @@ def round_layers(model) -> None:
         wanted = rounding.drafter_wanted(os.environ, config if isinstance(config, Mapping) else {})
         if wanted == "off":
             return
-        # vLLM keeps compiled code by its configuration, not by variables: code for 16 bits, too.
+        # vLLM keys compiled code by its configuration, not by variables, and would reuse code for
+        # 16 bits.
         settings = dict(config) if isinstance(config, Mapping) else {}
         model.vllm_config.additional_config = {**settings, "caovan_drafter": wanted}
         reasons = set()
@@ -151,6 +153,6 @@ def round_layers(model) -> None:
                 layer.quant_method = head_layer.Int8DrafterMethod(layer.quant_method)
         for reason in sorted(reasons):
             logger.warning("caovan: the drafter stays in 16 bits: %s", reason)
-    except Exception as error:  # a vLLM that has changed must start anyway
+    except Exception as error:  # even a changed vLLM must start
         reason = library.reason_of(error)
         logger.warning("caovan: the drafter stays in 16 bits: %s", reason)

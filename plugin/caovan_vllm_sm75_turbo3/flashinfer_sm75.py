@@ -1,4 +1,4 @@
-"""vLLM's FlashInfer backend, with Turing accepted; vLLM imports it when it chooses a backend."""
+"""vLLM's FlashInfer backend with Turing accepted; vLLM imports it when it chooses a backend."""
 
 from vllm.config import get_current_vllm_config_or_none
 from vllm.platforms.interface import DeviceCapability

@@ -1,7 +1,7 @@
-"""vLLM's lm_head, and a drafter's layers, with int8 weights and a scale for each row.
+"""vLLM's lm_head, and a drafter's layers, with int8 weights and one scale per row.
 
-They are made once the 16 bits are loaded, which are freed. Should the kernel fail later, torch
-multiplies by the int8 weights instead.
+The int8 weights are made once the 16-bit ones are loaded, which are then freed. If the kernel fails
+later, torch multiplies by the int8 weights instead.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Tensor = torch.Tensor
 
 
 def facts(layer: ParallelLMHead, vllm_config) -> rounding.LmHeadFacts:
-    """The facts of a constructed head and its machine."""
+    """Facts about a constructed head and its machine."""
     model = vllm_config.model_config
     text = getattr(model, "hf_text_config", None)
-    # vLLM 0.21 has a type of its own for logits of pooling models only.
+    # vLLM 0.21 uses a separate dtype for the logits of pooling models only.
     head_dtype = model.head_dtype if model.runner_type != "pooling" else "of pooling"
     return rounding.LmHeadFacts(
         dtype=str(model.dtype).removeprefix("torch."),
@@ -43,9 +43,9 @@ def facts(layer: ParallelLMHead, vllm_config) -> rounding.LmHeadFacts:
 
 
 class Int8Method:
-    """Multiplies by int8 weights; `in_tree` is vLLM's method for the 16 bits.
+    """Multiplies by int8 weights; `in_tree` is vLLM's method for 16 bits.
 
-    Drafters are compiled: nothing in `apply` may be more than operators.
+    Drafters are compiled, so `apply` may only contain operators.
     """
 
     supports_pre_processed_weights = False
@@ -69,14 +69,14 @@ class Int8Method:
             self.in_tree.process_weights_after_loading(layer)
             return
         layer.weight = torch.nn.Parameter(rows, requires_grad=False)
-        # No parameter: --load-format dummy would fill that of a drafter which shares it.
+        # Not a parameter: --load-format dummy would fill that of a drafter which shares it.
         layer.register_buffer("weight_scale", scale, persistent=False)
         shape = tuple(rows.shape)
         logger.info_once("caovan: the %s is int8 on the SM75 kernel (%d x %d)", self.what, *shape)
         self.finished(layer)
 
     def finished(self, layer: torch.nn.Module) -> None:
-        """Its weights are int8."""
+        """Called once the layer's weights are int8."""
 
     def apply(self, layer: torch.nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
@@ -86,11 +86,12 @@ class Int8Method:
 
 
 class Int8LmHeadMethod(Int8Method, UnquantizedEmbeddingMethod):
-    """The lm_head's; while `drafting`, logits of a part of the vocabulary, and -inf elsewhere."""
+    """The lm_head's method; while `drafting`, it computes logits of part of the vocabulary, and
+    -inf elsewhere."""
 
     drafting = False
-    draft_vocabulary = 0  # ids from 0 on; 0 for all
-    drafts_by: str | None = None  # vLLM's name for the way
+    draft_vocabulary = 0  # ids from 0 up; 0 for all
+    drafts_by: str | None = None  # vLLM's name for the method
 
     def finished(self, layer: torch.nn.Module) -> None:
         drafter.finished(layer, self.drafts_by)
@@ -114,13 +115,13 @@ class Int8LmHeadMethod(Int8Method, UnquantizedEmbeddingMethod):
 
 
 class Int8DrafterMethod(Int8Method, UnquantizedLinearMethod):
-    """That of a drafter's linear layers."""
+    """The method of a drafter's linear layers."""
 
     what = "drafter"
 
 
 class Sm75LMHead(ParallelLMHead):
-    """vLLM's lm_head; its method is ours where it becomes int8."""
+    """vLLM's lm_head; it uses caovan's method if it becomes int8."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, bias: bool = False, *args, **kwargs
@@ -140,7 +141,7 @@ class Sm75LMHead(ParallelLMHead):
             method = Int8LmHeadMethod(self.quant_method)
             method.draft_vocabulary = int8_head.draft_vocabulary(config)
             method.drafts_by = getattr(config.speculative_config, "method", None)
-        except Exception as error:  # a vLLM that has changed must start anyway
+        except Exception as error:  # even a changed vLLM must start
             reason = library.reason_of(error)
         if reason:
             logger.warning_once("caovan: the lm_head stays in 16 bits: %s", reason)
@@ -148,7 +149,7 @@ class Sm75LMHead(ParallelLMHead):
         self.quant_method = method
 
     def share(self, target: Sm75LMHead) -> None:
-        """Have the weights of `target`, whatever is loaded: a checkpoint has one head for both."""
+        """Use the weights of `target`, whatever is loaded: a checkpoint has one head for both."""
         self.quant_method = target.quant_method
         self.weight = torch.nn.Parameter(target.weight.data, requires_grad=False)
         self.weight.weight_loader = lambda parameter, loaded: None

@@ -1,7 +1,8 @@
-"""Where Gated DeltaNet is plugged into each vLLM.
+"""Plug Gated DeltaNet into each version of vLLM.
 
-vLLM replaces a class by name (`register_oot`) when it is instantiated; the replacement subclasses
-the in-tree class and calls it for all it does not take. Importing vLLM's layers touches no GPU.
+vLLM replaces a class by name (`register_oot`) when it is instantiated. The replacement subclasses
+the in-tree class and calls it for everything it does not handle. Importing vLLM's layers touches no
+GPU.
 """
 
 from __future__ import annotations
@@ -68,11 +69,11 @@ HOOKS = (
 
 
 class NoHook(Exception):
-    """This vLLM has no place for the kernels that is known to this plugin."""
+    """This plugin knows no place in this vLLM for the kernels."""
 
 
 def find() -> tuple[Hook, ModuleType]:
-    """The hook of the vLLM at hand, its interface checked. Raises NoHook."""
+    """The hook for the installed vLLM, after checking its interface. Raises NoHook."""
     for hook in HOOKS:
         try:
             module = importlib.import_module(hook.module)
@@ -88,7 +89,7 @@ def find() -> tuple[Hook, ModuleType]:
 
 
 def interface_problem(hook: Hook, module: ModuleType) -> str | None:
-    """How `module` differs from what this plugin expects, or None."""
+    """How `module` differs from the expected interface, or None."""
     layer, prefill = getattr(module, hook.layer, None), getattr(module, hook.prefill, None)
     if layer is None or prefill is None:
         return f"{hook.module} has no {hook.layer if layer is None else hook.prefill}"
@@ -120,7 +121,7 @@ def interface_problem(hook: Hook, module: ModuleType) -> str | None:
 
 
 def bind(hook: Hook, module: ModuleType) -> None:
-    """Register the replacements, once a process."""
+    """Register the replacements, once per process."""
     from vllm.logger import init_logger
     from vllm.model_executor.custom_op import CustomOp, PluggableLayer, op_registry_oot
 

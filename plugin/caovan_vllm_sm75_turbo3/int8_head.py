@@ -1,7 +1,8 @@
-"""Where an int8 lm_head is plugged into vLLM.
+"""Plug an int8 lm_head into vLLM.
 
-vLLM replaces the class `ParallelLMHead` by name when one is made; ours is its subclass, whose
-weights become int8 once they are loaded. A drafter that shares the target's head shares them.
+vLLM replaces the class `ParallelLMHead` by name when one is instantiated. The replacement is a
+subclass whose weights become int8 once they are loaded. A drafter that shares the target's head
+shares the int8 weights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ TIE = ("self", "embed_tokens")
 
 
 def refusal() -> str | None:
-    """How the vLLM at hand differs from what this module was written for, or None."""
+    """How the installed vLLM differs from the one this module was written for, or None."""
     from vllm.model_executor.layers import logits_processor, vocab_parallel_embedding
 
     head = getattr(vocab_parallel_embedding, "ParallelLMHead", None)
@@ -38,9 +39,10 @@ def refusal() -> str | None:
 
 
 def offer() -> str | None:
-    """Let an lm_head become int8 where that is wanted; returns why not, or None if done.
+    """Let an lm_head become int8 if requested; return why not, or None on success.
 
-    Each head decides for itself: vLLM's configuration and the worker's card are not known yet.
+    Each head decides for itself, because vLLM's configuration and the worker's card are not known
+    yet.
     """
     from vllm.model_executor.custom_op import PluggableLayer, op_registry_oot
 
@@ -56,7 +58,7 @@ def offer() -> str | None:
 
 
 def wanted(vllm_config) -> str:
-    """What this configuration wants. Raises ValueError for an unknown word."""
+    """The setting in this configuration. Raises ValueError for an unknown word."""
     from . import rounding
 
     config = getattr(vllm_config, "additional_config", None)
@@ -64,7 +66,8 @@ def wanted(vllm_config) -> str:
 
 
 def draft_vocabulary(vllm_config) -> int:
-    """How many tokens this configuration drafts. Raises ValueError for what is no number."""
+    """Number of tokens that this configuration drafts over. Raises ValueError for an invalid
+    number."""
     from . import rounding
 
     config = getattr(vllm_config, "additional_config", None)

@@ -1,7 +1,7 @@
-"""Tensors in, kernels launched: the bridge between torch tensors and the C interface.
+"""Launch kernels on tensors: the bridge between torch and the C interface.
 
-Shapes: T tokens, N sequences, Hk and Hv heads, D head size, S slots. Nothing here synchronises
-with the device, so every call may be captured in a CUDA graph once `prepare` has run.
+Shapes: T tokens, N sequences, Hk and Hv heads, D head size, S slots. Nothing here synchronises with
+the device, so every call may be captured in a CUDA graph once `prepare` has run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 
 @functools.cache
 def shared_library() -> library.Library:
-    """The library, loaded once a process."""
+    """The library, loaded once per process."""
     return library.load()
 
 
@@ -35,10 +35,10 @@ def _pointer(tensor: Tensor | None) -> int:
 
 
 def _expect(name: str, tensor: Tensor, dtype: torch.dtype, *inner: int) -> None:
-    """`tensor` has this dtype and its trailing dimensions are these, contiguous."""
+    """Check that `tensor` has this dtype and these contiguous trailing dimensions."""
     if (
         tensor.dtype is dtype and tensor.shape[-len(inner) :] == inner and tensor.is_contiguous()
-    ):  # nearly always; every microsecond here is paid once a layer and step
+    ):  # the usual case; this runs once per layer and step, so microseconds count
         return
     if tensor.dtype is not dtype:
         raise ValueError(f"cannot use {name} of {tensor.dtype}: the kernel takes {dtype}")
@@ -54,16 +54,16 @@ def _expect(name: str, tensor: Tensor, dtype: torch.dtype, *inner: int) -> None:
 
 
 def _expect_rows(rows: int, **tensors: Tensor | None) -> None:
-    """Every tensor has at least `rows` rows: the kernels read that many."""
+    """Check that every tensor has at least `rows` rows, which the kernels read."""
     for name, x in tensors.items():
         if x is not None and x.shape[0] < rows:
             raise ValueError(f"cannot use {name} of shape {tuple(x.shape)}: {rows} rows are read")
 
 
 def _expect_ints(rows: int, **tensors: Tensor | None) -> None:
-    """Every tensor is int32, has at least `rows` rows, and what lies in a row is contiguous.
+    """Check that every tensor is int32, has at least `rows` rows, and that each row is contiguous.
 
-    The rows themselves may be apart in `slots`, whose stride the kernels take, in no other.
+    Only in `slots` may rows be strided, because the kernels take its stride.
     """
     for name, x in tensors.items():
         if x is None:
@@ -76,7 +76,7 @@ def _expect_ints(rows: int, **tensors: Tensor | None) -> None:
 
 
 def _expect_columns(conv_state: Tensor, columns: int) -> None:
-    """A slot of the conv state has room for the inputs that are kept in it."""
+    """Check that a slot of the conv state has room for the inputs it must keep."""
     if conv_state.shape[2] < columns:
         raise ValueError(
             f"cannot keep {columns} inputs in {conv_state.shape[2]} columns of conv state"
@@ -84,14 +84,14 @@ def _expect_columns(conv_state: Tensor, columns: int) -> None:
 
 
 def check_gates(a_log: Tensor, dt_bias: Tensor, v_heads: int) -> None:
-    """The gates' parameters are what the kernels read. Raises ValueError."""
+    """Check that the gates' parameters match the kernels. Raises ValueError."""
     _expect("a_log", a_log, torch.float32, v_heads)
     half = dt_bias.dtype is torch.float16
     _expect("dt_bias", dt_bias, torch.float16 if half else torch.float32, v_heads)
 
 
 def check_conv(weight: Tensor, bias: Tensor | None, channels: int) -> None:
-    """The convolution's parameters are what the kernels read. Raises ValueError."""
+    """Check that the convolution's parameters match the kernels. Raises ValueError."""
     _expect("conv_weight", weight, torch.float16, channels, 4)
     if bias is not None:
         _expect("conv_bias", bias, torch.float16, channels)
@@ -100,10 +100,10 @@ def check_conv(weight: Tensor, bias: Tensor | None, channels: int) -> None:
 def check_caches(
     conv_state: Tensor, state: Tensor, channels: int, v_heads: int, dim: int, columns: int
 ) -> None:
-    """The caches are what the kernels read and write in place. Raises ValueError.
+    """Check that the kernels can read and write the caches in place. Raises ValueError.
 
-    conv_state: float16 [S, channels, at least `columns`], any strides; state: float32
-    [S, Hv, D, D], each slot contiguous and on 16 bytes.
+    conv_state: float16 [S, channels, at least `columns`], any strides; state: float32 [S, Hv, D,
+    D], each slot contiguous and aligned to 16 bytes.
     """
     _expect("state", state, torch.float32, v_heads, dim, dim)
     if state.data_ptr() % 16 or state.stride(0) % 4:
@@ -149,11 +149,11 @@ def prefill_args(
     a_log: Tensor | None = None,
     dt_bias: Tensor | None = None,
 ) -> PrefillArgs:
-    """Check the tensors of a prefill and describe them to the library.
+    """Check the tensors of a prefill and convert them to the library's arguments.
 
     q, k: float16 [T, Hk, Dk]; v, out: float16 [T, Hv, Dv]; g, beta: float32 [T, Hv], or with a_log
-    (float32 [Hv]) and dt_bias the raw float16 a, b; cu_seqlens: int32 [N + 1]; states: float32
-    [S, Hv, Dv, Dk]; slots: int32 [N]; has_initial_state: bool [N]. Raises ValueError.
+    (float32 [Hv]) and dt_bias the raw float16 a, b; cu_seqlens: int32 [N + 1]; states: float32 [S,
+    Hv, Dv, Dk]; slots: int32 [N]; has_initial_state: bool [N]. Raises ValueError.
     """
     (tokens, k_heads, k_dim), (v_heads, v_dim) = q.shape, v.shape[1:]
     for name, x in (("q", q), ("k", k)):
@@ -219,7 +219,8 @@ def prefill_args(
 
 
 def prefill(*tensors, workspace: Tensor | None = None, **options) -> None:
-    """Chunked prefill; arguments as `prefill_args`. `workspace`: bytes on the device, reusable."""
+    """Chunked prefill; arguments as in `prefill_args`. `workspace`: bytes on the device,
+    reusable."""
     args = prefill_args(*tensors, **options)
     lib = shared_library()
     needed = lib.prefill_workspace_bytes(args.tokens, args.sequences, args.v_heads)
@@ -230,7 +231,7 @@ def prefill(*tensors, workspace: Tensor | None = None, **options) -> None:
 
 
 def recurrent(*tensors, **options) -> None:
-    """The same function a token at a time; arguments as `prefill_args`."""
+    """The same function, one token at a time; arguments as in `prefill_args`."""
     shared_library().recurrent(
         prefill_args(*tensors, **options), torch.cuda.current_stream(tensors[0].device).cuda_stream
     )
@@ -254,17 +255,17 @@ def decode(
     scale: float,
     sequences: int,
 ) -> None:
-    """Conv update, gates and recurrence of a few new tokens a sequence, in one launch.
+    """Convolution update, gates and recurrence of a few new tokens per sequence, in one launch.
 
     qkv: float16 [T, 2 Hk D + Hv D]; a, b: float16 [T, Hv]; out: float16 [T, Hv, D]; conv_weight:
     float16 [channels, 4]; conv_state: float16 [S, channels, columns], any strides; state: float32
-    [S, Hv, D, D], updated in place; slots: int32 [>= N] or [>= N, tokens], none of them in two
-    sequences but the null slot (as in the library's header); cu_seqlens: int32, its first N + 1 are
-    used, None: a token each; num_accepted: int32 [>= N] or None; counters: int32, zero, at least
-    2 N Hk of them. Raises ValueError or KernelError.
+    [S, Hv, D, D], updated in place; slots: int32 [>= N] or [>= N, tokens], distinct between
+    sequences except for the null slot (see the library's header); cu_seqlens: int32, of which the
+    first N + 1 are used, None: one token each; num_accepted: int32 [>= N] or None; counters: int32,
+    zero, at least 2 N Hk. Raises ValueError or KernelError.
 
-    What stays from call to call, a layer's parameters and caches, must be as `check_gates`,
-    `check_conv` and `check_caches` accept it: checking it here would double the time of a call.
+    A layer's parameters and caches, which stay the same between calls, must satisfy `check_gates`,
+    `check_conv` and `check_caches`: checking them here would double the time of a call.
     """
     tokens, channels = qkv.shape
     v_heads, dim = out.shape[1:]
@@ -321,7 +322,7 @@ def decode(
 
 
 class CacheLayout(NamedTuple):
-    """Where a paged cache has its rows: addresses of block 0, strides in bytes."""
+    """Location of a paged cache's rows: addresses in block 0, strides in bytes."""
 
     format: int
     k: int
@@ -334,11 +335,11 @@ class CacheLayout(NamedTuple):
 
 
 def cache_layout(cache: Tensor, dim: int, signs: Tensor | None) -> CacheLayout:
-    """The layout of [blocks, Hkv, block size, content], as vLLM's Triton attention has it.
+    """The layout of [blocks, Hkv, block size, content] in vLLM's Triton attention.
 
-    Any strides; content is of float16 K and V (2 D), of int8 K, its float32 scale, V, its scale
-    (2 (D + 4)), of uint8 the same with two values a byte (2 (D / 2 + 4)), rotated by `signs`.
-    Raises ValueError.
+    Any strides; content is float16 K and V (2 D); or int8 K, its float32 scale, V, its scale (2 (D
+    + 4)); or the same in uint8 with two values per byte (2 (D / 2 + 4)), rotated by `signs`. Raises
+    ValueError.
     """
     formats = {
         torch.float16: (library.KV_HALF, 2 * dim, 0),
@@ -385,10 +386,10 @@ def attention_args(
     segments: int = 1,
     scale: float,
 ) -> AttentionArgs:
-    """The arguments of `attention_decode` and `attention_prefill`, checked.
+    """Check and convert the arguments of `attention_decode` and `attention_prefill`.
 
-    q, out: float16 [T, H, D]; cache: see `cache_layout`; block_table: [N, ...];
-    cu_seqlens: [N + 1]; kv_lengths: [N].
+    q, out: float16 [T, H, D]; cache: see `cache_layout`; block_table: [N, ...]; cu_seqlens: [N +
+    1]; kv_lengths: [N].
     """
     tokens, heads, dim = q.shape
     _expect("q", q, torch.float16, heads, dim)
@@ -422,7 +423,7 @@ def attention_args(
 
 
 def attention_decode(args: AttentionArgs, workspace: Tensor) -> None:
-    """Attend to the cache, whose tensors the caller keeps alive."""
+    """Attend to the cache; the caller keeps the tensors alive."""
     shared_library().attention_decode(
         args,
         workspace.data_ptr(),
@@ -432,7 +433,7 @@ def attention_decode(args: AttentionArgs, workspace: Tensor) -> None:
 
 
 def attention_prefill(args: AttentionArgs, device: torch.device) -> None:
-    """The same of many new tokens, as they are prefilled."""
+    """Like `attention_decode`, for many new tokens, as in a prefill."""
     shared_library().attention_prefill(args, torch.cuda.current_stream(device).cuda_stream)
 
 

@@ -1,7 +1,7 @@
 """What the kernels rely on in vLLM's Triton attention: names, and how it fills its caches.
 
-Read from vLLM's sources, which are not imported: that would need Triton. What fills a cache must be
-the code that this file was written for, letter by letter: a cache of another layout would be
+vLLM's sources are read, not imported, because importing them requires Triton. The code that fills a
+cache must match the code this file was written for exactly: a cache with another layout would be
 misread without an error.
 """
 
@@ -64,7 +64,7 @@ METADATA = {
 
 
 def problem() -> str | None:
-    """How the vLLM at hand differs from what the kernels were written for, or None."""
+    """How the installed vLLM differs from what the kernels were written for, or None."""
     modules = {}
     for name in (BACKEND, INT4, RESHAPE, CACHE):
         try:
@@ -89,7 +89,7 @@ def problem() -> str | None:
 
 
 def definition(tree: ast.AST, name: str) -> ast.AST | None:
-    """The class or function of this dotted name."""
+    """The class or function with this dotted name."""
     found: ast.AST | None = tree
     for part in name.split("."):
         inner = getattr(found, "body", ())
@@ -98,7 +98,7 @@ def definition(tree: ast.AST, name: str) -> ast.AST | None:
 
 
 def digest(text: str, node: ast.AST | None) -> str:
-    """What stands for the source of `node`; empty for None."""
+    """A digest of the source of `node`; empty for None."""
     source = ast.get_source_segment(text, node) if node else None
     return hashlib.sha256(source.encode()).hexdigest()[:16] if source else ""
 
@@ -123,9 +123,10 @@ def refusal() -> str | None:
 
 
 def offer_kernels() -> str | None:
-    """Let layers on vLLM's Triton attention use the kernels; returns why not, or None if done.
+    """Let layers on vLLM's Triton attention use the kernels; return why not, or None on success.
 
-    Each layer decides for itself: vLLM's configuration and the worker's card are not known yet.
+    Each layer decides for itself, because vLLM's configuration and the worker's card are not known
+    yet.
     """
     reason = refusal()
     if reason is None:

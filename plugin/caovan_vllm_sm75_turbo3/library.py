@@ -1,7 +1,7 @@
 """libcaovan_sm75.so through ctypes: find it, load it, call it. Imports neither torch nor vLLM.
 
-The structures mirror csrc/include/caovan_sm75.h field for field; the library refuses a structure
-of another size, and a test compares the fields with the header.
+The structures mirror csrc/include/caovan_sm75.h field by field; the library rejects a structure of
+another size, and a test compares the fields with the header.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class LibraryError(Exception):
 
 
 class KernelError(RuntimeError):
-    """A call was refused or failed; the text is the library's own."""
+    """A call was rejected or failed; the text is the library's own."""
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, in our own words where there are some."""
+    """The reason for an error, in our own words if we have any."""
     ours = isinstance(error, (ValueError, LibraryError, KernelError))
     return str(error) if ours else f"{type(error).__name__}: {error}"
 
@@ -190,7 +190,7 @@ class LmHeadArgs(ctypes.Structure):
 
 
 class Library:
-    """The loaded library; every method raises KernelError with the library's words."""
+    """The loaded library; every method raises KernelError with the library's message."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -210,7 +210,7 @@ class Library:
         self.version: str = self._c.caovan_sm75_version().decode()
 
     def _declare(self) -> None:
-        """The functions' types; raises AttributeError if the library lacks one."""
+        """Declare the functions' types; raises AttributeError if the library lacks one."""
         prefill, decode = ctypes.POINTER(PrefillArgs), ctypes.POINTER(DecodeArgs)
         self._c.caovan_sm75_prepare.argtypes = []
         self._c.caovan_gdn_prefill_workspace_bytes.argtypes = [c_int32, c_int32, c_int32]
@@ -232,7 +232,7 @@ class Library:
         self._check(self._c.caovan_sm75_prepare())
 
     def prefill_workspace_bytes(self, tokens: int, sequences: int, v_heads: int) -> int:
-        """Device bytes that `prefill` needs."""
+        """Device memory in bytes that `prefill` needs."""
         return self._c.caovan_gdn_prefill_workspace_bytes(tokens, sequences, v_heads)
 
     def prefill(self, args: PrefillArgs, workspace: int, workspace_bytes: int, stream: int) -> None:
@@ -240,11 +240,11 @@ class Library:
         self._check(self._c.caovan_gdn_prefill(args, workspace, workspace_bytes, stream))
 
     def recurrent(self, args: PrefillArgs, stream: int) -> None:
-        """The same function, a token at a time."""
+        """The same function, one token at a time."""
         self._check(self._c.caovan_gdn_recurrent(args, stream))
 
     def decode(self, args: DecodeArgs, stream: int) -> None:
-        """Conv update and recurrence of a few tokens a sequence."""
+        """Convolution update and recurrence of a few tokens per sequence."""
         self._check(self._c.caovan_gdn_decode(args, stream))
 
     def attention_segments(
@@ -256,7 +256,7 @@ class Library:
         kv_heads: int,
         head_dim: int,
     ) -> int:
-        """Into how many segments to split a sequence so that the current device is busy."""
+        """Number of segments into which to split a sequence so that the current device is busy."""
         return self._c.caovan_attention_segments(
             format_, sequences, max_tokens, heads, kv_heads, head_dim
         )
@@ -270,7 +270,7 @@ class Library:
         head_dim: int,
         segments: int,
     ) -> int:
-        """Device bytes that `attention_decode` needs."""
+        """Device memory in bytes that `attention_decode` needs."""
         return self._c.caovan_attention_workspace_bytes(
             sequences, max_tokens, heads, kv_heads, head_dim, segments
         )
@@ -278,11 +278,11 @@ class Library:
     def attention_decode(
         self, args: AttentionArgs, workspace: int, workspace_bytes: int, stream: int
     ) -> None:
-        """Attend from a few new tokens a sequence to a paged cache."""
+        """Attend from a few new tokens per sequence to a paged cache."""
         self._check(self._c.caovan_attention_decode(args, workspace, workspace_bytes, stream))
 
     def attention_prefill(self, args: AttentionArgs, stream: int) -> None:
-        """Attend from any number of new tokens a sequence to a paged cache."""
+        """Attend from any number of new tokens per sequence to a paged cache."""
         self._check(self._c.caovan_attention_prefill(args, stream))
 
     def kv_write(self, args: KvWriteArgs, stream: int) -> None:
@@ -299,7 +299,7 @@ class Library:
 
 
 def candidates() -> list[Path]:
-    """Where the library may be, in order."""
+    """Paths where the library may be, in order."""
     package = Path(__file__).resolve().parent
     named = os.environ.get("CAOVAN_SM75_LIBRARY")
     return ([Path(named)] if named else []) + [
@@ -329,7 +329,7 @@ def load() -> Library:
 
 
 def architectures(binary: bytes) -> list[str]:
-    """The images in a library's fat binaries: "sm_75" for machine code, "compute_75" for PTX."""
+    """Images in a library's fat binaries: "sm_75" for machine code, "compute_75" for PTX."""
     found, magic = set(), struct.pack("<I", 0xBA55ED50)
     at = binary.find(magic)
     while at >= 0:

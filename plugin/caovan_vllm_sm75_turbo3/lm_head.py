@@ -1,6 +1,6 @@
-"""Logits from int8 weights: quantised once, when a model is loaded, a scale for each row.
+"""Logits from int8 weights, quantised once when a model is loaded, with one scale per row.
 
-Shapes: V rows of the vocabulary, K the hidden size, R rows whose logits are wanted.
+Shapes: V rows of the vocabulary, K the hidden size, R rows of inputs.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from . import launch, library
 
 Tensor = torch.Tensor
 CHUNK_BYTES = 64 << 20
-MAX_ROWS = 16  # of a launch
-MAX_LAUNCHES = 4  # more cost more than weights in float16, made for the call
-SCRATCH_BYTES = 32 << 20  # of those
+MAX_ROWS = 16  # per launch
+MAX_LAUNCHES = 4  # for more launches, converting the weights to float16 for the call is faster
+SCRATCH_BYTES = 32 << 20  # for the converted weights
 
 
 def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return int8 [V, K] and float32 scales [V] of a weight [V, K]: a row's largest is 127 steps.
+    """Quantise a weight [V, K] to int8 [V, K] and float32 scales [V]: a row's largest value becomes
+    127.
 
-    The same bits on every device. It takes memory for the result and for chunks of a few rows.
-    Raises ValueError for a row that is not finite.
+    The result is bit-identical on every device. Temporary memory is needed for the result and for
+    chunks of a few rows. Raises ValueError for a row that is not finite.
     """
     vocabulary, hidden = weight.shape
     rows = torch.empty(vocabulary, hidden, dtype=torch.int8, device=weight.device)
@@ -31,7 +32,7 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     for at in range(0, vocabulary, step):
         chunk = weight[at : at + step].float()
         largest = chunk.abs().amax(1)
-        # By a tensor: on a GPU torch multiplies by the reciprocal of a plain number.
+        # Divide by a tensor: on a GPU, torch multiplies by the reciprocal of a plain number.
         scale[at : at + step] = largest / torch.full_like(largest, 127)
         steps = scale[at : at + step].clamp(min=torch.finfo(torch.float32).tiny)
         rows[at : at + step] = (chunk / steps[:, None]).round_()
@@ -41,11 +42,11 @@ def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
     return rows, scale
 
 
-_failures: list[str] = []  # of the kernel in this process; after the first, torch multiplies
+_failures: list[str] = []  # of the kernel in this process; after the first one, torch multiplies
 
 
 def multiply(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """What `project` returns; if the kernel fails, by torch from then on."""
+    """Like `project`; if the kernel fails, by torch from then on."""
     if not _failures:
         try:
             return project(x.contiguous(), weight, scale)
@@ -57,9 +58,9 @@ def multiply(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def project(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Return x (scale weight)^T for any number of rows: float16 [R, V] of float16 [R, K].
+    """Return x (scale weight)^T for any number of rows: float16 [R, V] from float16 [R, K].
 
-    The same bits at every call of as many rows. Raises as `logits`.
+    Calls with equally many rows are bit-identical. Raises like `logits`.
     """
     rows = x.shape[0]
     if rows > MAX_ROWS * MAX_LAUNCHES:
@@ -71,7 +72,7 @@ def project(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 
 
 def dequantised(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """What `project` returns, by torch alone: a part of the vocabulary at a time, in float16."""
+    """The result of `project` by torch alone: part of the vocabulary at a time, in float16."""
     vocabulary, hidden = weight.shape
     out = x.new_empty(x.shape[0], vocabulary)
     step = max(1, SCRATCH_BYTES // (2 * hidden))
@@ -87,8 +88,8 @@ def dequantised(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
 def logits(x: Tensor, weight: Tensor, scale: Tensor, out: Tensor) -> None:
     """Write x (scale weight)^T to out.
 
-    x: float16 [R, K], R at most 16; weight: int8 [V, K]; scale: float32 [V]; out: float16 [R, V].
-    Raises ValueError or KernelError.
+    x: float16 [R, K] with at most 16 rows; weight: int8 [V, K]; scale: float32 [V]; out: float16
+    [R, V]. Raises ValueError or KernelError.
     """
     (rows, hidden), vocabulary = x.shape, weight.shape[0]
     for name, tensor, dtype, shape in (

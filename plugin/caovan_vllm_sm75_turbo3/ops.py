@@ -34,7 +34,7 @@ _library.define("lm_head(Tensor x, Tensor weight, Tensor scale) -> Tensor")
 
 
 def _results(v: Tensor, initial_state: Tensor) -> tuple[Tensor, Tensor]:
-    """Room for the output and the final state of gdn_prefill."""
+    """Allocate the output and the final state of gdn_prefill."""
     return v.new_empty(v.shape), initial_state.new_empty(initial_state.shape)
 
 

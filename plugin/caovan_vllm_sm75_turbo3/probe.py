@@ -77,7 +77,7 @@ def flashinfer() -> str:
 
 
 def verdict_of(module: str) -> str:
-    """What the module of this package that checks vLLM's interface says of it."""
+    """The verdict on vLLM's interface by this package's module of that name."""
     if vllm_version() is None:
         return "fail: vLLM is not installed"
     try:
@@ -98,12 +98,13 @@ def describe_lm_head() -> str:
 
 
 def describe_states() -> str:
-    """Whether hybrids that draft keep right states in the prefix cache because of this plugin."""
+    """Whether this plugin keeps recurrent states correct in the prefix cache of hybrids that
+    draft."""
     return verdict_of("states")
 
 
 def main() -> None:
-    with contextlib.redirect_stdout(sys.stderr):  # vLLM logs to stdout while it is imported
+    with contextlib.redirect_stdout(sys.stderr):  # importing vLLM logs to stdout
         interface, operators = describe_interface()
         attention = describe_attention()
         head = describe_lm_head()

@@ -1,4 +1,5 @@
-"""The classes that replace vLLM's: subclasses that call it for everything they do not take."""
+"""Replacements for vLLM's classes: subclasses that call the original for everything they do not
+handle."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ logger = init_logger("vllm.caovan_sm75")
 
 
 def wanted_kernels(vllm_config) -> str:
-    """Which kernels this configuration wants; an unknown word is logged and turns them off.
+    """Kernels that this configuration wants; an unknown word is logged and disables them.
 
-    None, if vLLM has no configuration in effect, leaves it to the environment.
+    None means that vLLM has no configuration in effect; the environment then decides.
     """
     try:
         config = getattr(vllm_config, "additional_config", None)
@@ -30,7 +31,7 @@ def wanted_kernels(vllm_config) -> str:
 
 
 def library_error() -> str | None:
-    """Why the library cannot be used, or None. Loads it, once."""
+    """Why the library cannot be used, or None. Loads it once."""
     try:
         launch.shared_library()
     except library.LibraryError as error:
@@ -39,16 +40,16 @@ def library_error() -> str | None:
 
 
 def card_facts(device: torch.device) -> dict:
-    """The facts of the card that tensors made on `device` are on.
+    """Facts about the card of tensors created on `device`.
 
     Asks CUDA, which a worker that builds layers has initialised: NVML may number the cards of a
-    mixed host otherwise, and vLLM's platform answers for the first one.
+    mixed host differently, and vLLM's platform describes only the first one.
     """
     from vllm.platforms import current_platform
 
     if not current_platform.is_cuda():
         platform, capability, error = current_platform.device_type, None, None
-    else:  # weights that are loaded later may be built on "meta": then it is the worker's card
+    else:  # weights loaded later may be built on "meta": use the worker's card
         device_or_current = device if device.type == "cuda" else None
         capability = torch.cuda.get_device_capability(device_or_current)
         platform, error = "cuda", library_error()
@@ -61,7 +62,7 @@ def card_facts(device: torch.device) -> dict:
 
 
 def layer_facts(layer, vllm_config) -> dispatch.Facts:
-    """The facts of a constructed in-tree layer and its machine."""
+    """Facts about a constructed in-tree layer and its machine."""
     conv_dtype, state_dtype = layer.get_state_dtype()[:2]
     return dispatch.Facts(
         dtype=str(vllm_config.model_config.dtype).removeprefix("torch."),
@@ -80,23 +81,23 @@ def layer_facts(layer, vllm_config) -> dispatch.Facts:
 
 
 def layer_class(in_tree: type, module: ModuleType) -> type:
-    """The Gated DeltaNet layer `in_tree` of `module` with its core on our kernels."""
+    """The Gated DeltaNet layer `in_tree` of `module` with its core on caovan's kernels."""
 
     class Sm75GatedDeltaNet(in_tree):
-        """vLLM's layer with its core on our kernels."""
+        """vLLM's layer with its core on caovan's kernels."""
 
         def __init__(self, *args, **kwargs) -> None:
             super().__init__(*args, **kwargs)
             config = module.get_current_vllm_config()
             self.caovan_kernels = wanted_kernels(config)
-            self.caovan_checked = 0  # address of the state cache that was checked
+            self.caovan_checked = 0  # address of the state cache checked last
             self.caovan_sequences = config.scheduler_config.max_num_seqs
             if self.caovan_kernels == "off":
                 logger.info_once("caovan: kernels are off; Gated DeltaNet runs on vLLM's own")
                 return
             try:
                 reason = dispatch.refusal(layer_facts(self, config))
-            except Exception as error:  # a vLLM that has changed must start anyway
+            except Exception as error:  # even a changed vLLM must start
                 reason = f"{type(error).__name__}: {error}"
             if reason:
                 self.caovan_kernels = "off"
@@ -129,7 +130,7 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
                 return super()._forward_core(mixed_qkv, b, a, core_attn_out)
             metadata = module.get_forward_context().attn_metadata
             meta = metadata.get(self.prefix) if isinstance(metadata, dict) else None
-            if meta is None:  # vLLM's memory profile; comes to _warmup_prefill_kernels
+            if meta is None:  # vLLM's memory profiling, which also calls _warmup_prefill_kernels
                 return super()._forward_core(mixed_qkv, b, a, core_attn_out)
             conv_state = self.kv_cache[0]
             if not module.is_conv_state_dim_first():
@@ -154,10 +155,11 @@ def layer_class(in_tree: type, module: ModuleType) -> type:
 
 
 def prefill_class(in_tree: type, module: ModuleType) -> type:
-    """The operator `ChunkGatedDeltaRule` with our prefill kernel."""
+    """The operator `ChunkGatedDeltaRule` with caovan's prefill kernel."""
 
     class Sm75ChunkGatedDeltaRule(in_tree):
-        """The prefill operator alone, for other layers and for batches that are not taken."""
+        """The prefill operator alone, for other layers and for batches that the layer does not
+        handle."""
 
         def __init__(self, *args, **kwargs) -> None:
             super().__init__(*args, **kwargs)
@@ -224,9 +226,9 @@ def prefill_class(in_tree: type, module: ModuleType) -> type:
 
 
 def has_checkpoint(meta) -> bool:
-    """Whether the layer must also store the state at a token inside this prefill.
+    """Whether the layer must also store the state at a token within this prefill.
 
-    vLLM's prefix cache asks for it from 0.32 on; our prefill keeps the last state only.
+    vLLM's prefix cache requires it since 0.32; caovan's prefill only keeps the last state.
     """
     return any(
         getattr(meta, name, None) is not None
@@ -235,7 +237,7 @@ def has_checkpoint(meta) -> bool:
 
 
 def takes_tensors(q, k, v, g, beta, initial_state, cu_seqlens) -> bool:
-    """Whether gdn_prefill takes these tensors of `ChunkGatedDeltaRule`."""
+    """Whether gdn_prefill accepts these tensors of `ChunkGatedDeltaRule`."""
     if cu_seqlens is None or initial_state is None:
         return False
     (batch, tokens, k_heads, dim), v_heads = q.shape, v.shape[2]

@@ -1,4 +1,4 @@
-"""Which weights become int8, decided from facts. Pure, like `dispatch`."""
+"""Decide from facts which weights become int8. Pure, like `dispatch`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .dispatch import card_refusal, switch
 
 TYPES = ("off", "int8")
 PLAIN_METHODS = ("UnquantizedEmbeddingMethod", "UnquantizedLinearMethod")
-SPECIAL_ROWS = 512  # at the end of a vocabulary: ends of turns, thoughts, tools
-MIN_ROWS = 64  # of a launch
+SPECIAL_ROWS = 512  # at the end of a vocabulary: markers of turns, thoughts and tools
+MIN_ROWS = 64  # per launch
 MULTIPLE = 64  # of the hidden size
 
 
 @dataclass(frozen=True)
 class LmHeadFacts:
-    """One lm_head on one machine; the first four as in `Facts`."""
+    """An lm_head and its machine; the first four fields as in `Facts`."""
 
     platform: str
     capability: tuple[int, int] | None
@@ -24,10 +24,10 @@ class LmHeadFacts:
     forced: bool
     dtype: str
     head_dtype: str  # of the logits
-    method: str  # vLLM's class that multiplies
-    vocabulary: int  # of this rank, padding included
+    method: str  # vLLM's quantisation method class
+    vocabulary: int  # on this rank, including padding
     hidden: int
-    tied: bool = False  # the weight is the embedding's as well
+    tied: bool = False  # the weight also serves as the embedding
     adapters: bool = False
     draft_copy: str | None = None  # vLLM's own quantised copy for drafts
     batch_invariant: bool = False
@@ -35,24 +35,24 @@ class LmHeadFacts:
 
 
 def lm_head_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants of the lm_head: "off", 16 bits, or "int8".
+    """What the operator wants for the lm_head: "off" (16 bits) or "int8".
 
-    CAOVAN_LM_HEAD, else `caovan_lm_head` in additional_config, else off, since int8 rounds; off
-    where all kernels are. Raises ValueError for an unknown word.
+    The value is CAOVAN_LM_HEAD, else `caovan_lm_head` in additional_config, else off, because int8
+    rounds; off if all kernels are off. Raises ValueError for an unknown word.
     """
     return switch("CAOVAN_LM_HEAD", TYPES, "off", environment, config)
 
 
 def drafter_wanted(environment: Mapping[str, str], config: Mapping[str, object]) -> str:
-    """What the operator wants of an MTP layer, in the same way: CAOVAN_DRAFTER.
+    """What the operator wants for an MTP layer, by CAOVAN_DRAFTER in the same way.
 
-    Drafts are verified: it changes how many are right, and no answer.
+    Drafts are verified: it affects how many are accepted, but no answer.
     """
     return switch("CAOVAN_DRAFTER", TYPES, "off", environment, config)
 
 
 def lm_head_refusal(facts: LmHeadFacts) -> str | None:
-    """Why this lm_head stays in 16 bits, or None if the kernel can take it."""
+    """Why this lm_head stays in 16 bits; None if the kernel accepts it."""
     card = card_refusal(facts.platform, facts.capability, facts.library_error, facts.forced)
     if card:
         return card
@@ -82,10 +82,11 @@ def lm_head_refusal(facts: LmHeadFacts) -> str | None:
 
 
 def draft_vocabulary(environment: Mapping[str, str], config: Mapping[str, object]) -> int:
-    """How many tokens from id 0 on an int8 lm_head drafts, with the special ones; 0 for all.
+    """Number of tokens, from id 0 up, that drafts on an int8 lm_head consider along with special
+    tokens; 0 for all.
 
-    CAOVAN_DRAFT_VOCABULARY, else `caovan_draft_vocabulary` in additional_config. Tokenizers number
-    tokens by how often they came in their counts. Raises ValueError for what is no number.
+    The value is CAOVAN_DRAFT_VOCABULARY, else `caovan_draft_vocabulary` in additional_config.
+    Tokenizers number tokens by frequency. Raises ValueError for an invalid number.
     """
     where, wanted = "CAOVAN_DRAFT_VOCABULARY", environment.get("CAOVAN_DRAFT_VOCABULARY")
     if wanted is None:
@@ -96,7 +97,7 @@ def draft_vocabulary(environment: Mapping[str, str], config: Mapping[str, object
 
 
 def drafted_rows(count: int, vocabulary: int, start: int, end: int) -> list[tuple[int, int]]:
-    """The rows that drafts need of the shard with ids `start` to `end`, in ranges of 64 or more."""
+    """Rows of the shard with ids `start` to `end` that drafts need, in ranges of at least 64."""
     size = end - start
     parts = [(0, count), (vocabulary - SPECIAL_ROWS, vocabulary)]
     found = []

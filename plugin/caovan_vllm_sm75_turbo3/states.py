@@ -62,12 +62,12 @@ SOURCES = {
 
 
 def is_fixed_release() -> bool:
-    """Whether the installed vLLM is of the release that is fixed here."""
+    """Whether the installed vLLM is the release that is fixed here."""
     return (release("vllm") or ())[:2] == RELEASE
 
 
 def refusal() -> str | None:
-    """Why nothing is fixed here; None if it is. Imports what would be replaced."""
+    """Why nothing is fixed here; None if it is. Imports the modules to patch."""
     found = release("vllm")
     if found is None:
         return "vLLM is not installed"
@@ -97,7 +97,7 @@ def digest(source: str) -> str:
 
 
 def lookup(theirs):
-    """No group of states is looked up for a block more than attention has."""
+    """Never look up recurrent states for more blocks than attention has."""
     from vllm.v1.kv_cache_interface import MambaSpec
 
     def verify_and_split_kv_cache_groups(self) -> None:
@@ -112,10 +112,10 @@ def lookup(theirs):
 
 
 def chunk_end(theirs):
-    """A prompt's chunk that begins inside a block ends at that block's border at the latest.
+    """End a chunk that starts within a block at that block's boundary at the latest.
 
-    The blocks behind a border are then empty or hold the state at their end, whatever a step's
-    budget cuts off. Nothing waits for a larger budget.
+    Blocks before a boundary are then empty or hold the state at their end, wherever a step's budget
+    ends a chunk. Nothing waits for a larger budget.
     """
 
     def _mamba_block_aligned_split(
@@ -147,7 +147,7 @@ def chunk_end(theirs):
 
 
 def allocate(theirs):
-    """A block allocated for drafts that are not there stays for the ones that come."""
+    """Keep a block allocated for missing drafts for later ones."""
 
     def allocate_new_blocks(
         self, request_id: str, num_tokens: int, num_tokens_main_model: int
@@ -162,7 +162,7 @@ def allocate(theirs):
 
 
 def blocks_needed(theirs):
-    """Never fewer than none: what is allocated already frees nothing for other groups."""
+    """Never return a negative number: blocks already allocated free nothing for other groups."""
 
     def get_num_blocks_to_allocate(self, *args, **kwargs) -> int:
         return max(theirs(self, *args, **kwargs), 0)
@@ -174,12 +174,13 @@ def blocks_needed(theirs):
 
 
 def accepted_of(copies) -> dict[str, int]:
-    """How many tokens of each request's last step count; kept as long as its copy buffers."""
+    """Number of accepted tokens in each request's last step; it lives as long as the copy
+    buffers."""
     return copies.__dict__.setdefault("caovan_accepted", {})
 
 
 def wait(copies) -> None:
-    """Until the description of the last copies was read, so that the next may be written."""
+    """Wait until the last copies' descriptions have been read, so that the next may be written."""
     copied = copies.__dict__.get("caovan_copied")
     if copied is not None:
         copied.synchronize()
@@ -321,7 +322,7 @@ FIXES = (
 
 @functools.cache
 def fix() -> str | None:
-    """Replace what is wrong, once a process; returns why not, or None when it is done."""
+    """Patch the defects, once per process; return why not, or None on success."""
     reason = refusal()
     if reason is None:
         for module, name, wrapper in FIXES:

@@ -1,7 +1,7 @@
-"""vLLM's Triton attention on our kernels: decoding, verification, prompts, and batches of them.
+"""vLLM's Triton attention on caovan's kernels: decoding, verification, prompts, and mixed batches.
 
-vLLM imports this when it chooses the backend. What a layer or a batch has that the kernels have not
-is vLLM's own: windows, sinks, soft caps, encoders.
+vLLM imports this module when it chooses the backend. vLLM's own kernels handle features that
+caovan's lack: windows, sinks, soft caps, encoders.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .replacements import card_facts, logger
 
 
 def wanted(vllm_config) -> str:
-    """What this configuration wants of attention; an unknown word is logged and turns it off."""
+    """The attention setting in this configuration; an unknown word is logged and disables it."""
     config = vllm_config.additional_config
     try:
         return dispatch.attention_wanted(os.environ, config if isinstance(config, Mapping) else {})
@@ -37,7 +37,7 @@ def wanted(vllm_config) -> str:
 
 
 def facts(impl: TritonAttentionImpl, vllm_config) -> dispatch.AttentionFacts:
-    """The facts of a constructed layer and its machine."""
+    """Facts about a constructed layer and its machine."""
     lacks = {
         "ALiBi": impl.alibi_slopes is not None,
         "a sliding window": impl.sliding_window != (-1, -1),
@@ -58,12 +58,12 @@ def facts(impl: TritonAttentionImpl, vllm_config) -> dispatch.AttentionFacts:
         context_parallel=getattr(parallel, "decode_context_parallel_size", 1) > 1,
         batch_invariant=bool(vllm.envs.VLLM_BATCH_INVARIANT),
         sleeps=bool(getattr(vllm_config.model_config, "enable_sleep_mode", False)),
-        **card_facts(torch.device("meta")),  # the card that the worker has made the current one
+        **card_facts(torch.device("meta")),  # the worker's current card
     )
 
 
 class Sm75TritonAttentionImpl(TritonAttentionImpl):
-    """vLLM's layer; `caovan` is None if all of it is vLLM's own."""
+    """vLLM's layer; `caovan` is None if vLLM's own kernels do everything."""
 
     caovan: DecodeAttention | None = None
     caovan_writes = False
@@ -79,7 +79,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             reason = dispatch.attention_refusal(facts(self, config))
             if reason is None:
                 self.caovan = self.kernels(mode, config.scheduler_config.max_num_seqs)
-        except Exception as error:  # a vLLM that has changed must start anyway
+        except Exception as error:  # even a changed vLLM must start
             reason = library.reason_of(error)
         if reason:
             logger.info_once("caovan: attention stays on vLLM's own kernels: %s", reason)
@@ -93,11 +93,11 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
         )
 
     def kernels(self, mode: str, sequences: int) -> DecodeAttention:
-        """Our side of this layer."""
+        """Create caovan's side of this layer."""
         device, signs = torch.device("cuda", torch.cuda.current_device()), None
         if self.kv_cache_dtype == "int4_per_token_head":
-            # vLLM keeps the first it makes, elsewhere in float32: in float16, as models are built,
-            # they would be of another type.
+            # vLLM keeps the first scales it creates, elsewhere in float32; created in float16, as
+            # models are built, they would have another type.
             with set_default_torch_dtype(torch.float32):
                 signs = _get_rht_signs(self.head_size, 0, device)
         return DecodeAttention(
@@ -150,7 +150,7 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
         if self.caovan_writes and self.caovan and key.dtype is torch.float16:
-            # vLLM's first use of the scales sets all of them to 1: it must come before ours.
+            # vLLM's first use of the scales resets all of them to 1, so it must come before ours.
             self._ensure_scale_caches(kv_cache)
             try:
                 return self.caovan.write(layer.layer_name, key, value, kv_cache, slot_mapping)
@@ -160,9 +160,9 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
 
 
 class Sm75TritonAttentionMetadataBuilder(TritonAttentionMetadataBuilder):
-    """Says how many query tokens each sequence has, which vLLM's metadata has on the card alone.
+    """Adds each sequence's number of query tokens, which vLLM's metadata only has on the card.
 
-    Not of a batch that a CUDA graph is captured with: others replay it.
+    Not for a batch with which a CUDA graph is captured: others replay it.
     """
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):

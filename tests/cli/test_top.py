@@ -80,13 +80,13 @@ SERVES = View(
     moment="06:53:10",
     status=status(figures=FIGURES, gpus=[card(0), card(1, throttled="its power limit")],
                   since_s=374.0, restarts=1),
-    recent=RECENT, processes=PROCESSES, happenings=HAPPENINGS,
+    recent=RECENT, processes=PROCESSES, event_lines=HAPPENINGS,
 )  # fmt: skip
 STARTS = View(
     moment="06:53:10",
     status=status(state="STARTING", served=None, phase="load", progress=0.42, detail="3 of 7",
                   since_s=31.0, gpus=[card(0, used_mib=9_000)]),
-    recent={}, happenings=HAPPENINGS[:4], note="no events: permission denied",
+    recent={}, event_lines=HAPPENINGS[:4], note="no events: permission denied",
 )  # fmt: skip
 WAITS = View(
     moment="06:53:10",
@@ -99,7 +99,7 @@ WAITS = View(
                   "back": "`caovanctl retry --full`"},
         gpus=[card(0, fault="GPU is lost")],
     ),
-    recent={}, happenings=HAPPENINGS,
+    recent={}, event_lines=HAPPENINGS,
 )  # fmt: skip
 CLUSTER = {
     "role": "head", "name": "gpu1", "nodes": 4, "missing": 2, "joined": ["gpu2"], "lost": ["gpu3"],
@@ -171,7 +171,7 @@ def test_no_text_of_strangers_gets_through_or_moves_a_line(
     view = replace(
         SERVES,
         processes=(CardProcess(0, 1, 1, command, command),),
-        happenings=(EventLine("06:00:00", "state", event),),
+        event_lines=(EventLine("06:00:00", "state", event),),
     )
     found = screen.lines(view, Page.MAIN, 80, 24, LOOKS[look])
     assert len(found) == 24

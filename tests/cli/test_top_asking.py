@@ -113,7 +113,7 @@ def test_pids_of_another_host_get_no_name_from_this_one() -> None:
 def test_one_screen_of_text_has_the_latest_events() -> None:
     many = tuple(EventLine("06:00:00", "state", f"event {n}") for n in range(50))
     found = [
-        line.plain for line in screen.once(replace(SERVES, happenings=many), 80, TerminalStyle())
+        line.plain for line in screen.once(replace(SERVES, event_lines=many), 80, TerminalStyle())
     ]
     assert found[-1].endswith("event 49")
     assert sum("  state    event" in line for line in found) == 10
@@ -159,14 +159,14 @@ def test_another_daemon_is_noticed_even_between_two_questions(
         answering.answers["status"] = status(daemon={"version": "1", "pid": 8, "config": "/c"})
         found = one.look(Page.MAIN)
         assert "caovand was started again: pid 8, before 7" in [
-            one.text for one in found.happenings
+            one.text for one in found.event_lines
         ]
         # Its events count from 1 again.
         assert [request.args for request in answering.asked if request.op == "events"] == [
             {"since": 0}, {"since": 1}, {"since": 0}, {"since": 1},
         ]  # fmt: skip
-        assert [one.text for one in found.happenings].count("STARTING -> SERVING") == 2
+        assert [one.text for one in found.event_lines].count("STARTING -> SERVING") == 2
         answering.answers["status"] = Reply("", None, "busy", "cannot answer: too many requests")
         lost = one.look(Page.MAIN)
         assert lost.lost == "cannot answer: too many requests"
-        assert lost.happenings
+        assert lost.event_lines

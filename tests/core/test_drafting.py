@@ -29,7 +29,7 @@ def seen(shares: Iterable[float], past: Drafting | None = None) -> list[Drafting
 
 def usual(share: float) -> Drafting:
     """After as many intervals as it takes to know what is usual."""
-    return seen([share] * drafting.FEWEST_SHARES)[-1]
+    return seen([share] * drafting.MIN_SHARES)[-1]
 
 
 def test_acceptance_that_falls_from_70_to_1_percent_has_collapsed_after_three_minutes() -> None:
@@ -51,7 +51,7 @@ def test_without_a_past_nothing_has_fallen() -> None:
 
 def test_few_drafts_neither_count_nor_end_a_fall() -> None:
     falling = seen([0.01] * (SPELL - 1), usual(0.7))[-1]
-    few = drafting.FEWEST_DRAFTS - 1
+    few = drafting.MIN_DRAFTS - 1
     idle = falling.after(few, 0).after(few, 20).after(0, 0)
     assert not idle.collapse(looked_up=False)
     assert idle.after(DRAFTS, 3).collapse(looked_up=False)

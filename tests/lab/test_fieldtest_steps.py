@@ -137,7 +137,7 @@ def serve(
     monkeypatch.setattr(steps, "_facts", lambda _: {"version": "1"})
 
     def served(kept: dict[str, Any], **found: Any) -> tuple[FieldtestResults, str]:
-        monkeypatch.setattr(trial, "run", lambda one, *_: {**trial.nothing(one), **found})
+        monkeypatch.setattr(trial, "run", lambda one, *_: {**trial.empty_result(one), **found})
         work, out = (
             FieldtestResults(tmp_path / "work", BEFORE.described(), again=False),
             io.StringIO(),

@@ -1,4 +1,4 @@
-"""`caovanctl cluster`: several machines that serve one model; each of its verbs is a file here."""
+"""`caovanctl cluster`: several machines that serve one model; each subcommand is a file here."""
 
 from __future__ import annotations
 

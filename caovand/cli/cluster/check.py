@@ -1,4 +1,4 @@
-"""`caovanctl cluster check`: what keeps the nodes from serving together, and the fix."""
+"""`caovanctl cluster check`: show what keeps the nodes from serving together, and the fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """cluster check."""
     answer = ask(args, probe=True)
     found = tuple(_results(answer))
-    if not found:  # on a head something always is
+    if not found:  # a head always has results
         remedy = f"run `caovanctl cluster check` on the head, {answer['head']}"
         text = "cannot check the cluster: nothing was compared here"
         raise CommandError(Exit.FAILED, text, remedy, "not-compared")
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
-    """The daemon's checks, those of a node together, after what is missing."""
+    """Missing nodes, then the daemon's checks, grouped by node."""
     remedy = (
         f"on that machine: `sudo caovanctl cluster join {answer['head']}`, `sudo systemctl restart"
         " caovan`; `journalctl -u caovan` there names what is wrong"

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _own() -> str:
-    """The address of the default route's interface, with our port."""
+    """Address of the default route's interface, with caovan's port."""
     host = own_address.of_default_route()
     if host is None or is_loopback(host):
         raise CommandError(

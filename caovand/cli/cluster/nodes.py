@@ -1,4 +1,4 @@
-"""`caovanctl cluster nodes`: the machines of the cluster, and who is missing."""
+"""`caovanctl cluster nodes`: show the cluster's machines, and which are missing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(node: Mapping[str, Any]) -> tuple[str, ...]:
-    """A node in the table; nothing is known yet of one that has sent no facts."""
+    """A node's table row; a node that has sent no facts has empty cells."""
     facts = node["facts"]
     state = node["state"]
     if state != "here":
@@ -55,14 +55,14 @@ def _row(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _ranks(node: Mapping[str, Any]) -> Iterator[str]:
-    """Each rank with its process, and its card where that is known."""
+    """Each rank with its process, and its card if known."""
     for one, gpu in zip_longest(node["ranks"], node["gpus"]):
         card = "" if gpu is None else f", GPU {gpu}"
         yield f"{one['rank']} (pid {one['pid']}{card})"
 
 
 def _cards(facts: Mapping[str, Any]) -> str:
-    """The cards by kind."""
+    """Cards by kind."""
     if not facts:
         return ""
     each = ([(card["name"], card["memory_mib"])] * card["count"] for card in facts["cards"])

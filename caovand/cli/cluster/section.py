@@ -1,4 +1,5 @@
-"""The file of the configuration with and without the [cluster] section, as the daemon reads it."""
+"""Add the [cluster] section to a configuration file, or remove it, validated by the daemon's
+parser."""
 
 from __future__ import annotations
 
@@ -18,15 +19,15 @@ from caovand.core.config.schema import Config
 from caovand.core.config.services import ClusterSection
 
 BOM = "\ufeff"
-"""Editors on Windows begin a file with it."""
+"""Editors on Windows start files with a BOM."""
 ALONE = ClusterSection()
 
 
 @dataclass(frozen=True)
 class Document:
-    """A configuration file: its name as typed, its text, and what the daemon makes of it.
+    """A configuration file: its name as typed, its text, and the parsed configuration.
 
-    `mark` is what stands before the text: a BOM, or nothing.
+    `mark` precedes the text: a BOM, or nothing.
     """
 
     path: Path
@@ -51,7 +52,7 @@ class Document:
 
 
 def read(path: Path, cannot: str) -> Document:
-    """The file; raises CommandError if it cannot be read or used."""
+    """Read the file; raises CommandError if it is unreadable or invalid."""
     try:
         whole = safe_files.read_text(path, config_file.MAX_BYTES)
         text = whole.removeprefix(BOM)
@@ -68,9 +69,9 @@ def read(path: Path, cannot: str) -> Document:
 
 @dataclass(frozen=True)
 class Entry:
-    """A role in a cluster that a file is to have: its key, and the text with the section.
+    """The cluster role that a file is to get: its key, and the text with the section.
 
-    `text` is None if the file has that section already.
+    `text` is None if the file already has that section.
     """
 
     before: Document
@@ -79,13 +80,13 @@ class Entry:
     cannot: str
 
     def write(self) -> None:
-        """Put the section into the file."""
+        """Write the section into the file."""
         if self.text is not None:
             write(self.before, self.text, self.cannot)
 
 
 def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
-    """The entry of this role under this head; raises CommandError if it cannot be made."""
+    """The entry for this role under this head; raises CommandError if that is impossible."""
     before = read(args.config, cannot)
     key = (args.key_file or Path(before.cluster.key_file)).absolute()
     wanted = replace(before.cluster, role=role, head=head, key_file=str(key))
@@ -94,7 +95,8 @@ def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
 
 
 def with_section(before: Document, wanted: ClusterSection, cannot: str) -> str:
-    """The file's text with the wanted section; raises CommandError if another is in the way."""
+    """The file's text with the wanted section; raises CommandError if another section is in the
+    way."""
     if before.cluster.role != "off" or before.is_written(cannot):
         raise _in_the_way(before, cannot)
     keys: dict[str, Any] = {"role": wanted.role, "head": wanted.head}
@@ -118,7 +120,7 @@ def without_section(before: Document, cannot: str) -> str:
 
 
 def write(before: Document, text: str, cannot: str) -> None:
-    """Put the text into the file, whose mode and owner stay."""
+    """Write the text to the file, keeping its mode and owner."""
     place = Path(os.path.realpath(before.path))
     if found := trust.find_doubt(before.path, (0, os.geteuid()), groups=True):
         remedy = "let only root or yourself change it, or name another file with --config"
@@ -134,9 +136,9 @@ def write(before: Document, text: str, cannot: str) -> None:
 def _edited(
     before: Document, edit: Callable[[str], str], wanted: ClusterSection | None, cannot: str
 ) -> str:
-    """The edited text, once the daemon's parser has read the wanted section from it.
+    """The edited text, verified by parsing the wanted section from it.
 
-    Raises CommandError if the file would not be valid, or something else in it has changed.
+    Raises CommandError if the file would be invalid, or if anything else in it would change.
     """
     text = edit(before.text)
     try:

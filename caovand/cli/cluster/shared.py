@@ -1,4 +1,4 @@
-"""What the verbs of `caovanctl cluster` share."""
+"""Parts shared by the verbs of `caovanctl cluster`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ PORT = 7070
 GROUP = "caovan"
 """The service's group, which must be able to read the key."""
 CHECKED_S = 180.0
-"""A check waits for workers that do not answer, and for a start that checks as well."""
+"""Time limit of a check: it waits for workers that do not respond, and for a start that checks at
+the same time."""
 RESTART = "sudo systemctl restart caovan"
 
 
 def config_argument(parser: argparse.ArgumentParser) -> None:
-    """The file that gets or loses the section."""
+    """Add the option that names the configuration file."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -38,13 +39,13 @@ def config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def key_argument(parser: argparse.ArgumentParser) -> None:
-    """The file with the key."""
+    """Add the option that names the key file."""
     help = "file with the cluster's key (default: [cluster] key_file)"
     parser.add_argument("--key-file", type=Path, metavar="FILE", help=help)
 
 
 def host_of(endpoint: str, what: str) -> str:
-    """The host in HOST:PORT; raises CommandError for what is none, or is every address at once."""
+    """The host in HOST:PORT; raises CommandError if it is invalid or a wildcard address."""
     example = f"write it as HOST:PORT, such as 10.0.0.1:{PORT}"
     try:
         host, _ = addresses.split_address(endpoint)
@@ -60,9 +61,9 @@ def host_of(endpoint: str, what: str) -> str:
 
 
 def have_key(key: Path, *, make: bool) -> bool:
-    """Have a usable key that the service can read; whether it had to be made.
+    """Ensure a usable key that the service can read; return whether it was created.
 
-    Raises CommandError if it cannot be used, or is not there and may not be made.
+    Raises CommandError if the key is unusable, or is missing and may not be created.
     """
     try:
         if make and not os.path.lexists(key):
@@ -83,9 +84,9 @@ def copy_command(host: str, key: Path) -> str:
 
 
 def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
-    """What the daemon knows of its cluster; raises CommandError if it is in none.
+    """Query the daemon about its cluster; raises CommandError if it is in none.
 
-    With `probe` it first checks whether the nodes reach each other.
+    With `probe`, the daemon first checks whether the nodes reach each other.
     """
     with connect(args) as client:
         if not probe:
@@ -104,7 +105,7 @@ def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
 
 
 def missing_nodes(answer: Mapping[str, Any]) -> list[str]:
-    """A sentence for each node that was lost, and one for those that never joined."""
+    """A sentence for each lost node, and one for all that never joined."""
     lost = [node["name"] for node in answer["nodes"] if node["state"] == "lost"]
     found = [f"{name} is lost: its daemon or the link to it is down" for name in lost]
     never = answer["missing"] - len(lost)
@@ -115,6 +116,6 @@ def missing_nodes(answer: Mapping[str, Any]) -> list[str]:
 
 
 def named_twice(answer: Mapping[str, Any]) -> list[str]:
-    """A sentence for each name that two machines have."""
+    """A sentence for each name that two machines share."""
     names = sorted({node["name"] for node in answer["nodes"] if node["state"] == "refused"})
     return [finding_text(checks.duplicate_names(name)) for name in names]

@@ -1,1 +1,1 @@
-"""What verbs share: the record of a verb, the daemon's client, printing, planning offline."""
+"""Parts shared by verbs: the verb record, the daemon's client, printing, offline planning."""

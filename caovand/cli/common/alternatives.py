@@ -1,4 +1,4 @@
-"""Other engines that would serve a model which the chosen one cannot, or serves far slower."""
+"""Suggest other engines for a model that the chosen one cannot serve, or serves far more slowly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from caovand.engines import registry
 def alternatives(
     engine: Engine, model: ModelCard, gpus: tuple[Gpu, ...], host: Host, tokens_s: float
 ) -> Iterator[CheckResult]:
-    """What other engines offer if this one answers with `tokens_s` tokens/s, 0 if it cannot."""
+    """Other engines' offers, if this one reaches `tokens_s` tokens/s, 0 if it cannot serve
+    the model."""
     for kind in registry.MODULES:
         if kind != engine.name:
             yield from registry.engine_of(kind).planning.alternative(model, gpus, host, tokens_s)
 
 
 def instead_of(engine: Engine, found: Planned) -> tuple[CheckResult, ...]:
-    """What other engines offer instead of this plan; nothing if its speed is not modelled."""
+    """Other engines' offers in place of this plan; none if its speed is not modelled."""
     machine, fits = found.inventory, found.memory is None or found.memory.fits is not False
     tokens_s = engine.planning.speed(found.plan, machine) if fits and not found.refusal else 0.0
     if tokens_s is None:

@@ -1,4 +1,4 @@
-"""A .tar.gz for whoever helps, written to a file that the caller names."""
+"""Write a .tar.gz for support, to a file that the caller names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from caovand.cli.common.errors import CommandError, Exit
 
 
 def check(path: Path) -> None:
-    """Raise CommandError if no archive can be written there; leave an existing file alone."""
+    """Raise CommandError if no archive can be written there; an existing file stays as it is."""
     try:
         made = not path.exists()
         os.close(_opened(path))
@@ -25,7 +25,7 @@ def check(path: Path) -> None:
 
 
 def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
-    """Write files by name, all below `folder` in the archive; raises CommandError if that fails."""
+    """Write these files below `folder` in the archive; raises CommandError."""
     try:
         opened = _opened(path)
         os.ftruncate(opened, 0)
@@ -42,7 +42,7 @@ def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
 
 
 def _opened(path: Path) -> int:
-    # Do not follow links: in another user's folder they could point anywhere.
+    # Do not follow symbolic links: in another user's folder they could point anywhere.
     return safe_files.open_own(path, os.O_WRONLY | os.O_CREAT, 0o644)
 
 

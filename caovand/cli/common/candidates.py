@@ -1,4 +1,4 @@
-"""`caovanctl plan --engine all`: what each kind of engine would make of the model, side by side."""
+"""`caovanctl plan --engine all`: compare each engine's plan for the model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from caovand.engines import registry
 EVERY = "all"
 KINDS = (*registry.MODULES, EVERY)
 NOT_TAKEN = ("others", "free")
-"""Parts of a forecast that are not the engine's."""
+"""Parts of a forecast that are not the engine's memory."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One kind of engine: its plan, or why there is none."""
+    """A kind of engine with its plan, or the reason why there is none."""
 
     engine: Engine
     planned: Planned | None
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def memory(self) -> MemoryEstimate | None:
-        """The forecast of its plan."""
+        """Its plan's memory forecast."""
         return self.planned.memory if self.planned else None
 
     @property
@@ -46,12 +46,12 @@ class Candidate:
 
     @property
     def context(self) -> int | None:
-        """The longest request it would take, in tokens."""
+        """Its maximum request length in tokens."""
         return self.engine.planning.context(self.planned.plan) if self.planned else None
 
 
 def with_engine(config: Config, kind: str) -> Config:
-    """The configuration for another kind of engine, without the keys for its own kind."""
+    """The configuration for another kind of engine, without keys specific to its own kind."""
     if kind == chosen_engine(config).name:
         return config
     engine = replace(config.engine, kind=kind, python=None, extra_args=(), env=())
@@ -59,7 +59,7 @@ def with_engine(config: Config, kind: str) -> Config:
 
 
 def candidates(config: Config, plan: Callable[[Config], Planned]) -> Iterator[Candidate]:
-    """Every kind of engine, the chosen one first."""
+    """Every kind of engine, starting with the chosen one."""
     chosen = chosen_engine(config).name
     for kind in sorted(registry.MODULES, key=lambda kind: kind != chosen):
         engine = registry.engine_of(kind)
@@ -70,7 +70,7 @@ def candidates(config: Config, plan: Callable[[Config], Planned]) -> Iterator[Ca
 
 
 def why_chosen(config: Config, engine: Engine) -> str:
-    """Why this engine is the chosen one."""
+    """Why this engine was chosen."""
     if config.engine.kind is not None:
         return "[engine] kind names it"
     if engine.name == registry.DEFAULT:
@@ -97,7 +97,7 @@ def as_json(found: list[Candidate], config: Config) -> dict[str, Any]:
 
 
 def show(found: list[Candidate], config: Config, console: Console) -> None:
-    """A table for people, and why the first was chosen."""
+    """Print a table for people, and why the first engine was chosen."""
     table = Table("engine", "fits", "context", "tokens/s", "GiB a card", box=None, pad_edge=False)
     for one in found:
         memory = one.memory

@@ -1,4 +1,4 @@
-"""How checks are printed: by group, each with its verdict and what ends the problem."""
+"""Print check results by group, each with its verdict and fix."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(found: Sequence[CheckResult], *, as_json: bool) -> Exit:
 
 
 def document(found: Sequence[CheckResult]) -> dict[str, Any]:
-    """The results as plain values for JSON."""
+    """The results as plain JSON values."""
     ok = all(finding.verdict != "FAIL" for finding in found)
     return {"ok": ok, "checks": [asdict(finding) for finding in found]}
 

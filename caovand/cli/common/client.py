@@ -1,4 +1,4 @@
-"""How verbs talk to the daemon, and what they exit with."""
+"""The client with which verbs talk to the daemon, and their exit statuses."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from caovand.core.reporting.wire import Notice, Reply, Request
 ANSWER_S = 20.0
 LOOK_S = 1.0
 AGAIN_S = 0.05
-"""How soon a daemon is asked again that turned us away, having too many connections."""
+"""Delay before retrying a daemon that refused us because it has too many connections."""
 
 
 def runtime_directory(given: Path | None) -> Path:
-    """Where the daemon's sockets are: as named, else our own daemon's, else the system's."""
+    """The folder of the daemon's sockets: as named, else our own daemon's, else the system's."""
     if given is not None:
         return given
     own = directories(os.environ, os.getuid()).runtime
     if os.environ.get("RUNTIME_DIRECTORY"):
         return own
     with contextlib.suppress(OSError):
-        # In /tmp anybody may have made a folder of this name.
+        # In /tmp, anyone may have created a folder of this name.
         if (own / "status").lstat().st_uid == os.getuid() == own.stat().st_uid:
             return own
     return reach.SYSTEM_RUNTIME
@@ -42,7 +42,8 @@ def runtime_directory(given: Path | None) -> Path:
 class Client:
     """A connection to the daemon whose sockets are in `folder`.
 
-    `named`: whether the operator chose that folder; any other must be root's or the user's own.
+    `named` says that the operator chose that folder; any other folder must be owned by root or by
+    the user.
     """
 
     def __init__(self, folder: Path, *, named: bool = True) -> None:
@@ -62,9 +63,9 @@ class Client:
         if op not in wire.OPEN_TO_ALL:
             reply = self._ask(path, request, answer_s)
         elif os.access(path, os.W_OK, effective_ids=True):
-            reply = self._ask_shortly(path, request, answer_s)
+            reply = self._ask_by_line(path, request, answer_s)
         else:
-            reply = self._ask_shortly(self._folder / "status", request, answer_s)
+            reply = self._ask_by_line(self._folder / "status", request, answer_s)
         if reply is None:
             raise CommandError(
                 Exit.NOT_REACHABLE,
@@ -74,7 +75,7 @@ class Client:
         return _result(reply)
 
     def _ask(self, path: Path, request: Request, answer_s: float) -> Reply | None:
-        """Ask over ZeroMQ; None if no answer came in time."""
+        """Send a request over ZeroMQ; None if no reply came in time."""
         self._check(path)
         link = self._context.socket(zmq.DEALER)
         try:
@@ -84,7 +85,7 @@ class Client:
             deadline = time.monotonic() + answer_s
             while (left_s := deadline - time.monotonic()) > 0:
                 if not link.poll(int(min(left_s, LOOK_S) * 1000) + 1):
-                    self._check(path)  # a daemon that has ended meanwhile never answers
+                    self._check(path)  # a daemon that has ended since then never replies
                     continue
                 reply = wire.decode_reply(link.recv())
                 if reply.id == request.id:
@@ -93,8 +94,8 @@ class Client:
             link.close()
         return None
 
-    def _ask_shortly(self, path: Path, request: Request, answer_s: float) -> Reply | None:
-        """Send one line and read one; None if none came in time."""
+    def _ask_by_line(self, path: Path, request: Request, answer_s: float) -> Reply | None:
+        """Send a request as one line and read the reply; None if none came in time."""
         deadline = time.monotonic() + answer_s
         while (left_s := deadline - time.monotonic()) > 0:
             line, reason = self._line(path, request, left_s)
@@ -110,12 +111,13 @@ class Client:
         return None
 
     def _line(self, path: Path, request: Request, answer_s: float) -> tuple[bytes, str]:
-        """The answer on one connection (no line end if it ended early), and why it ended."""
+        """The reply on one connection (without line end if it ended early), and why the connection
+        ended."""
         deadline = time.monotonic() + answer_s
         got, reason = bytearray(), "it closed the connection"
         with reach.connect(path, answer_s, named=self._named) as link:
             try:
-                # Where it turns us away, that can be read after a failed write, too.
+                # If the daemon refuses us, its reply is readable even after a failed write.
                 with contextlib.suppress(BrokenPipeError):
                     link.sendall(wire.encode_request(request) + b"\n")
                 while b"\n" not in got and len(got) <= wire.MAX_LINE_BYTES:
@@ -129,18 +131,18 @@ class Client:
         return line + end, reason
 
     def _check(self, path: Path) -> None:
-        """Raise CommandError where nobody we trust listens: ZeroMQ itself would wait."""
+        """Raise CommandError unless a trusted process listens there; ZeroMQ itself would wait."""
         reach.connect(path, LOOK_S, named=self._named).close()
 
     def notices(self, since: int) -> Iterator[Notice]:
-        """The events after sequence number `since`, then those to come, forever."""
+        """Yield the events after sequence number `since`, then new ones, forever."""
         path = self._folder / "events"
         self._check(path)
         link = self._context.socket(zmq.SUB)
         link.setsockopt(zmq.SUBSCRIBE, b"")
         link.connect(f"ipc://{path}")
         while True:
-            # The backlog closes the gap before subscribing took effect, and any later loss.
+            # The backlog closes the gap until the subscription takes effect, and any later loss.
             for entry in self.ask("events", since=since)["events"]:
                 since = entry["seq"]
                 yield wire.decode_notice(wire.encode_notice(_notice(entry)))
@@ -163,11 +165,11 @@ def _result(reply: Reply) -> Mapping[str, Any]:
 
 
 def connect(args: argparse.Namespace) -> Client:
-    """A client for the daemon that the command line names."""
+    """A client for the daemon named on the command line."""
     return client_for(args.runtime)
 
 
 def client_for(runtime: Path | None) -> Client:
-    """A client for the daemon whose folder the operator named, None for none."""
+    """A client for the daemon in the folder that the operator named; None for the default."""
     named = runtime is not None or bool(os.environ.get("RUNTIME_DIRECTORY"))
     return Client(runtime_directory(runtime), named=named)

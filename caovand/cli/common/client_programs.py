@@ -1,7 +1,7 @@
-"""How client programs are led to an endpoint: by variables and words of one run, never by files.
+"""Point client programs at an endpoint, by variables and arguments of a single run, never by files.
 
-A program that is started otherwise is as it was, so there is nothing to undo. Sources: each
-program's own documentation of its variables and options.
+A program started in any other way is unaffected, so there is nothing to undo. Source: each
+program's documentation of its variables and options.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import chain
 
 KEY = "CAOVAN_API_KEY"
 NO_KEY = "none"
-"""Stands for the key of an endpoint that asks for none: clients refuse to start without one."""
+"""Placeholder key for an endpoint that needs none: clients refuse to start without a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """What a client is led to; `url` ends before /v1, `context` is in tokens, 0 if unknown."""
+    """The endpoint for a client; `url` ends before /v1, `context` is in tokens, 0 if unknown."""
 
     url: str
     model: str
@@ -28,7 +28,7 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is added to a program's environment, and before the words of its user."""
+    """Additions to a program's environment, and arguments that precede the user's."""
 
     env: Mapping[str, str]
     words: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientProgram:
-    """`name` is what is executed; `install` is how to get it."""
+    """A client program: `name` is the executable, `install` the command that installs it."""
 
     name: str
     install: str
@@ -51,14 +51,15 @@ def _claude(to: Endpoint) -> Run:
         env={
             "ANTHROPIC_BASE_URL": to.url,
             "ANTHROPIC_AUTH_TOKEN": to.key or NO_KEY,
-            # Of an account, whose key it would send here.
+            # An account's key, which the client would send to this endpoint.
             "ANTHROPIC_API_KEY": "",
-            # Either would send everything to a cloud instead.
+            # Either variable would redirect all requests to a cloud service.
             "CLAUDE_CODE_USE_BEDROCK": "",
             "CLAUDE_CODE_USE_VERTEX": "",
             **dict.fromkeys(models, to.model),
             **(dict.fromkeys(limits, window) if to.context else {}),
-            # A line of the system prompt that differs in each request: no prefix would be cached.
+            # A line in the system prompt that differs in each request, so no prefix would be
+            # cached.
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         }
@@ -77,7 +78,7 @@ def _codex(to: Endpoint) -> Run:
         **{f"model_providers.caovan.{name}": value for name, value in provider.items()},
         "model_providers.caovan.wire_api": "responses",
     }
-    # A JSON string or number is the same in TOML.
+    # JSON strings and numbers are valid TOML.
     words = (("-c", f"{name}={json.dumps(value)}") for name, value in settings.items())
     return Run(env={KEY: to.key or NO_KEY}, words=tuple(chain.from_iterable(words)))
 
@@ -97,7 +98,7 @@ def _opencode(to: Endpoint) -> Run:
 
 
 _OUTPUT = 32_768
-"""The longest answer that opencode plans for, in tokens."""
+"""Longest answer that opencode plans for, in tokens."""
 
 
 def _qwen(to: Endpoint) -> Run:
@@ -113,7 +114,7 @@ def _qwen(to: Endpoint) -> Run:
 
 def _aider(to: Endpoint) -> Run:
     env = {"OPENAI_API_BASE": f"{to.url}/v1", "OPENAI_API_KEY": to.key or NO_KEY}
-    # The address also as an option: a repository's .env comes before variables.
+    # Pass the address as an option too: a repository's .env overrides variables.
     words = ["--openai-api-base", f"{to.url}/v1", "--model", f"openai/{to.model}"]
     words.append("--no-show-model-warnings")
     if to.context:
@@ -128,7 +129,7 @@ def _open_webui(to: Endpoint) -> Run:
             "OPENAI_API_KEY": to.key or NO_KEY,
             "ENABLE_OLLAMA_API": "false",
             "DEFAULT_MODELS": to.model,
-            # Otherwise its database keeps the first address and key, and later ones are ignored.
+            # Otherwise its database keeps the first address and key, and ignores later ones.
             "ENABLE_PERSISTENT_CONFIG": "False",
         },
         words=("serve", "--host", "127.0.0.1"),

@@ -1,4 +1,4 @@
-"""Rich's console as caovanctl uses it: our own colours and tables; markup in texts is off."""
+"""Rich's console for caovanctl: its colours and tables, with markup in texts disabled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.core.printable import printable
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on standard output or error that shows every text as it is."""
+    """A console on standard output or error that prints every text literally."""
     stream = raw_stream(sys.stderr if stderr else sys.stdout)
     made = _Console(file=stream, markup=False, emoji=False, highlight=False, soft_wrap=True)
     made.push_render_hook(_Shows())
@@ -22,7 +22,7 @@ def console(*, stderr: bool = False) -> Console:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leave a reader that went away to `ending`; newer releases of rich would exit here."""
+        """Leave a closed pipe to `ending`; newer releases of rich would exit here."""
         raise BrokenPipeError
 
 
@@ -32,7 +32,7 @@ class _Shows(RenderHook):
 
 
 class _Shown:
-    """Prints a renderable with its control characters escaped."""
+    """A renderable whose control characters are escaped."""
 
     def __init__(self, inner: ConsoleRenderable) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""What several verbs draw with characters: figures over time, and the memory of a card by part."""
+"""Character graphics for several verbs: figures over time, and a card's memory by part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEGEND = {
 
 
 def sparkline(values: Sequence[float | None], bars: str = BARS) -> str:
-    """One character for each value, blank where it is unknown or 0; the highest is the largest."""
+    """One character per value, blank if unknown or 0; the tallest is the maximum."""
     most = max((value for value in values if value is not None), default=0.0)
     top = len(bars) - 1
     return "".join(
@@ -31,7 +31,8 @@ def sparkline(values: Sequence[float | None], bars: str = BARS) -> str:
 
 
 def cells(sizes: Mapping[str, float], total: float, width: int) -> Iterator[tuple[str, int]]:
-    """How many of `width` characters each part of `total` gets, never more than there are."""
+    """Number of characters, out of `width`, for each part of `total`; never more than `width` in
+    total."""
     drawn, done = 0.0, 0
     for name, size in sizes.items():
         drawn += size
@@ -41,5 +42,5 @@ def cells(sizes: Mapping[str, float], total: float, width: int) -> Iterator[tupl
 
 
 def number(value: float) -> str:
-    """A figure with as many digits as people read."""
+    """Format a figure with a readable number of digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"

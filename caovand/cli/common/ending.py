@@ -1,4 +1,4 @@
-"""How a command ends: every way out is an exit status and at most one sentence."""
+"""End a command: every way out is an exit status and at most one sentence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.cli.common.printing import escaping_output, raw_stream
 from caovand.core.reporting.wire import WireError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What writing to a full or broken place ends with."""
+"""Errors from writing to a full or broken disk."""
 UNREAD = (
     "cannot report the outcome: the program that reads the output has ended, and the command may be"
     " half done; run it again without a pipe"
@@ -23,10 +23,10 @@ UNREAD = (
 def run_to_exit_status(
     program: str, run: Callable[[], int], effects: Callable[[], bool] = lambda: False
 ) -> int:
-    """Run a command, print what it could not do, and return its exit status.
+    """Run a command, report its error, and return its exit status.
 
-    A reader that goes away (`| head`) ends it well, unless the command has `effects`: how far it
-    came with them is not known.
+    If the reader goes away (`| head`), the command counts as successful, unless it has `effects`:
+    how far it got is then unknown.
     """
     with escaping_output():
         return _ended(program, run, effects)
@@ -37,7 +37,7 @@ def _ended(program: str, run: Callable[[], int], effects: Callable[[], bool]) ->
         try:
             status = int(run())
         finally:
-            sys.stdout.flush()  # here, where a reader that went away is no traceback
+            sys.stdout.flush()  # flush here, where a reader that went away causes no traceback
     except CommandError as problem:
         print(f"{program}: {problem}", file=sys.stderr)
         return int(problem.status)
@@ -64,5 +64,5 @@ def _ended(program: str, run: Callable[[], int], effects: Callable[[], bool]) ->
 
 
 def _discard() -> None:
-    """Keep Python from complaining at exit about output that nobody takes."""
+    """Keep Python from complaining at exit about unread output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), raw_stream(sys.stdout).fileno())

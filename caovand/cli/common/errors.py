@@ -1,4 +1,4 @@
-"""How a command fails: with an exit status, a message, and a hint."""
+"""Errors of a command: exit status, message and hint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Exit(IntEnum):
 
 
 class CommandError(Exception):
-    """A command cannot do its work; `code` is the daemon's, where the daemon refused."""
+    """A command cannot do its work; `code` is the daemon's if the daemon refused."""
 
     def __init__(self, status: Exit, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(f"{message}\n  {hint}" if hint else message)

@@ -1,7 +1,7 @@
-"""Verbs that manage one kind of thing in a folder of its own, such as engines or models.
+"""Groups of verbs that manage one kind of thing in a folder, such as engines or models.
 
-They share --root and --json, how they fail and what they print. Only the standard library is
-imported here, as `caovanctl engine` needs.
+They share --root, --json, error handling and output. Only the standard library is imported here, as
+`caovanctl engine` requires.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ CONTINUE = "run the same command again to continue"
 
 @dataclass(frozen=True)
 class Family:
-    """Verbs of one kind of thing.
+    """Verbs that manage one kind of thing.
 
-    `things` names them in help, `variable` and `root` are where their folder is named and where it
-    is otherwise; `error` ends a verb with exit status 1 and `code`. `after_os_error` is the remedy
-    where the system refused.
+    `things` is their name in help; `variable` names the environment variable for their folder,
+    whose default is `root`. `error` ends a verb with exit status 1 and `code`. `after_os_error` is
+    the remedy after an operating system error.
     """
 
     things: str
@@ -52,7 +52,7 @@ class Family:
         description: str = "",
         effects: bool = False,
     ) -> Verb:
-        """One of them; `run` may raise the family's error."""
+        """Define one of the verbs; `run` may raise the family's error."""
 
         def all_arguments(parser: argparse.ArgumentParser) -> None:
             default = f"${self.variable}, else {self.root}"
@@ -72,12 +72,12 @@ class Family:
         )
 
     def root_of(self, args: argparse.Namespace, of_daemon: Callable[[Config], Path | None]) -> Path:
-        """The folder that is listed: as named, else the running daemon's, else the system's."""
+        """The folder to list: as named, else the running daemon's, else the system's."""
         named = args.root or os.environ.get(self.variable)
         if named:
             return Path(named).absolute()
         with contextlib.suppress(ImportError, CommandError):
-            # Plain Python lists engines too, without what asks a daemon.
+            # Plain Python lists engines too, without the libraries for querying a daemon.
             from caovand.cli.common import survey  # noqa: PLC0415
 
             if (source := survey.daemon_config(survey.running(args.runtime))) is not None:
@@ -85,16 +85,16 @@ class Family:
         return self.root
 
     def _ended(self, run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-        """Run a verb; why it failed goes to stderr, and with --json to stdout too."""
+        """Run a verb; errors go to stderr, and with --json to stdout too."""
         try:
             return run(args)
         except self.error as error:
             return _failed(args, self.code, error.problem)
         except KeyboardInterrupt:
-            print(file=sys.stderr)  # the message goes below the ^C
+            print(file=sys.stderr)  # puts the message on the line below ^C
             return _failed(args, "interrupted", Problem("", "stopped", CONTINUE))
         except BrokenPipeError:
-            raise  # the reader of our output is gone
+            raise  # the reader of our output has gone away
         except OSError as error:
             failed = Problem("continue", str(error), self.after_os_error)
             return _failed(args, "os-error", failed)

@@ -1,4 +1,4 @@
-"""The engines that earlier daemons left, as the doctor finds them."""
+"""Find engine processes that earlier daemons left, for the doctor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def find_orphans() -> tuple[tuple[int, str], ...]:
 def orphans(
     table: Mapping[int, processes.Process], commands: Mapping[int, str]
 ) -> Iterator[processes.Process]:
-    """The processes, by pid and with their command lines, that have outlived their engine."""
+    """Processes in `table` that have outlived their engine, according to their command lines."""
     patterns = [registry.engine_of(kind).dependents for kind in registry.MODULES]
     dependents = [
         pid
@@ -36,11 +36,12 @@ def _is_orphan(
     table: Mapping[int, processes.Process],
     dependents: Collection[int],
 ) -> bool:
-    """Whether neither this process nor the first of its engine has a parent that started it."""
+    """Whether neither this process nor its engine's first process still has the parent that started
+    it."""
     parent = table.get(process.parent)
     while parent is not None and parent.pid in dependents:
         process, parent = parent, table.get(parent.parent)
     if parent is None or parent.pid == 1:
         return True
-    # The first process of a session has a parent in another one.
+    # A session's first process has a parent in another session.
     return process.pid != process.session != parent.session

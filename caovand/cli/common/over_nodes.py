@@ -1,4 +1,4 @@
-"""The other nodes of a head, as its running daemon knows them, and what of them is assumed."""
+"""A head's other nodes, as its running daemon knows them, and assumptions about missing ones."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ UNASKED = "no head's daemon was asked, which knows them"
 
 @dataclass(frozen=True)
 class OverNodes:
-    """A machine with its other nodes, and why NCCL must not use InfiniBand or RoCE between them.
+    """The machine with its other nodes, and why NCCL must not use InfiniBand or RoCE between them.
 
-    `warning` says what of them is assumed, "" where nothing is.
+    `warning` names the assumptions about the nodes, "" if there are none.
     """
 
     inventory: Inventory
@@ -31,10 +31,11 @@ class OverNodes:
 
 
 def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> OverNodes:
-    """The machine with the nodes that have joined the head which runs here, if that may be asked.
+    """The machine with the nodes that have joined the head on this machine, if `ask` permits the
+    query.
 
-    One that has not joined is taken to have the head's cards. Their links count if the daemon has
-    measured all of them.
+    Nodes that have not joined are assumed to have the head's cards. Link measurements count only if
+    the daemon has measured all links.
     """
     assumed = inventory.others
     if not assumed:
@@ -66,14 +67,14 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
 
 
 def _ask_head(runtime: Path | None) -> Mapping[str, Any]:
-    """What the head's daemon knows; nothing from one that is no head."""
+    """Query the head's daemon; empty if it is no head."""
     with client_for(runtime) as client:
         answer = client.ask("cluster", answer_s=1.0)
     return answer if answer["role"] == "head" else {}
 
 
 def _joined(answer: Mapping[str, Any]) -> list[Node]:
-    """The workers that are here, those first that a plan made now would have, by rank."""
+    """The workers that have joined, by the ranks that a plan made now would use."""
     here = {
         node["name"]: node_of(node["name"], read_shown_cards(node["facts"]["cards"]))
         for node in answer.get("nodes", ())
@@ -85,8 +86,8 @@ def _joined(answer: Mapping[str, Any]) -> list[Node]:
 
 
 def _known_link(planned: Any, names: list[str]) -> tuple[Network | None, str, int | None]:
-    """The link between these nodes, why not by RDMA, and the least host memory of one; nothing
-    where the daemon knows others."""
+    """The link between these nodes, why it cannot use RDMA, and the least host memory; nothing if
+    the daemon planned for other nodes."""
     if not planned or planned["nodes"] != names:
         return None, "", None
     link, no_rdma = planned["link"], planned["no_rdma"]

@@ -1,4 +1,4 @@
-"""A caovand of a command's own: its configuration, its folders, its command line."""
+"""A command's private caovan daemon: its configuration, folders and command line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
 from caovand.core.config.text import render
 
-"""The folder that this very caovand lies in."""
+"""The folder of this installation of caovan."""
 
 
 def code(before: str = "") -> str:
     """The daemon as a program for `python -c`; `before` are statements to run first.
 
-    Not `-m`: that would look for modules in the current folder first, which may be anybody's.
+    Not `-m`: that would first search for modules in the current folder, which may be untrusted.
     """
     return (
         f"{before}import runpy, sys; sys.path[0] = {HOME!r}; "
@@ -27,7 +27,7 @@ def code(before: str = "") -> str:
 
 
 def environ(places: Directories) -> dict[str, str]:
-    """Our environment for a daemon with these folders."""
+    """Our environment, adapted to a daemon with these folders."""
     return {
         **trust.own_environ(os.environ),
         "RUNTIME_DIRECTORY": str(places.runtime),
@@ -38,7 +38,8 @@ def environ(places: Directories) -> dict[str, str]:
 
 
 def write(folder: Path, config: Config, more: Mapping[str, str] | None = None) -> Path:
-    """Write a configuration, and more files by name; all for us alone. The configuration's path."""
+    """Write a configuration and further files, readable only by us; return the configuration's
+    path."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in {**(more or {}), "caovan.toml": render(config)}.items():
         path = folder / name

@@ -1,4 +1,4 @@
-"""A plan as the daemon would make it, with its command, its forecast and the cards it uses."""
+"""A plan as the daemon would make it, with its command, forecast and cards."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from caovand.daemon.start import degraded_plan
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, its command, its forecast, and the cards it uses.
+    """A plan with its command, its forecast and the cards it uses.
 
-    `refusal` is why the daemon does not start it, "" where it does.
+    `refusal` says why the daemon would not start it, "" if it would.
     """
 
     plan: Plan
@@ -46,22 +46,22 @@ class Planned:
     refusal: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The document for programs; secrets hidden."""
+        """The document for programs, with secrets hidden."""
         return describe(self.plan, self.command.shown, self.command.env, self.memory)
 
 
 def remembered_plan(state: Path) -> Any:
-    """The degraded plan that served, as the daemon keeps it in its folder."""
+    """The degraded plan that the daemon remembers in its state folder."""
     return state_file.read_or_none(memories.find(state, degraded_plan.FILE))
 
 
 def remembered_here(saved: Path | None) -> Any:
-    """That of this machine's daemon; of the machine of a saved inventory nothing is known."""
+    """This machine's degraded plan; unknown for the machine of a saved inventory."""
     return remembered_plan(directories(os.environ, os.getuid()).state) if saved is None else None
 
 
 def tuned_here(saved: Path | None) -> Mapping[str, Record]:
-    """What the draft tuner of this machine's daemon remembers."""
+    """The draft tuner's records of this machine's daemon."""
     if saved is not None:
         return {}
     state = directories(os.environ, os.getuid()).state
@@ -78,10 +78,11 @@ def plan_for(
     records: Mapping[str, Record] = MappingProxyType({}),
     no_rdma: str = "",
 ) -> Planned:
-    """The plan as the daemon would make it, which takes the steps `kept`; else CommandError.
+    """The plan as the daemon would make it, including the steps in `kept`; raises CommandError.
 
-    `records` are the draft tuner's. What its engine compiles goes to `cache`, None for that of this
-    machine's daemon. `no_rdma` is why several nodes cannot use InfiniBand or RoCE, "" if they may.
+    `records` are the draft tuner's. Compiled code goes to `cache`; None is the cache of this
+    machine's daemon. `no_rdma` says why several nodes cannot use InfiniBand or RoCE, "" if they
+    can.
     """
     engine = chosen_engine(config)
     machine, alone = _with_others(config, engine, machine)
@@ -112,7 +113,7 @@ def plan_for(
 
 
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:
-    """The machine with the nodes its engine can use, and the reason if there are none.
+    """The machine with the nodes that its engine can use, or the reason if there are none.
 
     Raises CommandError if it may not serve without them.
     """
@@ -129,7 +130,7 @@ def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[In
 
 
 def _spread(plan: Plan, config: Config, engine: Engine, machine: Inventory, no_rdma: str) -> Plan:
-    """The plan of a head as it goes to all nodes; raises Unplannable."""
+    """A head's plan, spread over all nodes; raises Unplannable."""
     section = config.cluster
     if section.role != "head" or engine.nodes is None or not machine.others:
         return plan

@@ -1,9 +1,9 @@
-"""What commands print: the text of strangers is shown, and never obeyed by a terminal.
+"""Print untrusted text without letting a terminal interpret it.
 
-Process and model names, the engine's lines and the daemon's answers may contain anything.
-`escaping_output` puts itself between `print` and the terminal, so that no verb has to think of it.
-Code that writes colours and moves the cursor on purpose takes the `raw_stream` and cleans its texts
-itself. Needs nothing but the standard library.
+Process and model names, the engine's lines and the daemon's replies may contain anything.
+`escaping_output` wraps the stream behind `print`, so verbs need no precautions. Code that writes
+colours or moves the cursor on purpose takes the `raw_stream` and escapes its texts itself. Only the
+standard library is needed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from caovand.core.printable import printable
 
 
 class EscapingStream(io.TextIOBase):
-    """Passes text on to `stream` with its control characters written out.
+    """Forwards text to `stream` with control characters escaped.
 
-    It is no terminal, whatever that is: who asks would send colours, which do not get through.
+    It never claims to be a terminal: programs would then send colours, which do not pass.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -37,16 +37,17 @@ class EscapingStream(io.TextIOBase):
         return True
 
     def close(self) -> None:
-        """Leave `stream` open, which is another's; collecting this one must not flush it either."""
+        """Leave `stream` open: it belongs to someone else, and collecting this object must not
+        flush it."""
 
 
 @contextlib.contextmanager
 def escaping_output() -> Iterator[None]:
-    """Let everything that is printed meanwhile go through `EscapingStream`."""
+    """Escape everything printed while the context is active."""
     out, err = sys.stdout, sys.stderr
     for stream in (out, err):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a file's name need not be text
+            stream.reconfigure(errors="backslashreplace")  # file names need not be valid text
     sys.stdout, sys.stderr = (
         cast(TextIO, EscapingStream(raw_stream(stream))) for stream in (out, err)
     )
@@ -57,10 +58,10 @@ def escaping_output() -> Iterator[None]:
 
 
 def raw_stream(stream: TextIO) -> TextIO:
-    """The stream itself, for code that cleans what it writes."""
+    """The underlying stream, for code that escapes its own output."""
     return stream.stream if isinstance(stream, EscapingStream) else stream
 
 
 def takes_unicode(stream: TextIO) -> bool:
-    """Whether a stream takes more than ASCII."""
+    """Whether a stream can encode more than ASCII."""
     return (raw_stream(stream).encoding or "utf-8").lower().startswith("utf")

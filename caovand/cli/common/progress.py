@@ -1,4 +1,4 @@
-"""Show how a long step gets on: one bar that moves on a terminal, a few plain lines elsewhere."""
+"""Show the progress of a long step: a moving bar on a terminal, a few plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _BAR, _MIN_COLUMNS = 12, 80
 
 
 class Screen:
-    """Prints lines and progress. Not on a terminal: a line for every tenth that is done.
+    """Prints lines and progress. Without a terminal, it prints a line for each tenth of the work.
 
-    `moves`: whether it is one, where progress may be shown as often as there is any. Who waits
-    without any calls `alive` now and then; it prints a sign of life when all has been quiet.
+    `moves` says that it is a terminal, where progress may be updated at will. Callers that wait
+    without progress call `alive` regularly, which prints a sign of life after a silence.
     """
 
     def __init__(self, out: TextIO, now: Callable[[], float] = time.monotonic) -> None:
@@ -31,13 +31,13 @@ class Screen:
         self._last_tenth: tuple[int, int] | None = None
 
     def say(self, line: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self.clear()
         print(printable(line), file=self._out, flush=True)
         self._said_at = self._printed_at = self._now()
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """Show `done` of `total`, which are bytes if large, else a count."""
+        """Show `done` of `total`: bytes if large, otherwise a count."""
         percent = 100 * done // total if total else 100
         amount = (
             f"{done // _MIB} of {total // _MIB} MiB" if total >= 10 * _MIB else f"{done} of {total}"
@@ -45,7 +45,7 @@ class Screen:
         self.line(percent, f"{amount}  {one_line(what)}", key=total)
 
     def line(self, percent: int, text: str, key: int = 0) -> None:
-        """Show how much is done of the step `key`, and a text."""
+        """Show a percentage of the step `key`, and a text."""
         if self.moves:
             self._printed_at = self._now()
             self.clear()
@@ -62,7 +62,7 @@ class Screen:
             print(f"      {percent:3d} %  {text}", file=self._out, flush=True)
 
     def alive(self) -> None:
-        """Print how long the step has taken if nothing has been printed for some seconds."""
+        """Print the step's duration so far, if nothing has been printed for some seconds."""
         now = self._now()
         if now - self._printed_at < QUIET_S:
             return
@@ -80,7 +80,7 @@ class Screen:
         return f"{full * done}{rest * (_BAR - done)}  "
 
     def clear(self) -> None:
-        """Take the bar away, so that others may print."""
+        """Remove the bar so that other output can follow."""
         if self._moving:
             self._out.write("\r\033[K")
             self._out.flush()

@@ -1,6 +1,6 @@
-"""Reaching the daemon's sockets: only in a folder that nobody else may change, only its owner.
+"""Connect to the daemon's sockets, only in a folder that nobody but its owner may change.
 
-Whoever answers there decides what we print, and what root may go on to do.
+The process that answers there decides what we print, and what root may do next.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ _TIMEVAL = struct.Struct("ll")
 
 
 class NoDaemon(CommandError):
-    """Nobody listens there, perhaps not yet."""
+    """No daemon is listening, possibly not yet."""
 
 
 def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
     """A blocking connection to the socket at `path`; raises CommandError.
 
-    `named`: whether the operator named the folder, who then answers for whose it is.
+    `named` says that the operator named the folder, and so vouches for its owner.
     """
     owner = _check_folder(path.parent, named=named)
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # A stopped daemon accepts nobody: once its queue is full, connecting would wait forever.
+        # A stopped daemon accepts no connections: once its queue is full, connecting would block
+        # forever.
         timeout = _TIMEVAL.pack(*divmod(int(timeout_s * 1e6) + 1, 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             link.setsockopt(socket.SOL_SOCKET, option, timeout)
@@ -54,7 +55,7 @@ def connect(path: Path, timeout_s: float, *, named: bool) -> socket.socket:
 
 
 def _check_folder(folder: Path, *, named: bool) -> int:
-    """The owner of the folder; raises CommandError if another could have put the sockets there."""
+    """The folder's owner; raises CommandError if another user could have put the sockets there."""
     try:
         seen = folder.stat()
         above = folder.resolve().parent.stat()
@@ -74,7 +75,7 @@ def _check_folder(folder: Path, *, named: bool) -> int:
 
 
 def _is_roots_alone(folder: os.stat_result) -> bool:
-    """Whether only root decides what lies in a folder: as in /run, where systemd makes ours."""
+    """Whether only root controls a folder's entries, as in /run, where systemd creates ours."""
     return folder.st_uid == 0 and not folder.st_mode & 0o022
 
 
@@ -103,7 +104,7 @@ def _unreachable(path: Path, problem: OSError, timeout_s: float) -> CommandError
 
 
 def user_name(uid: int) -> str:
-    """A user's name, or the number where it has none."""
+    """A user's name, or the number of a nameless user."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""What the offline verbs look at: configuration, machine, engine and model, with no daemon."""
+"""Gather configuration, machine, engine and model for offline verbs, without a daemon."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ MAX_INVENTORY_BYTES = 4 << 20
 class Machine:
     """Cards, host and engine; `engine_problem` says why there is no engine.
 
-    An engine that is `half_asked` has not reported its flags, parsers and models in time.
-    `engines` are all that a saved inventory has, by kind.
+    A `half_asked` engine has not reported its flags, parsers and models in time. `engines` are all
+    engines in a saved inventory, by kind.
     """
 
     gpus: tuple[Gpu, ...]
@@ -54,7 +54,7 @@ class Machine:
     engines: Mapping[str, EngineInfo] = field(default_factory=dict)
 
     def with_model(self, config: Config, model: ModelCard | None = None) -> Inventory:
-        """Everything a plan is made from, `model` where it was read already.
+        """The complete input of a plan; `model` if it was already read.
 
         Raises CommandError if engine or model is missing.
         """
@@ -63,7 +63,7 @@ class Machine:
         model = model or model_of(config)
         found = Inventory(self.gpus, self.host, self.engine, model)
         nodes = chosen_engine(config).nodes
-        with contextlib.suppress(Unplannable):  # which the plan will be, too
+        with contextlib.suppress(Unplannable):  # planning will fail for the same reason
             if nodes is not None:
                 others = assume_nodes(config.cluster, nodes.offered(config, found))
                 return replace(found, others=others)
@@ -79,9 +79,9 @@ def model_of(config: Config) -> ModelCard:
 
 
 def read_first(config: Config) -> ModelCard | None:
-    """Read the model before asking the engine, which may take half a minute; CommandError.
+    """Read the model before querying the engine, which may take half a minute; raises CommandError.
 
-    None if no such engine is here, which is found at once and is the first thing to be fixed.
+    None if the engine is not installed, which is detected at once and must be fixed first.
     """
     slow = chosen_engine(config).install.elsewhere is None
     if slow and os.path.exists(PlanRequest(config, None, os.environ).python):
@@ -90,7 +90,7 @@ def read_first(config: Config) -> ModelCard | None:
 
 
 def configuration(path: Path | None, model: str | None = None) -> Config:
-    """The file's configuration (the system's where none is named), with this model."""
+    """The file's configuration (the system's by default), with this model."""
     if path is not None and path.suffix in (".yaml", ".yml"):
         raise CommandError(
             Exit.FAILED,
@@ -118,12 +118,13 @@ def inspect(
     patience_s: float | None = None,
     source: Path | None = None,
 ) -> Machine:
-    """Inspect this machine, or read a saved inventory, whose engine is looked for if it names none.
+    """Inspect this machine, or read a saved inventory and, if it names no engine, look for one
+    here.
 
     `saved` is the inventory's file. `engine_pid` is the daemon's own engine, whose memory counts as
-    free, since a plan is for its successor. `patience_s` bounds the questions to an engine that was
-    never probed before. `source` is the configuration's file: if another user's, root runs the
-    engine it names as that user.
+    free, because the plan is for its successor. `patience_s` limits queries to an engine that was
+    never probed before. `source` is the configuration's file: if it is another user's, root runs
+    the engine it names as that user.
     """
     if saved is not None:
         gpus, seen, engines = read_saved(saved)
@@ -141,12 +142,12 @@ def inspect(
 
 
 def engine_processes(first: int) -> frozenset[int]:
-    """The processes of the session that the engine's first process leads."""
+    """Processes in the session of the engine's first process."""
     return frozenset(p.pid for p in processes.all_processes() if first in (p.session, p.pid))
 
 
 def running(runtime: Path | None) -> dict[str, Any]:
-    """The status of a running daemon, whether its engine lives or not; else nothing."""
+    """A running daemon's status, whether its engine lives or not; empty without a daemon."""
     try:
         with client_for(runtime) as client:
             return dict(client.ask("status", answer_s=1.0))
@@ -155,7 +156,7 @@ def running(runtime: Path | None) -> dict[str, Any]:
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """The option of verbs that ask about the daemon's file where none is named."""
+    """Add --config, for verbs that use the daemon's file by default."""
     parser.add_argument(
         "--config",
         type=Path,
@@ -165,9 +166,9 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
-    """The configuration file of a running daemon: what runs is what is asked about.
+    """Configuration file of a running daemon, because questions concern what runs.
 
-    Root takes no file from a daemon's answer that another could have written.
+    As root, reject a file from a daemon's reply if another user could have written it.
     """
     if not daemon:
         return None
@@ -182,14 +183,14 @@ def daemon_config(daemon: Mapping[str, Any]) -> Path | None:
 
 
 def config_path(typed: Path | None, daemon: Mapping[str, Any]) -> Path:
-    """The file that a verb asks about: the typed one, the running daemon's, the system's."""
+    """The file that a verb refers to: as typed, else the running daemon's, else the system's."""
     return typed or daemon_config(daemon) or SYSTEM_CONFIG
 
 
 def asked_config(
     typed: Path | None, daemon: Mapping[str, Any], model: str | None = None
 ) -> tuple[Config, Path]:
-    """The configuration that a verb asks about, with this model, and its file.
+    """The configuration that a verb refers to, with this model, and its file.
 
     The system's file may be missing. Raises CommandError.
     """
@@ -197,22 +198,22 @@ def asked_config(
 
 
 def file_to_edit(args: argparse.Namespace) -> Path:
-    """The configuration that advice names."""
+    """The configuration file that advice refers to."""
     with contextlib.suppress(CommandError):
         return config_path(args.config, running(args.runtime))
     return SYSTEM_CONFIG
 
 
 def cache_of(daemon: Mapping[str, Any]) -> Path:
-    """The cache folder of the running daemon, else of one that would be started here."""
-    told = daemon["daemon"].get("cache") if daemon else ""  # an older daemon does not report it
+    """Cache folder of the running daemon, else of a daemon started here."""
+    told = daemon["daemon"].get("cache") if daemon else ""  # older daemons do not report it
     return Path(told) if told else directories(os.environ, os.getuid()).cache
 
 
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:
-    """What `caovanctl mode` chose, None if the file decides.
+    """The mode that `caovanctl mode` chose; None if the file decides.
 
-    Without a daemon it is what the one before remembered; of another machine nothing is known.
+    Without a daemon, it is what the last one remembered; unknown for another machine.
     """
     if daemon:
         ours = daemon["mode_origin"] == "caovanctl mode"
@@ -233,7 +234,8 @@ def _not_saved(wanted: Engine, engines: Mapping[str, EngineInfo]) -> Problem:
 
 
 def _by_kind(engines: dict[str, EngineInfo]) -> dict[str, EngineInfo]:
-    """An engine that the file names no kind of is known by its program, or is the default's."""
+    """Engines by kind; an entry without a kind is recognised by its program, else it is the default
+    kind."""
     unnamed = engines.pop(inventory_file.UNNAMED, None)
     if unnamed is None:
         return engines
@@ -245,7 +247,7 @@ def _by_kind(engines: dict[str, EngineInfo]) -> dict[str, EngineInfo]:
 
 
 def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, Mapping[str, EngineInfo]]:
-    """A saved inventory, its engines by kind; raises CommandError if it is none."""
+    """A saved inventory, its engines by kind; raises CommandError if it is invalid."""
     remedy = "make one with `caovanctl inventory --json > FILE`"
     try:
         document = json.loads(safe_files.read(path, MAX_INVENTORY_BYTES))

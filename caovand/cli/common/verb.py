@@ -1,9 +1,9 @@
-"""A verb of caovanctl: one file with one record, `VERB`. Nothing lists the verbs.
+"""Define a verb of caovanctl: one file with one record, `VERB`. There is no list of verbs.
 
-The verbs of caovanctl are the files of `caovand/cli` that have such a record. A verb with verbs of
-its own is a folder, as `engine/`. The parser is made from the records, and help, completion and man
-pages from the parser. Only the standard library is imported here: `caovanctl engine` has to run on
-a machine that has nothing else yet.
+The verbs are the files in `caovand/cli` with such a record. A verb with subcommands is a folder,
+such as `engine/`. The parser is built from the records; help, completion and man pages come from
+the parser. Only the standard library is imported here: `caovanctl engine` has to run on a machine
+where nothing else is installed yet.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SIMILAR = 0.5
 
 
 class Group(IntEnum):
-    """What a verb is for. Help lists the verbs in this order, and by name within a group."""
+    """The purpose of a verb. Help lists groups in this order, and verbs by name within a group."""
 
     LOOK = 0
-    """Shows what the daemon and its engine do, and did."""
+    """Shows the current and past activity of the daemon and its engine."""
     CHANGE = 1
-    """Changes what the engine does."""
+    """Changes the engine's activity."""
     OFFLINE = 2
     """Needs no daemon."""
     SETUP = 3
@@ -39,40 +39,41 @@ class Group(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """One verb; `run` returns the exit status, and is None if one of `package` must follow."""
+    """A verb; `run` returns the exit status, and is None if a subcommand from `package` is
+    required."""
 
     name: str
     help: str
     epilog: str
-    """Examples; printed line by line as it is where it has several lines."""
+    """Examples; several lines are printed verbatim."""
     run: Callable[[argparse.Namespace], int] | None
     arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
     description: str = ""
-    """What --help says; by default `help` as a sentence."""
+    """The text of --help; by default `help` as a sentence."""
     group: Group = Group.LOOK
     effects: bool = False
-    """Whether the verb changes something: losing its output is then a failure."""
+    """Whether the verb changes something, so that losing its output counts as a failure."""
     package: str = ""
-    """The package whose files are this verb's own verbs."""
+    """The package with this verb's subcommands."""
 
     def sentence(self) -> str:
-        """The description, or what stands for it."""
+        """The description or its default."""
         return self.description or f"{self.help[:1].upper()}{self.help[1:]}."
 
     def formatter(self) -> type[argparse.HelpFormatter]:
-        """What prints the help."""
+        """The formatter that prints the help."""
         if "\n" in self.epilog:
             return argparse.RawDescriptionHelpFormatter
         return argparse.HelpFormatter
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that names the verb that was meant; `verbs` are those it knows."""
+    """A parser that suggests the intended verb; `verbs` are the known ones."""
 
     verbs: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        """End with exit status 2: what cannot be done, why, and the remedy."""
+        """Exit with status 2, naming what cannot be done, why, and the remedy."""
         unknown = INVALID_VERB.match(message)
         if unknown and self.verbs:
             close = get_close_matches(unknown[1], self.verbs, 1, SIMILAR)
@@ -87,11 +88,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def verbs_of(package: str, only: str = "") -> list[Verb]:
-    """The records of a package's files, in the order of help; of `only` alone where it is one."""
+    """The package's verb records in help order; only the one named `only`, if it is a verb."""
     folder = importlib.import_module(package)
-    # Entry points are no verbs, and importing one that runs would make it twice.
+    # Entry points are no verbs, and importing a module that runs as a program would load it twice.
     files = {found.name for found in pkgutil.iter_modules(folder.__path__)} - {"main", "__main__"}
-    # The file of a verb bears its name.
+    # A verb's file has its name.
     if (file := only.replace("-", "_")) in files and (verb := _record(package, file)):
         return [verb]
     found = [verb for file in files if (verb := _record(package, file))]
@@ -104,7 +105,7 @@ def _record(package: str, file: str) -> Verb | None:
 
 
 def fill(parser: argparse.ArgumentParser, verb: Verb, only: str = "") -> None:
-    """Give a parser a verb's arguments and the verbs below it, or `only` one of these."""
+    """Add a verb's arguments and subcommands to a parser, or `only` one of the subcommands."""
     verb.arguments(parser)
     if verb.run is not None:
         parser.set_defaults(run=verb.run, effects=verb.effects)

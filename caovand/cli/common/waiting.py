@@ -1,4 +1,4 @@
-"""What verbs that change the engine share: they ask, wait for the outcome, and report it."""
+"""Parts shared by verbs that change the engine: request, wait for the outcome, report it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from caovand.cli.common.client import Client, connect
 from caovand.cli.common.errors import CommandError, Exit
 
-# A first start compiles kernels and reads weights from a disk.
+# A first start compiles kernels and reads weights from disk.
 PATIENCE_S = 3600.0
 NOT_STARTING = ("STOPPED", "STOPPING")
-"""Where a new file or mode starts no engine: there is no outcome to wait for."""
+"""States in which a new file or mode starts no engine: there is no outcome to wait for."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags of every such verb."""
+    """Add the flags of all such verbs."""
     parser.add_argument("--no-wait", action="store_true", help="do not wait for the outcome")
     parser.add_argument(
         "--timeout", type=float, default=PATIENCE_S, metavar="S", help="longest wait, in seconds"
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def change(args: argparse.Namespace, op: str, **more: Any) -> int:
-    """Ask for a change that ends with an engine that serves; the exit status."""
+    """Request a change that ends with a serving engine; return the exit status."""
     with connect(args) as client:
         answer = client.ask(op, **more)
         note = {"note": answer["note"]} if "note" in answer else {}
@@ -38,7 +38,7 @@ def change(args: argparse.Namespace, op: str, **more: Any) -> int:
 
 
 def finish(args: argparse.Namespace, client: Client, **more: Any) -> int:
-    """Wait until the engine has settled and report it; `more` goes into the JSON."""
+    """Wait until the engine has settled, and report it; `more` goes into the JSON."""
     answer = follow(client, "settled", args.timeout, quiet=args.json)
     if args.json:
         print(json.dumps({**answer, **more}))
@@ -46,13 +46,14 @@ def finish(args: argparse.Namespace, client: Client, **more: Any) -> int:
 
 
 def report(args: argparse.Namespace, answer: Mapping[str, Any]) -> int:
-    """Print an answer whose outcome is not waited for."""
+    """Print a reply without waiting for its outcome."""
     print(json.dumps(answer) if args.json else answer["state"])
     return Exit.DONE
 
 
 def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapping[str, Any]:
-    """Wait until the daemon is `until`, printing each new phase on stderr; the last status."""
+    """Wait until the daemon reaches `until`, printing each new phase on stderr; return the last
+    status."""
     deadline = time.monotonic() + timeout_s
     shown = ""
     while True:

@@ -1,8 +1,8 @@
-"""`caovanctl engine`: make, prove, list and switch the environments that engines run in.
+"""`caovanctl engine`: install, prove, list and switch the environments that engines run in.
 
-Each of its verbs is a file here. They need no daemon and nothing but the standard library; results
-go to stdout, progress to stderr. From a bare checkout:
-python3 -m caovand.cli.engine install --build cpu
+Each subcommand is a file here. They need neither a daemon nor anything beyond the standard library;
+results go to stdout, progress to stderr. From a bare checkout: python3 -m caovand.cli.engine
+install --build cpu
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ VERB = Verb(
 
 
 def main(argv: Sequence[str]) -> int:
-    """The verb by itself, without the rest of caovanctl; its exit status."""
+    """Run a subcommand by itself, without the rest of caovanctl; return its exit status."""
     parser = Parser(prog="caovanctl engine", epilog=EPILOG, formatter_class=VERB.formatter())
     fill(parser, VERB)
     with escaping_output():

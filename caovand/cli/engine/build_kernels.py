@@ -1,4 +1,5 @@
-"""`caovanctl engine build-kernels`: compile now what most starts on these cards would compile."""
+"""`caovanctl engine build-kernels`: compile in advance what most starts on these cards would
+compile."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ Capability = tuple[int, int]
 
 
 def capability(text: str) -> Capability:
-    """7.5 as (7, 5)."""
+    """Parse 7.5 as (7, 5)."""
     found = re.fullmatch(r"([1-9][0-9]?)\.([0-9])", text)
     if found is None:
         raise argparse.ArgumentTypeError(f'{text} is not of the form "7.5"')
@@ -33,7 +34,7 @@ def capability(text: str) -> Capability:
 
 
 def jobs(text: str) -> int:
-    """A number of compilers."""
+    """Parse the number of concurrent compilers."""
     if not re.fullmatch(r"[1-9][0-9]{0,2}", text):
         raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 999")
     return int(text)
@@ -45,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
-    """--capability and --jobs."""
+    """Add --capability and --jobs."""
     parser.add_argument(
         "--capability",
         type=capability,
@@ -83,17 +84,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def cards_here() -> list[Capability]:
-    """The compute capabilities of the cards that are visible."""
+    """Compute capabilities of the visible cards."""
     return sorted({gpu.compute_capability for gpu in read_gpus({})})
 
 
 def sm_name(card: Capability) -> str:
-    """(7, 5) as SM75."""
+    """Format (7, 5) as SM75."""
     return "SM{}{}".format(*card)
 
 
 def known_for(engine: places.Engine, cards: Sequence[Capability]) -> bool:
-    """Whether such an engine has kernels to build for any of these cards, or for cards to come."""
+    """Whether such an engine has kernels to build for any of these cards, or for future ones."""
     needed = engine_of(engine.kind).kernels.needed
     release = version_numbers(engine.version)
     return any(needed(release, card) for card in cards or [(7, 5)])
@@ -102,7 +103,8 @@ def known_for(engine: places.Engine, cards: Sequence[Capability]) -> bool:
 def build(
     engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: InstallWorld
 ) -> list[str]:
-    """Build what these cards lack, and print what each part took; labels of what was built."""
+    """Build what is missing for these cards, printing the time of each part; return the labels of
+    what was built."""
     if engine.build != "cuda":
         remedy = "name an engine that is: caovanctl engine list"
         raise EngineError(WHAT, f"{engine.name} is not built for CUDA", remedy)

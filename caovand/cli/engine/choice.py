@@ -1,4 +1,5 @@
-"""Which lock `install` and `fetch` use: the version and build asked for, or this machine's."""
+"""Choose the lock file for `install` and `fetch`: the requested version and build, or this
+machine's."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from caovand.engines import registry
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """VERSION, --kind, --build and --python."""
+    """Add VERSION, --kind, --build and --python."""
     parser.add_argument(
         "version", nargs="?", metavar="VERSION", help="its version (default: the recommended one)"
     )
@@ -32,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def kind_argument(parser: argparse.ArgumentParser) -> None:
-    """--kind."""
+    """Add --kind."""
     parser.add_argument(
         "--kind",
         choices=list(registry.MODULES),
@@ -42,13 +43,13 @@ def kind_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_lock(args: argparse.Namespace, screen: Screen) -> lock.Lock:
-    """The lock to use; says which build was chosen, and why, where none was asked for."""
+    """The lock file to use; if no build was requested, print the choice and its reason."""
     engine = registry.engine_of(args.kind)
     if problem := engine.install.elsewhere:
         raise EngineError(problem.cannot, problem.fact, problem.remedy)
     build: Build | None = args.build
     if build is None:
-        # WSL has no card on its bus, but a driver that knows it.
+        # WSL has no card on its PCI bus, but a driver that knows the card.
         here = on_the_bus(Path("/sys/bus/pci/devices")) or read_gpus({})
         build = "cuda" if here else "cpu"
         why = "NVIDIA GPU found" if build == "cuda" else "no NVIDIA GPU found"
@@ -70,7 +71,7 @@ def _has(kind: str, build: Build) -> bool:
 
 
 def on_the_bus(devices: Path) -> bool:
-    """Whether a display controller of NVIDIA is on the PCI bus, driver or not."""
+    """Whether an NVIDIA display controller is on the PCI bus, with or without a driver."""
     for device in devices.glob("*"):
         try:
             vendor = (device / "vendor").read_text(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""`caovanctl engine fetch`: fill a folder from which `install --wheels` works without a network."""
+"""`caovanctl engine fetch`: fill a folder from which `install --wheels` works offline."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     wanted = choice.chosen_lock(args, screen)
     folder = wheel_files.Folder(Path(args.wheels).absolute())
     with safe_files.readable_by_all(), places.locked(folder.path, f"fetch {wanted.name}"):
-        # one that uv installs goes there too: who fetches need not be root
+        # A Python that uv installs goes there too, because fetching needs no root.
         if args.with_python and not archives_of(wanted.python, folder.path):
             screen.say(f"downloading Python {wanted.python} into {folder.path}")
             acquire(wanted.python, folder.path, os.environ, commands.run, True)

@@ -1,4 +1,4 @@
-"""`caovanctl engine install`: make an engine from its lock file, prove it and switch to it."""
+"""`caovanctl engine install`: install an engine from its lock file, prove it and switch to it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
 def _compilers(
     args: argparse.Namespace, wanted: lock.Lock, source: Source, root: Path
 ) -> Compilers:
-    """One compiler per core, as far as memory goes; the cards named, else those here."""
+    """One compiler per core, as memory allows; for the named cards, else for those in this
+    machine."""
     here = host.read_host(root)
     room = here.available_mib // source.compiler_mib[wanted.build]
     jobs = args.jobs or max(1, min(here.cpus, room))
@@ -105,7 +106,7 @@ def _compilers(
 def compiled_for(
     wanted: lock.Lock, cards: tuple[tuple[int, int], ...]
 ) -> tuple[tuple[int, int], ...]:
-    """The cards that the lock's CUDA compiles for; raises EngineError if it does for none."""
+    """The cards that the lock's CUDA can compile for; raises EngineError if there are none."""
     oldest = oldest_card(_cuda(wanted))
     able = tuple(card for card in cards if card >= oldest)
     if able:
@@ -117,14 +118,15 @@ def compiled_for(
 
 
 def _cuda(wanted: lock.Lock) -> str:
-    """The release of the lock's CUDA runtime."""
+    """Release of the lock's CUDA runtime."""
     return next((pin.version for pin in wanted.pins if pin.name == "nvidia-cuda-runtime"), "")
 
 
 def _build_kernels(
     engine: places.Engine, args: argparse.Namespace, root: Path, world: InstallWorld
 ) -> None:
-    """Build what the cards here need; the engine is in use whether that succeeds or not."""
+    """Build the kernels for this machine's cards; the engine is in use whether or not that
+    succeeds."""
     cards = args.capability or build_kernels.cards_here()
     if not build_kernels.known_for(engine, cards):
         return
@@ -139,13 +141,14 @@ def _build_kernels(
 
 
 def check_driver(wanted: lock.Lock, gpus: Sequence[Gpu]) -> None:
-    """EngineError, before gigabytes are downloaded, where the driver is too old for the lock."""
+    """Raise EngineError before gigabytes are downloaded if the driver is too old for the lock."""
     if lack := old_driver(gpus, _cuda(wanted)):
         raise EngineError(f"install {wanted.name}", lack.fact, lack.remedy)
 
 
 def _plugin(chosen: str | None, wanted: lock.Lock) -> Path | None:
-    """The plugin to add: the chosen one, else the installed package's or the checkout's on CUDA."""
+    """The plugin to add: the chosen one; on CUDA by default the installed package's or the
+    checkout's."""
     takes = registry.engine_of(wanted.kind).install.takes_plugin
     if chosen:
         if not takes:

@@ -1,4 +1,4 @@
-"""`caovanctl engine list`: the engines that are here, and those in use."""
+"""`caovanctl engine list`: list the installed engines, and those in use."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_daemon(config: Config) -> Path | None:
-    """The folder of the daemon's engine, if we installed it."""
+    """Folder of the daemon's engine, if caovan installed it."""
     folder = Path(config.engine.python or "").parent.parent
     return folder.parent if places.read(folder) is not None else None
 

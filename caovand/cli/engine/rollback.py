@@ -1,4 +1,4 @@
-"""`caovanctl engine rollback`: switch back to the engine used before."""
+"""`caovanctl engine rollback`: switch back to the previous engine."""
 
 from __future__ import annotations
 

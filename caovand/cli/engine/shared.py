@@ -1,4 +1,4 @@
-"""What the verbs of `caovanctl engine` share."""
+"""Parts shared by the verbs of `caovanctl engine`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from caovand.cli.common.progress import Screen
 from caovand.engines import registry
 
 ENGINE = "NAME"
-"""What an argument is called that is an engine's name; shells complete it."""
+"""Metavar of an argument that is an engine's name; shells complete it."""
 
 
 FAMILY = Family(
@@ -33,12 +33,12 @@ engine_verb = FAMILY.verb
 
 
 def root_of(args: argparse.Namespace) -> Path:
-    """The folder with the engines."""
+    """The engines' folder."""
     return places.root_from(args.root, os.environ)
 
 
 def world_of(screen: Screen) -> InstallWorld:
-    """The real world of an installation, which reports progress during long commands."""
+    """The real environment of an installation, which reports progress during long commands."""
 
     def run(
         command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
@@ -60,12 +60,12 @@ def world_of(screen: Screen) -> InstallWorld:
 
 
 def name_argument(parser: argparse.ArgumentParser) -> None:
-    """The engine that a verb is about."""
+    """Add the argument that names an engine."""
     parser.add_argument("name", metavar=ENGINE)
 
 
 def describe_engine(engine: places.Engine, *, aligned: bool = False) -> str:
-    """An engine for people; `aligned` for one of several lines."""
+    """Describe an engine for people; `aligned` in a list of several lines."""
     title = registry.engine_of(engine.kind).title
     parts = [(title, engine.version, 12), ("torch", engine.torch, 14)]
     parts += [("Python", engine.python, 8)]
@@ -76,5 +76,5 @@ def describe_engine(engine: places.Engine, *, aligned: bool = False) -> str:
 
 
 def engine_document(engine: places.Engine) -> dict[str, object]:
-    """An engine for programs."""
+    """Describe an engine for programs."""
     return {**asdict(engine), "path": str(engine.path), "interpreter": str(engine.interpreter)}

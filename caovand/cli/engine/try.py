@@ -1,5 +1,5 @@
-"""`caovanctl engine try NAME`; the laboratory does it, for which it is loaded only then: the other
-verbs of `engine` need nothing but the standard library."""
+"""`caovanctl engine try NAME`: load the laboratory only on use, because the other verbs of `engine`
+need nothing but the standard library."""
 
 from __future__ import annotations
 

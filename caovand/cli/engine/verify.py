@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(args: argparse.Namespace, root: Path) -> list[places.Engine]:
-    """The named engine, else those in use, of a kind if one is named."""
+    """The named engine, else those in use, filtered by kind if one is named."""
     if args.name:
         return [places.get(root, args.name, f"verify {args.name}")]
     kinds = [args.kind] if args.kind else list(registry.MODULES)
@@ -47,7 +47,8 @@ def _chosen(args: argparse.Namespace, root: Path) -> list[places.Engine]:
 
 
 def _verified(engine: places.Engine, screen: Screen, *, quiet: bool) -> dict[str, Any]:
-    """The document about one engine; for people its findings and a line are printed."""
+    """Check an engine and return its document; for people, also print its findings and a
+    summary."""
     damage, proof = verify.verify(engine, commands.run, screen.progress)
     for line in damage:
         screen.say(line)

@@ -1,4 +1,5 @@
-"""`caovanctl incidents`: the failures whose evidence was kept; its own verbs are files here."""
+"""`caovanctl incidents`: list the failures whose evidence was kept; each subcommand is a file
+here."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The incidents for people."""
+    """Format the incidents for people."""
     if not rows:
         yield "no incidents"
     for row in rows:

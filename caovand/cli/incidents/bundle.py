@@ -1,4 +1,4 @@
-"""`caovanctl incidents bundle N FILE`: pack one incident to send it to someone who can help."""
+"""`caovanctl incidents bundle N FILE`: pack one incident for support."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The files of one incident, as the daemon sends them: in pieces.
+"""Fetch an incident's files from the daemon, in pieces.
 
-A daemon may be another user's, and root asks it: no name leads out of a folder, and nothing is
-endless.
+The daemon may be another user's, and root may be the client: no file name may lead out of a folder,
+and every size is limited.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from caovand.core.reporting.incident_text import REPORT
 
 MAX_FILES = 256
 MAX_PIECES = 4096
-MAX_BYTES = 64 << 20  # of an incident; the daemon keeps less of all of them
+MAX_BYTES = 64 << 20  # per incident; the daemon keeps less than this for all of them together
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 
 
 def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], bytes]:
-    """A file of an incident, and the names and sizes of all of its files; raises CommandError."""
+    """An incident's file, and the names and sizes of all its files; raises CommandError."""
     data = bytearray()
     for _ in range(MAX_PIECES):
         answer = client.ask("incident", number=number, file=name, offset=len(data))
@@ -37,7 +37,7 @@ def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], by
 
 
 def fetch_all(client: Client, number: int) -> dict[str, bytes]:
-    """The files of an incident by name, its report first; raises CommandError."""
+    """All files of an incident by name, starting with its report; raises CommandError."""
     names, report = fetch(client, number, REPORT)
     contents = {REPORT: report}
     for name in names:
@@ -53,7 +53,7 @@ def _check_size(number: int, size: int) -> None:
 
 
 def _checked(answer: Any, number: int) -> tuple[Mapping[str, int], bytes, int | None]:
-    """The names and sizes, the bytes and the next offset of an answer."""
+    """Names and sizes, bytes and next offset of a validated reply."""
     try:
         files, following = dict(answer["files"]), answer["next"]
         piece = base64.b64decode(answer["data"], validate=True)

@@ -1,4 +1,4 @@
-"""`caovanctl incidents show N`: one incident for people, or its report as JSON."""
+"""`caovanctl incidents show N`: show one incident for people, or its report as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from caovand.core.reporting.incident_text import REPORT, lines, node_files
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("number", type=int)
-    # Its default must not overwrite a --json that stands before `show`.
+    # The default must not override a --json that precedes `show`.
     parser.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="print it as JSON"
     )

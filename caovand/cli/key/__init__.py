@@ -1,4 +1,4 @@
-"""`caovanctl key`: keys for clients of the gateway; each of its verbs is a file here."""
+"""`caovanctl key`: manage keys of the gateway's clients; each subcommand is a file here."""
 
 from __future__ import annotations
 

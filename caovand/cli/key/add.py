@@ -1,4 +1,4 @@
-"""`caovanctl key add`: a key for a client of the gateway."""
+"""`caovanctl key add`: create a key for a client of the gateway."""
 
 from __future__ import annotations
 

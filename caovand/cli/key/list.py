@@ -1,4 +1,4 @@
-"""`caovanctl key list`: the keys of the gateway's clients, and what each has used."""
+"""`caovanctl key list`: list the keys of the gateway's clients, and the use of each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(answer: Mapping[str, Any]) -> None:
-    """Print the keys, and what was used."""
+    """Print the keys and their use."""
     out = console()
     if not answer["required"]:
         out.print("no keys: clients need only that of [server] api_key_file, if there is one")

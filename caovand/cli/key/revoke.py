@@ -1,4 +1,4 @@
-"""`caovanctl key revoke`: a client's key is no longer taken."""
+"""`caovanctl key revoke`: revoke a client's key."""
 
 from __future__ import annotations
 

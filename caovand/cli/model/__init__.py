@@ -1,4 +1,4 @@
-"""`caovanctl model`: download, list, check and remove models; each of its verbs is a file here."""
+"""`caovanctl model`: download, list, check and remove models; each subcommand is a file here."""
 
 from __future__ import annotations
 

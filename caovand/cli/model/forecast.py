@@ -1,4 +1,4 @@
-"""Whether a model that is not here yet would run on this machine: the plan of its headers."""
+"""Forecast from its headers whether a model would run on this machine before downloading it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from caovand.core.model_source.gguf import Variant
 def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) -> Planned:
     """The plan for the model that will be at `path`, made from the headers in `described`.
 
-    Raises CommandError if `caovanctl plan` would have none.
+    Raises CommandError if the model has no plan.
     """
     daemon = {} if args.inventory else running(args.runtime)
     config, seen = _survey(args, daemon, str(described))
@@ -60,8 +60,8 @@ def _survey(
 
 
 def show(found: Planned, console: Console) -> bool:
-    """A few lines about the plan; whether the model can run."""
-    console.print(Text("; ".join(_heads(found)), style="bold"))
+    """Print a summary of the plan; return whether the model can run."""
+    console.print(Text("; ".join(_highlights(found)), style="bold"))
     memory = found.memory
     if memory is None:
         return True
@@ -71,8 +71,8 @@ def show(found: Planned, console: Console) -> bool:
     return memory.fits is not False
 
 
-def _heads(found: Planned) -> Iterator[str]:
-    """The settings that tell most about a plan."""
+def _highlights(found: Planned) -> Iterator[str]:
+    """The settings that matter most in a plan."""
     cards = len(found.cards)
     yield f"planned for {cards} GPU{'s' * (cards > 1)}" if cards else "planned for the CPU"
     memory = found.memory

@@ -1,4 +1,4 @@
-"""`caovanctl model list`: the models that were pulled, and the pulls that were started."""
+"""`caovanctl model list`: list pulled models and unfinished pulls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_daemon(config: Config) -> Path | None:
-    """The folder of the daemon's model, if models were pulled there."""
+    """The daemon's models folder, if its model was pulled there."""
     folder = Path(config.model.path).parent
     return folder if config.model.path and folders.models(folder) else None
 

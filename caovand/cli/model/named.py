@@ -1,4 +1,4 @@
-"""`caovanctl model pull --from ENGINE`: a model that an engine keeps itself, under a name."""
+"""`caovanctl model pull --from ENGINE`: pull a model that an engine stores itself, by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from caovand.core.engine.record import Engine
 from caovand.engines import registry
 
 KINDS = tuple(kind for kind in registry.MODULES if registry.engine_of(kind).models is not None)
-"""Engines that keep models under names."""
+"""Engines that store models by name."""
 
 
 def run(args: argparse.Namespace, engine: Engine) -> int:
@@ -50,12 +50,12 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
         raise PullError(f"pull {args.model}", fact, remedy)
     environ = _environ(os.environ)
     folders = [Path(one) for one in models.folders(config, environ)]
-    folder = next((one for one in folders if one.is_dir()), folders[0])  # the engine makes it
+    folder = next((one for one in folders if one.is_dir()), folders[0])  # the engine will create it
     here = world()
     here.say(f"{args.model}: {engine.title} {machine.engine.version} downloads it into {folder}")
     named.pull(models.pull, machine.engine.executable, folder, args.model, here)
     card = model_folder.read_named(models, config, environ)
-    assert card.gguf is not None  # it was read from a GGUF file
+    assert card.gguf is not None  # the card was read from a GGUF file
     found = {"name": args.model, "path": card.path, "size_bytes": card.gguf.size}
     show(
         args,
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
 
 
 def _environ(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Root downloads for the service, whose home is another."""
+    """Root downloads on behalf of the service, which has another home."""
     try:
         home = pwd.getpwnam(SERVICE_USER).pw_dir if os.geteuid() == 0 else ""
     except KeyError:

@@ -1,4 +1,4 @@
-"""`caovanctl model pull`: plan a model from its headers, then download and check it."""
+"""`caovanctl model pull`: plan a model from its headers, then download and verify it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from caovand.core.problem import Problem
 from caovand.engines.registry import engine_of
 
 NAMED = 3
-"""Files that a line about those left out names."""
+"""Number of skipped files that a line names."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """model pull."""
-    # requests takes longer to import than most verbs to run.
+    # Importing requests takes longer than running most verbs.
     from caovand.adapters.model_pull import headers, offer, pull  # noqa: PLC0415
     from caovand.adapters.model_pull.client import Client  # noqa: PLC0415
 
@@ -116,7 +116,7 @@ def _place(args: argparse.Namespace, name: str) -> Place:
 
 
 def _too_large(found: Offer) -> Problem:
-    """The problem of a model that does not fit; the forecast printed above says what would help."""
+    """The problem of a model that does not fit; the forecast printed above suggests remedies."""
     return Problem(
         f"pull {found.title}",
         "it will not fit this machine",
@@ -130,7 +130,7 @@ def _too_large(found: Offer) -> Problem:
 
 
 def _report(here: World, found: Offer, title: str) -> None:
-    """What will be downloaded, and what not."""
+    """Print what will be downloaded, and what will be skipped."""
     at = f"commit {found.commit[:12]}" if found.commit else f"revision {found.revision}"
     count = len(found.selection.files)
     here.say(f"{found.title} from {title}, {at}: {count} files, {gib(found.selection.size_bytes)}")

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _used(args: argparse.Namespace) -> Iterator[str]:
-    """The models of the running daemon and of its configuration, as far as they are known."""
+    """The models of the running daemon and of its configuration, as far as known."""
     daemon = running(args.runtime)
     yield daemon.get("model") or ""
     try:

@@ -1,4 +1,4 @@
-"""What the verbs of `caovanctl model` share."""
+"""Parts shared by the verbs of `caovanctl model`."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ model_verb = FAMILY.verb
 
 
 def world() -> World:
-    """Progress goes to stderr."""
+    """The environment of a pull; its progress goes to stderr."""
     screen = Screen(sys.stderr)
     return World(say=screen.say, progress=screen.progress)
 
 
 def root_of(args: argparse.Namespace) -> Path:
-    """The folder with the models."""
+    """The models' folder."""
     return folders.root_from(args.root, os.environ)
 
 
 def model_argument(parser: argparse.ArgumentParser) -> None:
-    """The model that a verb is about."""
+    """Add the argument that names a model."""
     parser.add_argument("model", metavar="MODEL", help="OWNER/NAME[:TYPE], or its folder")
 
 
 def model_document(folder: Path, made: Manifest) -> dict[str, Any]:
-    """A model for programs."""
+    """Describe a model for programs."""
     document = made.document()
     del document["version"]
     return {**document, "path": str(folder), "size_bytes": made.size_bytes}
 
 
 def gib(size_bytes: int) -> str:
-    """A size for people."""
+    """Format a size for people."""
     return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB else f"{size_bytes / 2**20:.1f} MiB"

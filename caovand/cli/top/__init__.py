@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_screen(out: Console) -> bool:
-    """Whether there are keys, and a terminal whose cursor can be moved."""
+    """Whether input is a keyboard, and output a terminal with a movable cursor."""
     able = out.is_terminal and not out.is_dumb_terminal and os.environ.get("TERM")
     return bool(able and os.isatty(KEYS) and os.isatty(out.file.fileno()))
 

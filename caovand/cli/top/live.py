@@ -1,4 +1,5 @@
-"""The loop of the live screen: a thread asks once a second; keys and signals never wait for it."""
+"""The live screen's main loop. A thread polls the daemon once a second, so keys and signals never
+wait for it."""
 
 from __future__ import annotations
 
@@ -16,14 +17,14 @@ from caovand.cli.top.view import Page, TerminalStyle, View
 from caovand.cli.top.watcher import Watcher
 
 ASK_S = 1.0
-MIN_S = 0.2  # between two rounds, whatever keys are typed
+MIN_S = 0.2  # between two polls, however many keys are typed
 DRAW_S = 0.5
-"""Between two drawings of what the daemon answered; keys and sizes are answered at once."""
+"""Interval of redrawing replies; keys and size changes are handled at once."""
 OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "m": Page.MODE}
 
 
 class StatusPoller:
-    """The thread that asks: a daemon that hangs must not hold up a key."""
+    """Polls the daemon in a thread: a hanging daemon must not block keys."""
 
     def __init__(self, watcher: Watcher, first: View, wake: Callable[[], None]) -> None:
         self.view, self.page = first, Page.MAIN
@@ -42,12 +43,12 @@ class StatusPoller:
         self._chosen.put(None)
 
     def join(self) -> None:
-        """Wait for the end of the latest question."""
+        """Wait for the current poll to end."""
         if self._thread.ident is not None:  # it was started
             self._thread.join()
 
     def turn_to(self, page: Page) -> None:
-        """Ask for what this page shows, at once."""
+        """Poll at once for this page's content."""
         self.page = page
         self._chosen.put(None)
 
@@ -68,30 +69,30 @@ class StatusPoller:
                     self.view = self._watcher.look(self.page)
                     self._wake()
                 self._ending.wait(MIN_S)
-        except BaseException as fault:  # a fault of ours: the main thread ends with it
+        except BaseException as fault:  # a bug: the main thread ends with it
             self.fault = fault
             self._wake()
 
 
 def run(console: Console, watcher: Watcher, look: TerminalStyle) -> int:
-    """Show it until a key or a signal ends it; the exit status."""
+    """Run until a key or a signal ends the screen; return the exit status."""
     first = watcher.first()
     terminal = Terminal(console)
-    asker = StatusPoller(watcher, first, terminal.wake)
+    poller = StatusPoller(watcher, first, terminal.wake)
     try:
-        with terminal, asker:
-            return _show(terminal, asker, look)
+        with terminal, poller:
+            return _show(terminal, poller, look)
     finally:
-        asker.join()
+        poller.join()
 
 
-def _show(terminal: Terminal, asker: StatusPoller, look: TerminalStyle) -> int:
+def _show(terminal: Terminal, poller: StatusPoller, look: TerminalStyle) -> int:
     page, drawn_at = Page.MAIN, float("-inf")
     shown: tuple[Page, tuple[int, int], View] | None = None
     while True:
-        if asker.fault is not None:
-            raise asker.fault
-        now, state = time.monotonic(), (page, terminal.size, asker.view)
+        if poller.fault is not None:
+            raise poller.fault
+        now, state = time.monotonic(), (page, terminal.size, poller.view)
         due_s = drawn_at + DRAW_S - now
         if shown is None or state[:2] != shown[:2] or (state[2] is not shown[2] and due_s <= 0):
             terminal.show(screen.lines(state[2], page, *state[1], look), state[1])
@@ -105,18 +106,18 @@ def _show(terminal: Terminal, asker: StatusPoller, look: TerminalStyle) -> int:
         for key in found.keys:
             if key == "q":
                 return Exit.DONE
-            page = _pressed(key, page, asker)
+            page = _pressed(key, page, poller)
 
 
-def _pressed(key: str, page: Page, asker: StatusPoller) -> Page:
-    """The page after a key."""
+def _pressed(key: str, page: Page, poller: StatusPoller) -> Page:
+    """The page to show after a key."""
     if page is Page.MODE:
         if key in screen.MODE_KEYS:
-            asker.choose(screen.MODE_KEYS[key])
+            poller.choose(screen.MODE_KEYS[key])
         return Page.MAIN
     wanted = Page.MAIN if key == ESCAPE else OF_KEYS.get(key, page)
     if wanted is page and key in OF_KEYS:
-        wanted = Page.MAIN  # pressing the page's key again goes back
+        wanted = Page.MAIN  # the page's key toggles it
     if wanted is not page:
-        asker.turn_to(wanted)
+        poller.turn_to(wanted)
     return wanted

@@ -1,4 +1,4 @@
-"""The parts of the live screen, each from the daemon's answer to lines of text."""
+"""Parts of the live screen: each formats some of the daemon's reply as lines of text."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from caovand.cli.top.view import CardProcess, EventLine, TerminalStyle
 from caovand.core.figures.track import RECENT_S
 from caovand.core.reporting import card_text
 
-LABEL_COLUMNS = 12  # before a row's text
+LABEL_COLUMNS = 12  # in front of a row's text
 MAX_COLUMNS = 50
-"""The width of a sparkline: the daemon reads an engine every 5 s, so each column has a reading."""
+"""Width of a sparkline: the daemon reads an engine every 5 s, so each column has a reading."""
 SPARK_NUMBERS = 31
 CURRENT_S = 15.0
-"""How old the last reading may be: an engine is read every 5 s, and one that has ended no more."""
+"""Maximum age of a current reading: an engine is read every 5 s while it runs."""
 CARD_NUMBERS = 46
 PROCESS_COLUMNS, MIN_COMMAND = 36, 20
-"""The width of a process's row without HOST_COLUMNS and command, and the least for the command."""
+"""Width of a process row without HOST_COLUMNS and command, and the command's minimum."""
 HOST_COLUMNS = (("CPU", 7), ("host MiB", 10), ("time", 7))
 LETTERS = {
     "weights": "W", "kv": "K", "states": "S", "context": "C", "activations": "A", "graphs": "G",
@@ -38,7 +38,7 @@ LETTERS = {
     "others": "o", "used": "#", "free": ".",
 }  # fmt: skip
 NAMES = {**LEGEND, "graphs": "graphs", "engine": "rest", "others": "others", "used": "used"}
-# The list among the recent readings, what it is called, and its unit.
+# List in the recent readings, label and unit.
 SPARKS = (
     ("generation_tokens_per_s", "generated", "tokens/s"),
     ("prompt_tokens_per_s", "prompts", "tokens/s"),
@@ -47,14 +47,15 @@ SPARKS = (
 
 
 def progress(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
-    """A bar for how far the start is, where its phase counts that."""
+    """A progress bar for the start, if its phase reports progress."""
     if answer["progress"] is not None and not answer["served"]:
         drawn = _gauge(answer["progress"], _columns(width, SPARK_NUMBERS), "cyan", look)
         yield status.row("progress", "").append(drawn).append(f"  {answer['progress']:.0%}")
 
 
 def speed(recent: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
-    """Five minutes of tokens and requests, drawn, with the latest reading and the largest."""
+    """Sparklines of five minutes of tokens and requests, with the latest reading and the
+    maximum."""
     for name, label, unit in SPARKS:
         values = recent.get(name, ())
         known = [value for value in values if value is not None]
@@ -73,7 +74,8 @@ def speed(recent: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterato
 def columns_of(
     ages: Sequence[float], values: Sequence[float | None], columns: int
 ) -> list[float | None]:
-    """The means of the readings in `columns` equal spans of the last minutes; None without one."""
+    """Means of the readings in `columns` equal time spans of the last minutes; None for a span
+    without readings."""
     spans: list[list[float]] = [[] for _ in range(columns)]
     for age, value in zip(ages, values, strict=False):
         if value is not None and 0 <= age < RECENT_S:
@@ -82,7 +84,7 @@ def columns_of(
 
 
 def activity(figures: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
-    """The requests under way, the cache, how requests went, and their drafts."""
+    """Running requests, cache use, latencies and drafts."""
     if figures.get("running") is None:
         return  # no engine answers
     under_way = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting"
@@ -97,7 +99,7 @@ def activity(figures: Mapping[str, Any], width: int, look: TerminalStyle) -> Ite
 
 
 def cards(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
-    """A bar a card by part of its memory, what its parts are, and what slows it down."""
+    """A memory bar per card, the sizes of its parts, and throttling."""
     memory = {card["gpu"]: card for card in (answer.get("figures") or {}).get("memory", ())}
     seen: dict[str, float] = {}
     for gpu in answer["gpus"]:
@@ -126,9 +128,9 @@ def cards(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterato
 
 
 def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str, float]:
-    """A card's memory by part, in MiB: never more in use than the driver reports.
+    """A card's memory by part in MiB, in total never more than the driver reports.
 
-    If processes cannot be distinguished, what is in use is one part.
+    If processes cannot be distinguished, all memory in use is one part.
     """
     used = float(gpu["used_mib"])
     free = max(gpu["total_mib"] - used, 0.0)
@@ -144,9 +146,9 @@ def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str
 
 
 def processes(found: Sequence[CardProcess], width: int) -> Iterator[Text]:
-    """The processes on the cards, most memory first on each.
+    """Processes by card, largest memory first.
 
-    What they use of the host is left out, the last column first, where commands need the room.
+    Host usage columns are dropped, last one first, if commands need the room.
     """
     if not found:
         return
@@ -163,7 +165,7 @@ def processes(found: Sequence[CardProcess], width: int) -> Iterator[Text]:
 
 
 def _host_use(one: CardProcess) -> tuple[str, str, str]:
-    """The texts of HOST_COLUMNS, empty where nothing is known."""
+    """Texts of HOST_COLUMNS, empty if unknown."""
     return (
         "" if one.cores is None else f"{one.cores:.0%}",
         "" if one.host_mib is None else f"{one.host_mib:,}",
@@ -171,8 +173,8 @@ def _host_use(one: CardProcess) -> tuple[str, str, str]:
     )
 
 
-def happenings(found: Sequence[EventLine]) -> list[Text]:
-    """The daemon's latest events, the last one at the end."""
+def event_lines(found: Sequence[EventLine]) -> list[Text]:
+    """The daemon's latest events, the newest last."""
     lines = []
     for one in found:
         style = {"failure": "red", "incident": "yellow"}.get(one.kind, "default")
@@ -182,12 +184,12 @@ def happenings(found: Sequence[EventLine]) -> list[Text]:
 
 
 def _columns(width: int, numbers: int) -> int:
-    """How many columns are left for a drawing next to its numbers."""
+    """Number of columns left for a sparkline next to its numbers."""
     return max(min(width - LABEL_COLUMNS - numbers, MAX_COLUMNS), 8)
 
 
 def _gauge(share: float, columns: int, style: str, look: TerminalStyle) -> Text:
-    """A bar of which `share` is full."""
+    """A bar filled to `share`."""
     full = min(max(round(share * columns), 1 if share > 0 else 0), columns)
     done, rest = ("█", "░") if look.unicode else ("#", ".")
     return Text().append(done * full, style=style).append(rest * (columns - full), "bright_black")

@@ -1,4 +1,4 @@
-"""The live screen as lines of text: from what is known, for a size and a look. Pure."""
+"""Render the live screen as lines of text for a size and a style. Pure."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ HELP = (
     "",
     "One screen as text: caovanctl top | cat",
 )
-WITHOUT_LIMIT = 1000  # lines: what is printed once, and not on a screen, may be longer than one
-LATEST = 10  # events of that
+WITHOUT_LIMIT = 1000  # lines: one-off output outside a screen may be longer
+LATEST = 10  # events in that output
 
 
 @dataclass(frozen=True)
 class Section:
-    """Lines shown together; `least` of them are shown before another section gets more.
+    """Lines that belong together; `least` of them are shown before another section gets more.
 
-    Where there is too little room, `last` keeps the lines at the end.
+    If space is short, `last` keeps the final lines.
     """
 
     lines: Sequence[Text]
@@ -46,7 +46,7 @@ class Section:
     last: bool = False
 
     def cut(self, room: int) -> list[Text]:
-        """At most `room` of its lines."""
+        """At most `room` lines."""
         if room >= len(self.lines):
             return list(self.lines)
         if self.last:
@@ -77,19 +77,19 @@ def lines(view: View, page: Page, width: int, height: int, look: TerminalStyle) 
 
 
 def once(view: View, width: int, look: TerminalStyle) -> list[Text]:
-    """The main page for what is no screen: as many lines as it takes, and the latest events."""
-    latest = replace(view, happenings=view.happenings[-LATEST:])
+    """The main page for one-off output: as many lines as needed, and the latest events."""
+    latest = replace(view, event_lines=view.event_lines[-LATEST:])
     found = main(latest, width, WITHOUT_LIMIT, look)
     return _fitted(found, width, len(found), look)
 
 
 def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
     """The main page in at most `room` lines."""
-    events = Section(parts.happenings(view.happenings), 3, last=True)
+    events = Section(parts.event_lines(view.event_lines), 3, last=True)
     if view.lost:
         return _arranged([Section([_head(view), *_why(view)], 3), events], (0, 1), (0, 1), room)
     answer = view.status
-    figures = answer.get("figures") or {}  # a daemon from before an upgrade has none
+    figures = answer.get("figures") or {}  # earlier releases have none
     shown = [
         Section([_head(view), *parts.progress(answer, width, look)], 2),
         Section([*_note(view), *status.outlook(answer), *status.troubles(answer)], 2),
@@ -105,14 +105,14 @@ def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
 
 
 def _arranged(
-    sections: Sequence[Section], needs: Sequence[int], wishes: Sequence[int], room: int
+    sections: Sequence[Section], needs: Sequence[int], preferences: Sequence[int], room: int
 ) -> list[Text]:
-    """The sections one below the other: each gets its least in one order, more in the other."""
+    """Stack the sections: minimum sizes are granted in one order, further lines in the other."""
     rooms = [0] * len(sections)
     for place in needs:
         rooms[place] = min(sections[place].least, len(sections[place].lines), room)
         room -= rooms[place]
-    for place in wishes:
+    for place in preferences:
         more = min(len(sections[place].lines) - rooms[place], room)
         rooms[place] += more
         room -= more
@@ -135,7 +135,7 @@ def _why(view: View) -> list[Text]:
 
 
 def _foot(view: View, page: Page, width: int) -> Text:
-    """The keys, and the time of the latest answer."""
+    """The keys, and the time of the latest reply."""
     keys = KEYS if page is Page.MAIN else BACK
     if page is Page.MODE:
         modes = "  ".join(f"{letter} {mode}" for letter, mode in MODE_KEYS.items())
@@ -146,13 +146,13 @@ def _foot(view: View, page: Page, width: int) -> Text:
 
 
 def _fitted(found: Sequence[Text], width: int, height: int, look: TerminalStyle) -> list[Text]:
-    """These lines without control characters, cut to the width, and empty ones up to the height."""
+    """The lines without control characters, truncated to the width and padded to the height."""
     fitted = []
     for line in found:
         plain = one_line(line.plain)
         if not look.unicode:
             plain = plain.replace("°", "").encode("ascii", "backslashreplace").decode("latin-1")
-        if plain != line.plain:  # its styles would be in other places
+        if plain != line.plain:  # escaping has shifted the positions of its styles
             line = Text(plain, style=line.style)  # noqa: PLW2901
         line = line.copy()  # noqa: PLW2901
         line.no_wrap = True

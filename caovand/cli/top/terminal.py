@@ -1,4 +1,4 @@
-"""The terminal of the live screen: keys, signals, size, and restoring its former state."""
+"""The live screen's terminal: keys, signals, size, and restoring its former state."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rich.text import Text
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 WAKING = (*ENDING, signal.SIGWINCH, signal.SIGTSTP)
 KEYS = 0
-"""The descriptor that keys come from: standard input."""
+"""File descriptor of the keyboard: standard input."""
 ESCAPE = "\x1b"
 SEQUENCE = re.compile(r"\x1b(?:\[[0-9;]*[@-~]|O.)")
-"""An arrow or a key like it, which begins with Escape."""
+"""Escape sequence of an arrow or similar key."""
 
 
 @dataclass(frozen=True)
 class Input:
-    """What woke the loop: `keys` typed, and whether a signal wants it to end or to stop."""
+    """What woke the loop: typed `keys`, and whether a signal asks it to end or to stop."""
 
     keys: str = ""
     ended_by: signal.Signals | None = None
@@ -37,9 +37,9 @@ class Input:
 
 
 class Terminal:
-    """The alternate screen with unbuffered keys; the normal screen returns at the end.
+    """The alternate screen with unbuffered keys; leaving it restores the normal screen.
 
-    Signals only write to a socket that the loop waits on: none comes in the middle of a line.
+    Signals only write to a socket that the loop waits on, so none interrupts the drawing of a line.
     """
 
     def __init__(self, console: Console) -> None:
@@ -57,7 +57,7 @@ class Terminal:
             for number in WAKING:
                 before = signal.signal(number, lambda *_: None)
                 self._left.callback(signal.signal, number, before)
-            # Put back before the socket is closed.
+            # Restore it before the socket is closed.
             wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
             self._left.callback(signal.set_wakeup_fd, wakeup)
             self._left.callback(self._taken.close)
@@ -91,8 +91,8 @@ class Terminal:
         return (found.columns or 80), (found.lines or 24)
 
     def wake(self) -> None:
-        """Let `wait` return; for any thread."""
-        with contextlib.suppress(OSError):  # full, so that it wakes anyhow, or closed
+        """Make `wait` return; callable from any thread."""
+        with contextlib.suppress(OSError):  # full, so that it wakes anyway, or closed
             self._waker.send(b"\0")
 
     def wait(self, timeout_s: float | None) -> Input:
@@ -113,13 +113,13 @@ class Terminal:
         return Input(keys, ended_by, signal.SIGTSTP in numbers)
 
     def stop(self) -> None:
-        """Leave the screen and stop as ^Z asks; take it again once continued."""
+        """Leave the screen and stop, as ^Z requests; enter it again when continued."""
         self._taken.close()
         os.kill(os.getpid(), signal.SIGSTOP)
         self._take()
 
     def show(self, lines: Sequence[Text], size: tuple[int, int]) -> None:
-        """Draw the lines that differ from what is shown."""
+        """Draw the lines that differ from the current screen."""
         if size != self._size:
             self._shown, self._size = [], size
         before = [*self._shown, *[None] * (len(lines) - len(self._shown))]

@@ -1,4 +1,4 @@
-"""What the live screen shows: what was asked of the daemon, frozen, and how to draw it."""
+"""The live screen's content: the daemon's replies, frozen, and how to draw them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 
 class Page(Enum):
-    """What fills the screen."""
+    """The page that fills the screen."""
 
     MAIN = "main"
     LOG = "log"
     INCIDENTS = "incidents"
     HELP = "help"
     MODE = "mode"
-    """The main page, with the question which mode to use."""
+    """The main page, with a prompt for the mode."""
 
 
 @dataclass(frozen=True)
 class TerminalStyle:
-    """What the terminal can show; parts of a bar are letters where colours do not tell them."""
+    """The terminal's capabilities; without colours, letters mark the parts of a bar."""
 
     unicode: bool = True
     colour: bool = True
@@ -29,9 +29,9 @@ class TerminalStyle:
 
 @dataclass(frozen=True)
 class CardProcess:
-    """A process on a card; user and command are empty where it cannot be seen from here.
+    """A process on a card; user and command are empty if it is not visible from here.
 
-    `cores` it keeps busy, the host's MiB that it uses and the seconds it has run are then None.
+    In that case the busy `cores`, the host MiB and the seconds of running time are None.
     """
 
     gpu: int
@@ -46,7 +46,7 @@ class CardProcess:
 
 @dataclass(frozen=True)
 class EventLine:
-    """One of the daemon's events, with its time as text."""
+    """One of the daemon's events, with its time formatted."""
 
     moment: str
     kind: str
@@ -55,17 +55,17 @@ class EventLine:
 
 @dataclass(frozen=True)
 class View:
-    """What is known at `moment`; `lost` says why the daemon does not answer, since `lost_s`."""
+    """Everything known at `moment`; `lost` says why the daemon does not answer, since `lost_s`."""
 
     moment: str
     status: Mapping[str, Any]
     recent: Mapping[str, Any]
     processes: tuple[CardProcess, ...] = ()
-    happenings: tuple[EventLine, ...] = ()
+    event_lines: tuple[EventLine, ...] = ()
     page: Page = Page.MAIN
     body: tuple[str, ...] = ()
-    """The lines of `page`, where it is the log or the incidents."""
+    """Lines of `page` if it is the log or the incidents."""
     note: str = ""
-    """What a key brought about, or what could not be asked."""
+    """The result of a key, or the failure of a query."""
     lost: str = ""
     lost_s: float = 0.0

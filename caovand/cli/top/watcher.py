@@ -1,4 +1,4 @@
-"""Asks the daemon what the live screen shows, round by round, and outlives its restarts."""
+"""Poll the daemon for the live screen's content, across its restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTE_S = 10.0
 
 
 class Watcher:
-    """What was seen so far; one round of questions makes a View."""
+    """Everything seen so far; each round of requests makes a View."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -38,11 +38,11 @@ class Watcher:
         self._lacks = ""
 
     def first(self) -> View:
-        """The first round; raises CommandError if the daemon cannot be asked."""
+        """The first round; raises CommandError if the daemon cannot be reached."""
         return self._round(Page.MAIN)
 
     def look(self, page: Page) -> View:
-        """One more round, whether the daemon answers or not."""
+        """One more round, whether or not the daemon answers."""
         try:
             return self._round(page)
         except (CommandError, WireError) as problem:
@@ -52,26 +52,26 @@ class Watcher:
                 moment=_moment(time.time()),
                 status=self._status,
                 recent={},
-                happenings=self._happenings,
+                event_lines=self._happenings,
                 lost=problem.message,
                 lost_s=time.monotonic() - self._lost_at,
             )
 
     def choose(self, mode: str) -> None:
-        """Choose a mode; the note of the next views says what came of it."""
+        """Choose a mode; the note of the next views reports the result."""
         try:
             answer = self._client.ask("mode", answer_s=ANSWER_S, mode=mode)
         except (CommandError, WireError) as problem:
-            self._tell(problem.message)
+            self._set_note(problem.message)
         else:
             by = (
                 f"; the MTP depth is decided by {answer['overruled']}"
                 if answer["overruled"]
                 else ""
             )
-            self._tell(f"mode {answer['mode']}{by}")
+            self._set_note(f"mode {answer['mode']}{by}")
 
-    def _tell(self, text: str) -> None:
+    def _set_note(self, text: str) -> None:
         self._note, self._noted_at = text, time.monotonic()
 
     def _round(self, page: Page) -> View:
@@ -92,14 +92,14 @@ class Watcher:
             status=now,
             recent=self._recent,
             processes=tuple(on_cards(now, self._work, before)),
-            happenings=self._happenings,
+            event_lines=self._happenings,
             page=page,
             body=tuple(self._body(page)),
             note=self._note or self._lacks,
         )
 
     def _follow(self) -> None:
-        """Fetch all new events: an answer holds as many as fit, oldest first."""
+        """Fetch all new events: a reply holds as many as fit, oldest first."""
         while answer := self._asked("events", since=self._seq):
             new = [entry for entry in answer["events"] if entry["seq"] > self._seq]
             if not new:
@@ -115,7 +115,7 @@ class Watcher:
             yield from incidents.lines(answer["incidents"])
 
     def _log(self) -> Iterator[str]:
-        """The engine's latest lines: an answer has as many as fit it, the oldest first."""
+        """The engine's latest lines; a reply holds as many as fit, oldest first."""
         answer = self._asked("logs", lines=LOG_LINES)
         if answer is not None and not answer["lines"]:
             yield "the engine has printed nothing yet"
@@ -129,7 +129,7 @@ class Watcher:
         return self._client.ask(op, answer_s=ANSWER_S, **args)
 
     def _asked(self, op: str, **args: Any) -> Mapping[str, Any] | None:
-        """An answer that the screen can do without; a refusal is noted."""
+        """A reply that the screen can do without; a refusal is noted."""
         try:
             return self._ask(op, **args)
         except CommandError as problem:
@@ -140,7 +140,7 @@ class Watcher:
 
 
 def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, ProcessUsage]:
-    """What the processes on the cards have used, by pid."""
+    """Resource usage of the processes on the cards, by pid."""
     pids = {pid for gpu in answer["gpus"] for pid, _ in gpu.get("users", ())}
     found = {pid: usage.process_usage(pid) for pid in pids}
     return {pid: work for pid, work in found.items() if work is not None}
@@ -149,7 +149,8 @@ def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, ProcessUsage]:
 def on_cards(
     answer: Mapping[str, Any], work: Mapping[int, ProcessUsage], before: Mapping[int, ProcessUsage]
 ) -> Iterator[CardProcess]:
-    """The processes on the cards, and their work since; those not seen from here have no name."""
+    """The processes on the cards, with their usage since the last round; invisible ones have no
+    name."""
     memory = (answer.get("figures") or {}).get("memory", ())
     unknown = foreign_pids(memory, serves=bool(answer["served"]))
     for gpu in answer["gpus"]:
@@ -172,7 +173,7 @@ def on_cards(
 
 
 def _without_folder(command: str) -> str:
-    """A command line whose program has no folder: a screen has room for little of it."""
+    """A command line without its program's folder, to save space."""
     program, space, rest = command.partition(" ")
     return f"{program.rpartition('/')[2]}{space}{rest}"
 

@@ -1,1 +1,1 @@
-"""Reads the files of a model, for every engine: config.json, tensor headers, quantisation."""
+"""Read a model's files for every engine: config.json, tensor headers, quantisation."""

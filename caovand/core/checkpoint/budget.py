@@ -1,7 +1,7 @@
-"""Limits on reading one model's headers, which come from strangers.
+"""Limit the work of reading one model's headers, which are untrusted.
 
-A model has many files, and each of them may claim much, or be another link to the same one. So all
-its headers spend from one budget, before what they claim is believed.
+A model may have many files. Each can claim large sizes or link to the same file again. All headers
+of a model therefore share one budget, charged before their claims are trusted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-MAX_BYTES = 64 << 20  # Kimi K2: 28 MiB in an index and 61 shards; a vocabulary of GGUF: 20 MiB
+MAX_BYTES = 64 << 20  # Kimi K2: 28 MiB in an index and 61 shards; a GGUF vocabulary: 20 MiB
 MAX_VALUES = 6_000_000  # Kimi K2: 1.5 million for 140,000 tensors
 MAX_PARTS = 1000
 MAX_DEPTH = 64
@@ -19,16 +19,16 @@ MAX_CPU_S = 60.0
 
 
 class BadHeader(Exception):
-    """Why the header of a file cannot be used; begins with "it" or "its"."""
+    """A file cannot be used because of its header; the message begins with "it" or "its"."""
 
 
 class TooLarge(BadHeader):
-    """A header exceeds what is left of the budget."""
+    """A header exceeds the remaining budget."""
 
 
 @dataclass
 class Budget:
-    """The budget left for one model's headers; `clock` returns the reader's CPU time."""
+    """The remaining budget for one model's headers; `clock` returns the reader's CPU time."""
 
     clock: Callable[[], float]
     bytes_left: int = MAX_BYTES
@@ -47,7 +47,7 @@ class Budget:
         self.spend()
 
     def spend(self, *, size_bytes: int = 0, values: int = 0) -> None:
-        """Spend this much; raises TooLarge if less is left."""
+        """Charge the budget; raises TooLarge if it does not suffice."""
         self.bytes_left -= size_bytes
         self.values_left -= values
         self.require(0)
@@ -57,14 +57,15 @@ class Budget:
             raise TooLarge(f"its header and those before it take more than {MAX_CPU_S:.0f} s")
 
     def require(self, size_bytes: int) -> None:
-        """Raise TooLarge if fewer bytes are left; spends none."""
+        """Raise TooLarge if fewer bytes are left, without charging anything."""
         if size_bytes > self.bytes_left:
             raise TooLarge(f"its header and those before it have more than {MAX_BYTES >> 20} MiB")
 
     def json(self, data: bytes, max_values: int) -> Any:
-        """A document of at most `max_values` values. Raises BadHeader.
+        """Parse a JSON document of at most `max_values` values; raises BadHeader.
 
-        Each value but the first of a list or table has a comma before it.
+        Every value of a list or table except the first follows a comma, so commas bound the number
+        of values.
         """
         containers = data.count(b"[") + data.count(b"{")
         values = data.count(b",") + containers

@@ -1,4 +1,4 @@
-"""Reads a model's config.json as Transformers does; multimodal wrappers nest the text model's."""
+"""Read config.json as Transformers does; multimodal models nest the text model's configuration."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ LAYER_NAMES = {
     "hybrid": "full_attention",
     "mlp": "mlp", "-": "mlp", "moe": "mlp", "E": "mlp",
 }  # fmt: skip
-"""A layer that is only an MLP has no cache, but counts: tensors are named by layer numbers."""
+"""Layers that are only an MLP: they have no cache, but tensor names number them too."""
 WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
-"""Types whose window, if they have one, applies to every layer."""
+"""Model types whose window, if set, applies to every layer."""
 INDEX_BLOCK, SCALE_BYTES = 128, 4
-"""A sparse attention's keys are cached in fp8, with a scale for so many of them."""
+"""Sparse attention caches its keys in fp8, with one scale for each block of this many."""
 MAX_LAYERS = 10_000
 
 
 def describe(
     config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None, path: str = ""
 ) -> ModelCard:
-    """The card according to the configuration alone, without weights."""
+    """Describe the model from its configuration alone, without weights."""
     architecture, text = _architecture(config), text_config(config)
     heads = first_count(text, *HEADS)
     hidden = first_count(text, *HIDDEN)
@@ -97,13 +97,14 @@ def describe(
         dense_size=_dense_size(text) if experts else 0,
         dense_layers=_dense_layers(text, len(layers)) if experts else 0,
         vision=any(config.get(name) for name in TOWER_CONFIG_KEYS),
+        images_both_ways=text.get("use_bidirectional_attention") == "vision",
         encoder_tokens=first_count(text, "max_source_positions"),
         notes=tuple(_notes(text, layers)),
     )
 
 
 def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weights, ...]:
-    """The weights that an engine invents for this configuration when asked for dummy ones."""
+    """The weights that an engine creates for this configuration with dummy weights."""
     text = text_config(config)
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
     gated, bits = bool(text.get("attn_output_gate")), _quantisation(config, text).bits
@@ -120,13 +121,13 @@ def _quantisation_table(config: Mapping[str, Any], text: Mapping[str, Any]) -> M
 
 
 def _shared_experts(text: Mapping[str, Any]) -> int:
-    """The width of the experts that process every token; 0 for none."""
+    """Width of the shared experts, which process every token; 0 without any."""
     each = first_count(text, "moe_intermediate_size") * first_count(text, "n_shared_experts")
     return first_count(text, "shared_expert_intermediate_size") or each
 
 
 def _dense_size(text: Mapping[str, Any]) -> int:
-    """The width of the MLPs before, between or alongside experts; 0 for none."""
+    """Width of the dense MLPs before, between or alongside experts; 0 without any."""
     between = first_count(text, "decoder_sparse_step", "interleave_moe_layer_step") > 1
     before = bool(text.get("mlp_only_layers")) or bool(first_count(text, "first_k_dense_replace"))
     alongside = text_value(text, "model_type").startswith("gemma4")
@@ -136,7 +137,7 @@ def _dense_size(text: Mapping[str, Any]) -> int:
 
 
 def _dense_layers(text: Mapping[str, Any], layers: int) -> int:
-    """How many layers have an MLP instead of experts."""
+    """Number of layers with a dense MLP instead of experts."""
     named = text.get("mlp_only_layers")
     only = set(named) if isinstance(named, list) and all(type(n) is int for n in named) else set()
     first = first_count(text, "first_k_dense_replace")
@@ -154,7 +155,7 @@ def _latent_attention(text: Mapping[str, Any]) -> LatentAttention:
 
 
 def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
-    """One name a layer: full attention, a window, or a recurrent state."""
+    """One type per layer: full attention, sliding window or recurrent state."""
     count = _layers(text, *LAYERS)
     listed = text.get("layer_types") or text.get("layers_block_type")
     if listed is not None:
@@ -175,7 +176,7 @@ def layer_types(text: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
-    """How many of the last layers have no cache of their own."""
+    """Number of final layers that reuse another layer's cache."""
     shared = first_count(text, "num_kv_shared_layers")
     if shared and shared >= len(layers):
         raise BadConfig(f'"num_kv_shared_layers" is {shared}, but it has {len(layers)} layers')
@@ -183,14 +184,14 @@ def _kv_shared(text: Mapping[str, Any], layers: tuple[str, ...]) -> int:
 
 
 def _pattern(text: Mapping[str, Any]) -> int:
-    """One layer in this many has full attention, the others a window; 0 without such a pattern."""
+    """Period of full attention: one layer in this many has it, the others a window; 0 if none."""
     every = text.get("sliding_window_pattern")
     window = first_count(text, "sliding_window") and text.get("use_sliding_window") is not False
     return every if window and type(every) is int and every > 0 else 0
 
 
 def _listed(names: Any, count: int) -> tuple[str, ...]:
-    """The layers as listed; entries beyond the count belong to an MTP head."""
+    """Layer types as listed; entries beyond `count` belong to an MTP head."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise BadConfig(f"its list of layer types is {reprlib.repr(names)}, not a list of names")
     if len(names) > MAX_LAYERS:
@@ -203,14 +204,14 @@ def _listed(names: Any, count: int) -> tuple[str, ...]:
 def context_limit(
     config: Mapping[str, Any], text: Mapping[str, Any], tokenizer: Mapping[str, Any]
 ) -> int:
-    """The most tokens engines allow: the positions, scaled by RoPE, limited by the tokenizer."""
+    """Context limit that engines enforce: RoPE-scaled positions, capped by the tokenizer."""
     limits = [first_count(text, name) for name in LENGTHS]
     limit: float = min((n for n in limits if n), default=2048)
     tokens = tokenizer.get("model_max_length")
     if isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
         limit = int(tokens)
     if "gemma3" in text_value(config, "model_type"):
-        return int(limit)  # its positions are scaled already
+        return int(limit)  # the positions are already scaled
     rope = scaling_tables(text)
     nested = [part for part in rope.values() if isinstance(part, Mapping)]
     stretch = 1.0
@@ -236,7 +237,7 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 
 def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
-    """Oddities of the sizes that leave the model usable."""
+    """Peculiarities in the sizes that leave the model usable."""
     wanted = {
         "num_hidden_layers": bool(layers),
         "hidden_size": bool(first_count(text, *HIDDEN)),
@@ -257,7 +258,7 @@ def _notes(text: Mapping[str, Any], layers: tuple[str, ...]) -> list[Problem]:
 
 
 def declares_mtp(config: Mapping[str, Any]) -> bool:
-    """Whether the configuration itself counts MTP layers."""
+    """Whether the configuration itself gives a number of MTP layers."""
     return any(first_count(text_config(config), name) for name in mtp.KEYS)
 
 
@@ -280,11 +281,11 @@ MAMBA_2 = (
     ("n_groups", "mamba_num_heads", "mamba_head_dim", "ssm_state_size", "conv_kernel"),
     ("mamba_ngroups", "n_mamba_heads", "mamba_headdim", "mamba_d_state", "mamba_d_conv"),
 )
-"""Groups, heads, width of head, state and convolution: Granite 4 H, Nemotron-H, Zamba 2."""
+"""Keys of groups, heads, head width, state and convolution: Granite 4 H, Nemotron-H, Zamba 2."""
 
 
 def _mamba(text: Mapping[str, Any], hidden: int) -> LinearAttention | None:
-    """The shape of Mamba-2's states, None without known keys for it."""
+    """Shape of Mamba-2's states; None if no known keys describe it."""
     for names in MAMBA_2:
         written = {**text, names[2]: None} if text.get(names[2]) == "auto" else text
         groups, heads, width, state, kernel = (first_count(written, name) for name in names)

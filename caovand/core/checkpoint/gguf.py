@@ -1,8 +1,8 @@
-"""Headers of GGUF files: values and tensors, without the tensors' bytes.
+"""Parse headers of GGUF files: metadata values and tensor descriptions, without tensor data.
 
-A file is a magic, a version, two counts, the values, a description of each tensor, and then the
-tensors, aligned, in the order described. Only the header is read, in pieces; lengths and counts
-that a file claims are believed only within bounds, and what they cost is taken from a budget.
+A file consists of a magic number, a version, two counts, the values, a description of each tensor
+and the aligned tensors in the order described. The parser reads only the header, piece by piece. It
+bounds every length and count that the file claims and charges their cost to a budget.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 
 from caovand.core.checkpoint.budget import BadHeader, Budget
 
-FIRST_PIECE = 64 << 10  # of the budget for each part of a model, most of which have small headers
-PIECE = 1 << 20  # one request over HTTP
+FIRST_PIECE = 64 << 10  # for each part of a model; most headers are small
+PIECE = 1 << 20  # size of an HTTP request
 MAX_KEYS = 10_000
 MAX_TENSORS = 200_000
-MAX_ENTRIES = 4_000_000  # of one array
+MAX_ENTRIES = 4_000_000  # per array
 MAX_NAME = 65_535
 MAX_TENSOR = 255
-MAX_TEXT = 8 << 20  # a chat template
-MAX_KEPT = 4096  # entries of an array of numbers: few have more than one a layer
+MAX_TEXT = 8 << 20  # bytes of one text: chat templates are long
+MAX_KEPT = 4096  # entries of a numeric array: few have more than one per layer
 MAX_DIMENSIONS = 4
 ALIGNMENT = "general.alignment"
-# What is kept costs more values than one that is skipped.
+# A value that is kept costs more than one that is skipped.
 TENSOR_VALUES, ENTRY_VALUES, TEXT_BYTES = 20, 4, 4
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
@@ -45,15 +45,15 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
     27: ("I64", 1, 8), 28: ("F64", 1, 8), 29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2),
     34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36),
 }  # fmt: skip
-"""The name of each type, how many weights a block of it has, and how many bytes."""
+"""Each type's name, weights per block and bytes per block."""
 
 
 class BadGguf(BadHeader):
-    """Why this file is not a complete GGUF file."""
+    """The file is not a complete GGUF file."""
 
 
 class GgufTensor(NamedTuple):
-    """One tensor as its header describes it; `size` in bytes."""
+    """A tensor as described in its header; `size` in bytes."""
 
     name: str
     dtype: str
@@ -63,14 +63,14 @@ class GgufTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Count:
-    """An array that is not kept, such as the vocabulary: only its length counts."""
+    """The length of an array whose entries are not kept, such as the vocabulary."""
 
     entries: int
 
 
 @dataclass(frozen=True)
 class GgufFile:
-    """What the header says. Arrays of texts, and long ones, are a Count; `size` is the file's."""
+    """A parsed header. Arrays of text and long arrays become a Count; `size` is the file's."""
 
     version: int
     values: Mapping[str, Any]
@@ -79,7 +79,7 @@ class GgufFile:
 
 
 def parse(read: Callable[[int], bytes], size: int, budget: Budget) -> GgufFile:
-    """The header of a file of `size` bytes, whose next bytes `read` returns; raises BadHeader."""
+    """Parse the header of a file of `size` bytes that `read` returns in order; raises BadHeader."""
     budget.begin_part()
     source = _Source(read, size, budget)
     if size < 24:
@@ -133,7 +133,7 @@ def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[Gg
         if at - alignment >= source.size:
             raise _truncated(source, at)
     begin = _padded(source.at, alignment)
-    # The last tensor's padding may be missing.
+    # The padding after the last tensor may be missing.
     last = at - _padding_after(found, alignment)
     if begin + last > source.size:
         raise _truncated(source, begin + last)
@@ -174,7 +174,7 @@ def _quoted(value: Any) -> str:
 
 
 class _Source:
-    """The header's bytes in order, as far as the budget goes, read in pieces."""
+    """The header's bytes in order, read in pieces within the budget."""
 
     def __init__(self, read: Callable[[int], bytes], size: int, budget: Budget) -> None:
         self.size, self.budget = size, budget
@@ -183,7 +183,7 @@ class _Source:
 
     @property
     def at(self) -> int:
-        """How many bytes were taken."""
+        """Number of bytes consumed."""
         return self._before + self._place
 
     def take(self, count: int) -> bytes:
@@ -210,20 +210,20 @@ class _Source:
         self._buffer = b"".join(parts)
 
     def number(self, kind: int) -> int:
-        """The next number of one of the format's types of whole numbers."""
+        """Read an integer of one of the format's integer types."""
         found: int = struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
         return found
 
-    def text(self, longest: int) -> str:
-        """The next text, of at most `longest` bytes."""
+    def text(self, max_bytes: int) -> str:
+        """Read a text of at most `max_bytes` bytes."""
         length = self.number(10)
-        if length > longest:
-            raise BadGguf(f"its header has a text of {length} bytes where {longest} are expected")
+        if length > max_bytes:
+            raise BadGguf(f"its header has a text of {length} bytes where {max_bytes} are expected")
         self.budget.spend(values=1 + length // TEXT_BYTES)
         return self.take(length).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
-        """The next value of this type."""
+        """Read a value of this type."""
         if kind == _TEXT:
             return self.text(MAX_TEXT)
         if kind == _ARRAY:

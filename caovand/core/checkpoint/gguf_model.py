@@ -1,4 +1,4 @@
-"""Describes a model by the headers of its GGUF files."""
+"""Describe a model from the headers of its GGUF files."""
 
 from __future__ import annotations
 
@@ -26,34 +26,36 @@ WINDOWED: Mapping[str, tuple[int, bool]] = {
     "smallthinker": (4, True), "gemma-embedding": (6, False), "mellum": (4, False),
     "laguna": (4, True),
 }  # fmt: skip
-"""By architecture, one of how many layers attends to the whole context, and whether it is the first
-of them, else the last: for those whose files need not say it. Without a row here and without a
-pattern in the file, the window is not used, which forecasts too much memory rather than too little.
+"""Window patterns that files may omit: architecture to (period, full attention first).
+
+One layer per period attends to the whole context: the first of the period, else the last. For an
+architecture without a row, and without a pattern in the file, the window is ignored: the forecast
+is then too high rather than too low.
 """
 EVERY_LAYER_BOTH = frozenset({"falcon-h1"})
-"""Architectures whose layers have attention and a recurrent state side by side."""
+"""Architectures whose layers have both attention and a recurrent state."""
 INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp", "minimax-text-01"})
-"""Architectures of which one layer in `full_attention_interval` attends, by default one in four."""
+"""Architectures with one attention layer per `full_attention_interval`, four by default."""
 NO_ATTENTION = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
 NO_TEXT = frozenset({"clip", "wavtokenizer-dec", "t5encoder"})
-"""Architectures that are no model of text: they see or speak."""
+"""Architectures that are not text models but process images or speech."""
 ENCODERS = frozenset({
     "bert", "nomic-bert", "nomic-bert-moe", "neo-bert", "modern-bert", "jina-bert-v2",
     "jina-bert-v3", "eurobert", "gemma-embedding", "llama-embed",
 })  # fmt: skip
-"""Architectures that embed, whose tokens attend to later ones and need no cache."""
+"""Embedding architectures: their tokens also attend to later ones, so they need no cache."""
 RANK = 4
-"""llama.cpp's pooling of a model that ranks; 0 is none."""
+"""llama.cpp's pooling type of a reranker; 0 is no pooling."""
 INDEXED = frozenset({
     "deepseek32", "deepseek4", "glm-dsa", "glm5-next", "hy-v4", "dots3note", "minimax-m3",
     "qwen4exp",
 })  # fmt: skip
-"""Architectures that also keep an index of their keys."""
+"""Architectures that also cache an index of their keys."""
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """The values of one architecture, named without its prefix."""
+    """One architecture's values, by name without its prefix."""
 
     values: Mapping[str, Any]
     architecture: str
@@ -62,7 +64,7 @@ class _Keys:
         return self.values.get(f"{self.architecture}.{name}")
 
     def number(self, name: str, default: int = 0) -> int:
-        """A count; of one for each layer, the largest."""
+        """A count; the largest if the file has one per layer."""
         found = self.raw(name)
         if found is None:
             return default
@@ -71,7 +73,7 @@ class _Keys:
         return require_count(name, found)
 
     def by_layer(self, name: str, layers: int, default: int = 0) -> tuple[int, ...]:
-        """A count for each layer; the file has one for all, or one a layer."""
+        """A count for each layer; the file has one for all or one per layer."""
         found = self.raw(name)
         if isinstance(found, tuple):
             each = tuple(require_count(name, int(one)) for one in found[:layers])
@@ -80,7 +82,7 @@ class _Keys:
 
 
 def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
-    """The card of the model in these parts, in their order; raises BadConfig if they make none."""
+    """Describe the model in these parts, in their order; raises BadConfig if they are no model."""
     values = files[0][1].values
     architecture = values.get("general.architecture")
     if not isinstance(architecture, str) or not architecture.isprintable():
@@ -195,7 +197,7 @@ def _layers(
 
 
 def _widths(keys: _Keys, windowed: bool) -> tuple[int, int]:
-    """Elements of a head's keys and values; of MLA the compressed pair, which is kept once."""
+    """Elements of a head's keys and values; for MLA the compressed pair, which is kept once."""
     usual = keys.number("embedding_length") // max(keys.number("attention.head_count", 1), 1)
     key = keys.number("attention.key_length", usual)
     value = keys.number("attention.value_length", usual)
@@ -210,7 +212,7 @@ def _widths(keys: _Keys, windowed: bool) -> tuple[int, int]:
 
 
 def _windowed(keys: _Keys, layers: int) -> list[bool]:
-    """Which layers attend to a window only."""
+    """Which layers attend only within a window."""
     if not keys.number("attention.sliding_window"):
         return [False] * layers
     pattern = keys.raw("attention.sliding_window_pattern")
@@ -253,7 +255,7 @@ def _is_nemotron(keys: _Keys) -> bool:
 
 
 def _state_size(keys: _Keys) -> int:
-    """Bytes of one layer's state of one sequence, as floats of 32 bits: convolution and state."""
+    """Bytes of one layer's state for one sequence, in float32: convolution and recurrent state."""
     width = keys.number("embedding_length")
     wkv = keys.number("wkv.head_size")
     if wkv:
@@ -275,11 +277,11 @@ _OUTSIDE = {
     "token_embd.weight": "embedding", "per_layer_token_embd.weight": "embedding",
     "output.weight": "output",
 }  # fmt: skip
-"""The parts of tensors outside the layers that a name tells."""
+"""Parts of the model by tensor name, for tensors outside the layers."""
 
 
 def _outside(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
-    """Bytes of the tensors outside the layers, by part."""
+    """Bytes of tensors outside the layers, by part."""
     found = {"embedding": 0, "output": 0, "vision": 0, "rest": 0}
     for tensor in tensors:
         number = _LAYER.match(tensor.name)

@@ -1,4 +1,4 @@
-"""What a GPTQ checkpoint's quantization_config adds to the sizes: signs, order, exceptions."""
+"""Read what GPTQ's quantization_config adds to the sizes: symmetry, order and exceptions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from caovand.core.checkpoint.values import first_count, table_value, text_value
 from caovand.core.facts.inventory import Gptq
 
 LEFT_OUT = "-:"
-"""Begins a key of `dynamic` for modules left unquantised; other keys store theirs differently."""
+"""Prefix of keys in `dynamic` that name unquantised modules; other keys change how modules are
+stored."""
 
 
 def read_gptq(config: Mapping[str, Any]) -> Gptq | None:
-    """How these weights were quantised; None if another method did it."""
+    """How these weights were quantised; None for another method."""
     if text_value(config, "quant_method").lower() != "gptq":
         return None
     exceptions = table_value(config, "dynamic")

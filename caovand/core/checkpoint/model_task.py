@@ -1,4 +1,4 @@
-"""Recognise a model's task as vLLM does: by its class and the files of Sentence Transformers."""
+"""Detect a model's task as vLLM does: from its class and its Sentence Transformers files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_task import POOLING, ModelTask
 
 MODULES, TEXT_LENGTH = "modules.json", "sentence_bert_config.json"
-"""Files of Sentence Transformers: the parts of a model, and the longest text."""
+"""Files of Sentence Transformers: the model's modules, and the maximum text length."""
 ENCODER = "encoder_attention"
-"""The type of layers that need no cache."""
+"""The layer type that needs no cache."""
 _SUFFIXES: tuple[tuple[str, ModelTask], ...] = (
     ("ForCausalLM", "generate"),
     ("ChatModel", "generate"),
@@ -34,27 +34,27 @@ _SUFFIXES: tuple[tuple[str, ModelTask], ...] = (
     ("ForRetrieval", "token_embed"),
     ("Model", "embed"),
 )
-"""Ends of class names; the first that fits counts."""
+"""Suffixes of class names; the first match counts."""
 _MULTI_VECTOR = ("ColBERT", "ColQwen", "ColPali", "ColModern", "NemotronEmbed")
 _TEXT = frozenset({
     "ChatGLMModel", "MiDashengLMModel", "MossAudioModel", "Qwen2_5OmniModel", "UltravoxModel",
 })  # fmt: skip
-"""Models that generate text in spite of their names."""
+"""Models that generate text although their names suggest otherwise."""
 _SPEECH = frozenset({
     "WhisperForConditionalGeneration", "CohereAsrForConditionalGeneration",
     "FireRedASR2ForConditionalGeneration", "FunASRForConditionalGeneration",
     "MossTranscribeDiarizeForConditionalGeneration",
 })  # fmt: skip
-"""Models that only transcribe: vLLM gives them no completions. Others that hear take chats too."""
+"""Models that only transcribe: vLLM offers them no completions. Other audio models also chat."""
 _ENCODERS = ("Bert", "BERT", "Roberta", "Bidirectional", "Gte")
 _WHOLE = ("mean", "cls")
-"""Poolings that need every state at once."""
+"""Pooling types that need all states at once."""
 
 
 @dataclass(frozen=True)
 class SentenceTransformer:
-    """The files of Sentence Transformers: how states are pooled ("" without a module for it), and
-    the longest text in tokens, 0 if they do not say."""
+    """Sentence Transformers files: the pooling type ("" without a pooling module) and the maximum
+    text length in tokens (0 if unset)."""
 
     pools: bool = False
     pooling: str = ""
@@ -62,7 +62,7 @@ class SentenceTransformer:
 
 
 def pooling_folder(modules: Any) -> str | None:
-    """The folder of the pooling's configuration, None for a model without pooling."""
+    """The folder with the pooling configuration; None for a model without pooling."""
     for module in modules if isinstance(modules, Sequence) else ():
         if isinstance(module, Mapping) and str(module.get("type")).endswith(".Pooling"):
             return str(module.get("path", ""))
@@ -72,7 +72,7 @@ def pooling_folder(modules: Any) -> str | None:
 def sentence_transformer(
     modules: Any, pooling: Mapping[str, Any], lengths: Mapping[str, Any]
 ) -> SentenceTransformer:
-    """What these files say; raises BadConfig."""
+    """Parse these files; raises BadConfig."""
     mode = pooling.get("pooling_mode")
     named = [str(mode)] if isinstance(mode, str) else []
     named += [name for name, value in pooling.items() if value is True]
@@ -86,7 +86,7 @@ def sentence_transformer(
 def task_of(
     architecture: str, config: Mapping[str, Any], files: SentenceTransformer, name: str = ""
 ) -> ModelTask:
-    """The task of a model of this class; `name` is that of its folder."""
+    """Task of a model with this architecture; `name` is its folder's name."""
     if architecture in _SPEECH:
         return "transcription"
     if architecture in _TEXT:
@@ -104,18 +104,18 @@ def task_of(
 
 
 def is_written_reranker(architecture: str, name: str) -> bool:
-    """Whether a model of text ranks by the probability of "yes": Qwen3-Reranker, as published."""
+    """Whether a text model ranks by the probability of "yes": Qwen3-Reranker, as published."""
     return architecture == "Qwen3ForCausalLM" and "qwen3-reranker" in name.lower()
 
 
 def label_count(config: Mapping[str, Any]) -> int:
-    """How many labels a classifier has; Transformers' default is 2."""
+    """Number of labels of a classifier; Transformers' default is 2."""
     named = config.get("id2label")
     return len(table_value(config, "id2label")) if named else first_count(config, "num_labels") or 2
 
 
 def with_task(card: ModelCard, config: Mapping[str, Any], files: SentenceTransformer) -> ModelCard:
-    """The card of a model with its task, and what follows from that; raises BadConfig."""
+    """Add the task and its consequences to the card; raises BadConfig."""
     name = card.path.rstrip("/").rpartition("/")[2]
     task = task_of(card.architecture, config, files, name)
     if task not in POOLING:
@@ -134,7 +134,7 @@ def with_task(card: ModelCard, config: Mapping[str, Any], files: SentenceTransfo
 
 
 def _sees_both_ways(architecture: str, config: Mapping[str, Any]) -> bool:
-    """Whether a token also attends to later tokens: such a model needs no cache."""
+    """Whether tokens also attend to later tokens; such a model needs no cache."""
     text = table_value(config, "text_config") or config
     marked = any(mark in architecture for mark in _ENCODERS)
     said = text.get("is_causal") is False or text.get("use_bidirectional_attention") is True

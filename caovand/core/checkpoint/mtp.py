@@ -1,4 +1,4 @@
-"""Count a model's MTP layers, from its configuration or, if vLLM needs no key, from its type."""
+"""Count MTP layers from the configuration, or from the model type where vLLM needs no key."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ONE_WITHOUT_KEY = frozenset({
     "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "exaone_moe",
     "exaone4_5", "exaone4_5_text", "longcat_flash", "step3p5", "step3p7", "dots3_note", "hy_v4",
 })  # fmt: skip
-"""Types whose head vLLM treats as one layer if config.json does not count its layers."""
+"""Types that vLLM treats as having one MTP layer if config.json gives no number."""
 ALWAYS_ONE = frozenset({
     "MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "MiMoV2OmniForCausalLM",
 })  # fmt: skip
-"""Architectures for which vLLM runs only the first MTP layer, whatever config.json counts."""
+"""Architectures for which vLLM runs only the first MTP layer, whatever number config.json gives."""
 MINIMAX = "minimax_m3"
-"""M2 has MiniMax's key as well, but vLLM does not draft with it."""
+"""M2 has MiniMax's key too, but vLLM does not draft with it."""
 
 
 def mtp_layers(config: Mapping[str, Any], text: Mapping[str, Any], architecture: str) -> int:
-    """The MTP layers that the configuration describes; the weights may lack them."""
+    """Number of MTP layers in the configuration; the weights may lack them."""
     if architecture in ALWAYS_ONE:
         return 1
     types = {text_value(text, "model_type"), text_value(config, "model_type")}

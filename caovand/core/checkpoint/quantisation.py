@@ -1,4 +1,4 @@
-"""How a checkpoint's weights are quantised (quantization_config of config.json)."""
+"""Read how a checkpoint's weights are quantised (quantization_config of config.json)."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ BITS = {
     "mxfp4": 4, "gpt_oss_mxfp4": 4, "modelopt_fp4": 4, "awq": 4, "gptq": 4, "fp_quant": 4,
     "fp8": 8, "fbgemm_fp8": 8, "modelopt": 8, "modelopt_mxfp8": 8, "experts_int8": 8,
 }  # fmt: skip
-"""Bits of a weight by method, if the configuration has none."""
+"""Bits per weight by method, for configurations that omit them."""
 SCALES = {"mxfp4": (8, 32), "gpt_oss_mxfp4": (8, 32), "modelopt_fp4": (8, 16)}
-"""Bits of a scale, and how many weights share it, of methods that fix both."""
+"""Bits of a scale and weights per scale, for methods that fix both."""
 ZERO_BITS = {"awq": 4, "gptq": 4}
-"""Bits of a group's zero point. AWQ has none where "zero_point" is false; GPTQ always has."""
+"""Bits of a group's zero point. AWQ has none if "zero_point" is false; GPTQ always has one."""
 SPARED = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules")
 PARTS = {
     "attention": re.compile("attn"),
     "shared experts": re.compile("shared_expert(?!_gate)"),
     "MLP": re.compile(r"mlp(?!\W*(experts|shared_expert|gate(?!_|\w)|router))"),
 }
-"""Parts of a layer that a list of modules kept as floats may name; routers never are quantised."""
+"""Parts of a layer that a list of unquantised modules may name; routers are never quantised."""
 
 
 @dataclass(frozen=True)
 class Quantisation:
-    """How weights are stored: `bits` of one, its share of scale and zero included; 16 for floats.
+    """How weights are stored: `bits` per weight include its share of scale and zero; 16 for floats.
 
-    `group_size` quantised weights of one output share a scale, and `block_size` outputs do (block
-    fp8); 0 is unknown. `spared` are the PARTS that are kept as floats in some layers.
+    `group_size` quantised weights of one output share a scale; in block fp8, `block_size` outputs
+    do as well. 0 means unknown. `spared` lists the PARTS that some layers keep as floats.
     """
 
     method: str | None = None
@@ -44,10 +44,10 @@ class Quantisation:
 
 
 def read_quantisation(config: Mapping[str, Any]) -> Quantisation:
-    """The quantisation in this table; none if it is empty."""
+    """Parse a quantisation table; an empty one means unquantised."""
     if not config:
         return Quantisation()
-    inner = config.get("quantization")  # ModelOpt's, if it is in a separate file
+    inner = config.get("quantization")  # ModelOpt's format in a separate file
     config = {**config, **inner} if isinstance(inner, Mapping) else config
     method, (block, group) = _method(config), _groups(config)
     return Quantisation(method, group, block, _bits(config, method, group), _spared(config))
@@ -67,14 +67,14 @@ def _method(config: Mapping[str, Any]) -> str:
 
 
 def _weights(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The tables about weights; compressed-tensors has one for each group of layers."""
+    """Tables that describe weights; compressed-tensors has one per group of layers."""
     nested = config.get("config_groups")
     groups = nested.values() if isinstance(nested, Mapping) else ()
     return [table_value(group, "weights") for group in groups if isinstance(group, Mapping)]
 
 
 def _groups(config: Mapping[str, Any]) -> tuple[int, int]:
-    """How many outputs and how many inputs share a scale: both for block fp8, else inputs only."""
+    """Outputs and inputs that share a scale: both for block fp8, otherwise only inputs."""
     tables = (config, *_weights(config))
     for one in tables:
         for name in ("weight_block_size", "block_structure"):

@@ -1,7 +1,7 @@
-"""Sizes of the tables of sines and cosines for rotary positions (vLLM's rotary_embedding/).
+"""Size the sine and cosine tables of rotary embeddings (vLLM's rotary_embedding/).
 
-A table has a row for every position, as wide as the rotated part of a head. Layers that scale
-positions the same way share one, a drafting head's included.
+A table has a row for every position, as wide as the rotated part of a head. Layers with the same
+scaling share one table; this includes a draft head's layers.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
 
 STRETCHED = ("linear", "ntk", "dynamic")
-"""Kinds whose table reaches as far as the scaled positions."""
+"""Kinds whose table covers all scaled positions."""
 FROM_ORIGINAL = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
-"""Kinds that scale the training's positions, which have their own key."""
+"""Kinds that scale the original training length, which has its own key."""
 LONG = ("longrope", "su")
-"""Kinds with one table for prompts within the training's length, and one for longer ones."""
+"""Kinds with one table for prompts within the training length and another for longer ones."""
 ROWS_OF_MROPE = 4
-"""Positions of pictures exceed those of a text: vLLM's table has four times as many."""
+"""Image positions exceed text positions: vLLM's table has four times as many rows."""
 FLOAT32 = ("gpt_oss", "deepseek")
-"""Types whose tables are float32 in a model of half or bfloat16."""
+"""Model types whose tables are float32 even in a float16 or bfloat16 model."""
 
 
 def table_elements(text: Mapping[str, Any], head: int, global_head: int = 0) -> int:
-    """The size of all tables, in elements of the model's type."""
+    """Size of all tables, in elements of the model's dtype."""
     positions = first_count(text, "max_position_embeddings")
     latent = first_count(text, "qk_rope_head_dim")
     tables: dict[tuple[float, int, str], float] = {}
@@ -39,7 +39,7 @@ def table_elements(text: Mapping[str, Any], head: int, global_head: int = 0) -> 
 
 
 def scaling_factor(rope: Mapping[str, Any]) -> float:
-    """The factor by which positions are scaled; 0 without scaling."""
+    """RoPE scaling factor; 0 without scaling."""
     value = rope.get("factor")
     if value is None:
         return 0.0
@@ -50,17 +50,17 @@ def scaling_factor(rope: Mapping[str, Any]) -> float:
 
 
 def scaling_tables(text: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration's scaling: one table, or one for each type of layer."""
+    """The scaling configuration: one table, or one per layer type."""
     return table_value(text, "rope_parameters") or table_value(text, "rope_scaling")
 
 
 def _parts(text: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Each type of layer with its scaling of positions; no name if all share one."""
+    """Each layer type with its RoPE scaling; the name is empty if all types share one."""
     given = scaling_tables(text)
     by_layer = [(name, part) for name, part in given.items() if isinstance(part, Mapping)]
     if by_layer:
         return by_layer
-    if text.get("rope_local_base_freq") is not None:  # Gemma 3 as it was published
+    if text.get("rope_local_base_freq") is not None:  # Gemma 3 as published
         return [("full_attention", given), ("sliding_attention", {})]
     return [("", given)]
 
@@ -80,7 +80,7 @@ def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> f
 
 
 def _rotated(rope: Mapping[str, Any], text: Mapping[str, Any], head: int) -> int:
-    """Rotated elements of a head; Gemma 4's table has the others too."""
+    """Rotated elements of a head; for Gemma 4, the full head, as in its table."""
     share = rope.get("partial_rotary_factor") or text.get("partial_rotary_factor")
     if rope.get("rope_type") == "proportional" or not isinstance(share, (int, float)):
         return head

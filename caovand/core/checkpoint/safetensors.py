@@ -1,6 +1,6 @@
-"""Headers of safetensors files: the tensors of a shard, and whether it is complete.
+"""Parse headers of safetensors files: a shard's tensors, and whether it is complete.
 
-A file is 8 bytes of little-endian header length, a JSON header, then the tensors' bytes.
+A file consists of the header length in 8 little-endian bytes, a JSON header and the tensor data.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
 
-MAX_VALUES = 2_000_000  # of one header: nine or so a tensor
+MAX_VALUES = 2_000_000  # per header: about nine per tensor
 BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16,
     "I16": 16, "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8,
@@ -20,11 +20,11 @@ BITS = {
 
 
 class BadShard(BadHeader):
-    """Why this file is not a complete shard."""
+    """The file is not a complete shard."""
 
 
 class Tensor(NamedTuple):
-    """One tensor as its header describes it; `size` in bytes."""
+    """A tensor as described in its header; `size` in bytes."""
 
     name: str
     dtype: str
@@ -32,7 +32,7 @@ class Tensor(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a tensor's bytes are in its file."""
+    """Offset and size of a tensor's data in its file."""
 
     name: str
     dtype: str
@@ -41,9 +41,9 @@ class Place(NamedTuple):
 
 
 def header_length(start: bytes, file_size: int) -> int:
-    """The length of the JSON after the first eight bytes, checked against the file's size.
+    """Read the JSON header's length from the first eight bytes and check it against the file size.
 
-    It may be more than is left of a budget: ask `Budget.require` before reading it.
+    It may exceed the remaining budget: call `Budget.require` before reading the header.
     """
     if start.startswith(b"version "):
         raise BadShard("it is a Git LFS pointer, not the file itself")
@@ -54,12 +54,12 @@ def header_length(start: bytes, file_size: int) -> int:
 
 
 def parse_header(text: bytes, file_size: int, budget: Budget) -> list[Tensor]:
-    """The tensors of one shard; raises BadHeader if header and file disagree."""
+    """Parse the tensors of one shard; raises BadHeader if header and file disagree."""
     return _tensors(_table(text, budget), len(text), file_size)
 
 
 def _table(text: bytes, budget: Budget) -> dict[str, Any]:
-    """The header's entries by the names of their tensors."""
+    """Header entries by tensor name."""
     try:
         header = budget.json(text, MAX_VALUES)
     except TooLarge:
@@ -75,7 +75,8 @@ def _table(text: bytes, budget: Budget) -> dict[str, Any]:
 def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor]:
     found: list[Tensor] = []
     ranges: list[tuple[int, int]] = []
-    sizes: dict[tuple[str, tuple[int, ...]], int | None] = {}  # few shapes, many tensors
+    # there are many tensors but few shapes
+    sizes: dict[tuple[str, tuple[int, ...]], int | None] = {}
     for name, entry in header.items():
         try:
             dtype, shape = str(entry["dtype"]), tuple(entry["shape"])
@@ -105,7 +106,7 @@ def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor
 
 
 def tensor_places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
-    """Where each tensor of a shard lies; raises BadHeader if header and file disagree."""
+    """Locate each tensor of a shard; raises BadHeader if header and file disagree."""
     header = _table(text, budget)
     _tensors(header, len(text), file_size)
     start = 8 + len(text)
@@ -116,7 +117,7 @@ def tensor_places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
 
 
 def _size(name: str, dtype: str, shape: tuple[Any, ...]) -> int | None:
-    """Bytes of a tensor of this type and shape, None for an unknown type."""
+    """Bytes of a tensor of this type and shape; None for an unknown type."""
     if not all(type(n) is int and n >= 0 for n in shape):
         raise _contradiction(name)
     bits = BITS.get(dtype)

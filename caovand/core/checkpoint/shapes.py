@@ -1,8 +1,8 @@
-"""Weights of a model without files, from the shapes in its configuration.
+"""Estimate the weights of a model without files from the shapes in its configuration.
 
-vLLM invents weights with `--load-format dummy`: a plan can be tried before a download. The result
-is within two percent for transformers with gated MLPs, experts, MLA and Gated DeltaNet; a quantised
-checkpoint may be larger if it keeps some layers as floats.
+vLLM creates weights with `--load-format dummy`, so that a plan can be tried before a download. The
+estimate is within two percent for transformers with gated MLPs, experts, MLA and Gated DeltaNet; a
+quantised checkpoint may be larger if it keeps some layers as floats.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from caovand.core.checkpoint.tensors import LAYERED
 from caovand.core.facts.inventory import LinearAttention, ModelCard, Part, Sharding, Weights
 
 BYTES = 2
-"""Invented weights have the activation type, half or bfloat16."""
+"""Dummy weights use the activation dtype, float16 or bfloat16."""
 
 
 def weights_by_shape(
@@ -19,7 +19,7 @@ def weights_by_shape(
 ) -> tuple[Weights, ...]:
     """Sizes by part; `tied` shares embedding and head, `gated` attention has an output gate.
 
-    `bits` apply to quantised weights: linear layers and experts, for gpt-oss experts only.
+    `bits` apply to quantised weights: linear layers and experts; for gpt-oss only experts.
     """
     hidden = model.hidden_size
     sharded, keys, replicated = _attention(model, gated)
@@ -31,7 +31,7 @@ def weights_by_shape(
     head = 2 * hidden * hidden + sharded + keys + replicated + experts + router
     head += shared if model.experts else dense
     attends = [kind not in ("linear_attention", "mamba") for kind in model.layer_types]
-    # Where only some layers have experts, those are mostly the later ones.
+    # If only some layers have experts, they are mostly the later ones.
     routed = [bool(model.experts) and n >= model.dense_layers for n in range(len(attends))]
     layers = list(zip(attends, routed, strict=True))
     parts: list[tuple[Part, Sharding, list[int]]] = [
@@ -59,16 +59,17 @@ def weights_by_shape(
 
 
 def _weights_of_part(part: Part, way: Sharding, sizes: list[int], bits: float | None) -> Weights:
-    """So many parameters of each layer, in the activation type or quantised to these bits."""
+    """Weights of this many parameters per layer, in the activation dtype or quantised to `bits`."""
     layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
     if bits is None:
         return Weights(part, way, "BF16", count * BYTES, layers)
-    stored = "F8_E4M3" if bits >= 8 else "U8"  # which packs several weights
+    stored = "F8_E4M3" if bits >= 8 else "U8"  # the type that packs several weights
     return Weights(part, way, stored, int(count * bits / 8), layers)
 
 
 def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:
-    """Parameters of one attention layer: split by heads, by key-value heads, and on every rank."""
+    """Parameters of an attention layer: split by heads, split by key-value heads, and
+    replicated."""
     hidden, mla = model.hidden_size, model.mla
     if mla is None:
         queries = hidden * model.heads * model.head_dim * (3 if gated else 2)
@@ -82,7 +83,23 @@ def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:
     return split, 0, hidden * (mla.query_rank + model.latent)
 
 
+def attention_part(model: ModelCard, *, as_float: bool) -> float:
+    """The part of attention in a transformer's weights that are split by heads or width, experts
+    apart: in those stored as floats, or in the others."""
+    if as_float and model.quantization and "attention" in model.spared:
+        return 1.0
+    if not as_float and "attention" in model.spared:
+        return 0.0
+    count, routed = len(model.layer_types), 0
+    if model.experts:
+        routed = count - model.dense_layers
+    attention = count * _attention(model, gated=False)[0]
+    dense = 3 * model.hidden_size * (model.dense_size or model.intermediate_size)
+    others = routed * 3 * model.hidden_size * model.shared_size + (count - routed) * dense
+    return attention / (attention + others) if attention else 0.0
+
+
 def _recurrent(hidden: int, linear: LinearAttention) -> int:
-    """Parameters of one Gated DeltaNet layer: projections in (q, k, v, z, b, a) and out."""
+    """Parameters of a Gated DeltaNet layer: the input (q, k, v, z, b, a) and output projections."""
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
     return hidden * (2 * keys + 2 * values + 2 * linear.value_heads) + values * hidden

@@ -1,4 +1,4 @@
-"""Reads tensor names: the part of the model a tensor belongs to, and how GPUs share it."""
+"""Map tensor names to the part of the model they belong to and to how GPUs split them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ REPLICATED = re.compile(
 )
 KEY_VALUE = re.compile(r"\.(k_proj|v_proj|kv_proj)\.|\.(k_scale|v_scale)$")
 LAYERED: frozenset[Part] = frozenset({"layers", "experts"})
-"""What lies in the model's own layers."""
+"""Parts inside the model's own layers."""
 SHARED = re.compile(r"(^|\.)(embed_tokens|shared_head\.head)\.")
-"""What the files of an MTP head repeat, and engines share with the model."""
+"""Tensors that the files of an MTP head repeat; engines share them with the model."""
 DIGITS = b"0123456789"
 LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
 
 
 def part_of_tensor(name: str, layers: int) -> Part:
-    """The part of the model; layers beyond the model's own belong to its MTP head."""
+    """The tensor's part of the model; layers beyond the model's own belong to its MTP head."""
     if VISION_TENSOR.search(name):
         return "vision"
     number = LAYER.search(name)
@@ -52,7 +52,8 @@ def sharding(name: str) -> Sharding:
 
 
 class _Kind(NamedTuple):
-    """The meaning of a name without its numbers, and which dotted part is the layer's number."""
+    """The meaning of a name without its numbers; `layer` is the index of the dotted part with the
+    layer number."""
 
     part: Part
     sharding: Sharding
@@ -67,12 +68,12 @@ def _kind(name: str) -> _Kind:
 
 
 def sum_sizes(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
-    """Sizes by part, sharding and type, from (name, type, bytes) of every tensor."""
+    """Sum sizes by part, sharding and type, from (name, type, bytes) of every tensor."""
     sums: dict[tuple[Part, Sharding, str], int] = defaultdict(int)
     by_layer: dict[tuple[Part, Sharding, str], list[int]] = {}
     kinds: dict[bytes, _Kind] = {}
     for name, dtype, size in tensors:
-        # A hundred thousand names of experts and layers differ only in their numbers.
+        # A hundred thousand tensor names differ only in their expert and layer numbers.
         plain = name.encode(errors="surrogatepass").translate(None, DIGITS)
         kind = kinds.get(plain) or kinds.setdefault(plain, _kind(name))
         own = kind.part

@@ -1,4 +1,4 @@
-"""The text model's part of config.json, with its family's defaults for missing keys."""
+"""The text model's section of config.json, completed with its family's defaults."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "sliding_window_pattern": 6, "sliding_window": 512, "global_head_dim": 512,
     },
 }  # fmt: skip
-"""Transformers' defaults by model type: Gemma is published with only the differences."""
+"""Transformers' defaults by model type: Gemma's published configurations omit them."""
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The text model's part, with its family's defaults for missing keys."""
+    """The text model's section, with its family's defaults for missing keys."""
     text = _text_as_written(config)
     kind = text_value(text, "model_type") or text_value(config, "model_type")
     defaults = DEFAULTS.get(kind) or DEFAULTS.get(f"{kind}_text") or {}

@@ -1,4 +1,4 @@
-"""Typed values of a config.json; a bad one is refused by its name."""
+"""Typed access to values of config.json; errors name the bad key."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 LARGEST = 1 << 31
 NONE = -1
-"""Some configurations' value for none: no window, no quantisation groups."""
+"""How some configurations write "none": no window, no quantisation groups."""
 
 
 class BadConfig(Exception):
-    """Why config.json does not describe a model."""
+    """config.json does not describe a usable model."""
 
 
 def first_count(config: Mapping[str, Any], *names: str) -> int:
-    """The first of these keys with a count, else 0; the maximum of a list by layers."""
+    """The first of these keys that is set to a count, else 0; for a list per layer, its maximum."""
     for name in names:
         value = config.get(name)
         if value is None or value == NONE:
@@ -28,7 +28,7 @@ def first_count(config: Mapping[str, Any], *names: str) -> int:
 
 
 def require_count(name: str, value: Any) -> int:
-    """The value under this key, as a count."""
+    """Check that the value is a count."""
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if not whole or isinstance(value, bool) or not 0 <= value <= LARGEST:
         raise BadConfig(f'"{name}" is {reprlib.repr(value)}, not a count up to {LARGEST}')
@@ -36,7 +36,7 @@ def require_count(name: str, value: Any) -> int:
 
 
 def table_value(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The table under this key, empty without one."""
+    """The table under this key; empty if the key is missing."""
     found = config.get(name)
     if found is not None and not isinstance(found, Mapping):
         raise BadConfig(f'"{name}" is {reprlib.repr(found)}, not a table')
@@ -44,7 +44,7 @@ def table_value(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def text_value(config: Mapping[str, Any], name: str) -> str:
-    """The text under this key, empty without one."""
+    """The text under this key; empty if the key is missing."""
     found = config.get(name)
     if found is not None and not (isinstance(found, str) and found.isprintable()):
         raise BadConfig(f'"{name}" is {reprlib.repr(found)}, not a name')

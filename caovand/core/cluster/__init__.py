@@ -1,1 +1,1 @@
-"""Several machines that serve one model: their daemons' reports, and what follows."""
+"""Several machines that serve one model: their daemons' reports and the decisions based on them."""

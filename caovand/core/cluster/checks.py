@@ -1,12 +1,13 @@
-"""Whether a worker can serve a model together with its head: what differs, and what is bad.
+"""Check whether a worker can serve a model together with its head.
 
-FAIL is what stops the engine, hangs it or makes its answers wrong; WARN is what costs speed. Texts
-name their nodes: a finding about the head alone is the same with whichever worker it is compared.
+FAIL means that the engine would stop, hang or answer wrongly; WARN means that it would be slow.
+Findings name their nodes, so that a finding about the head alone is identical whichever worker it
+is compared with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
 
 from caovand.core.addresses import is_loopback
@@ -27,7 +28,7 @@ SMALL_SHM_MIB = 1024
 LONG_TRIP_S = 0.002
 LARGE_OFFSET_S = 1.0
 SAME_CAOVAN = "install the same caovan on all nodes, then: sudo systemctl restart caovan"
-"""The fix for a message that cannot be read."""
+"""The fix for an unreadable message."""
 
 
 def compare(
@@ -41,13 +42,13 @@ def compare(
     package: Package | None = None,
     tcp_only: bool = False,
 ) -> tuple[CheckResult, ...]:
-    """Everything that differs or is bad; one PASS if nothing is.
+    """Compare two nodes; one PASS if nothing differs or is wrong.
 
-    `round_trip_s` is the time of a message and its answer, `offset_s` how far the worker's clock is
-    ahead of the head's. `link` is whether they reach each other, `all_reduces` whether the
-    plan adds up the results of layers over it. `ranks` is how many each node will have, 0 if that
-    is not planned yet. `package` is what starts them, None if the engine does. `tcp_only`: NCCL
-    uses TCP whatever these two have, since another node or the operator's settings require it.
+    `round_trip_s` is the time of a message and its reply, `offset_s` how far the worker's clock is
+    ahead of the head's. `link` says whether the nodes reach each other, `all_reduces` whether the
+    plan sums layers over the link. `ranks` is the number of ranks per node, 0 if not planned yet.
+    `package` starts the ranks; None if the engine does. `tcp_only`: NCCL uses TCP whatever these
+    two nodes have, because of another node or the operator's settings.
     """
     found = (
         *software(head, worker, package),
@@ -72,24 +73,19 @@ def compare(
     return (finding("PASS", _agreement(head, worker, shared, round_trip_s, reached)),)
 
 
-def can_serve_together(results: Collection[CheckResult]) -> bool:
-    """Whether the nodes can serve together."""
-    return all(result.verdict != "FAIL" for result in results)
-
-
 def duplicate_names(name: str) -> CheckResult:
-    """That a second machine uses a name."""
+    """Report that two machines use the same name."""
     remedy = "set [cluster] name on one of them, and restart caovan there"
     return finding("FAIL", f"two machines call themselves {name}", remedy)
 
 
 def cannot_listen(problem: Problem) -> CheckResult:
-    """That the head cannot listen for workers."""
+    """Report that the head cannot listen for workers."""
     return finding("FAIL", problem.message, problem.remedy)
 
 
 def unreadable_report(name: str, fact: object) -> CheckResult:
-    """That the report of a worker cannot be read; its name is "" if that cannot be read, either."""
+    """Report that a worker's report cannot be read; `name` is "" if not even that is readable."""
     who = f"node {name}" if name else "a worker"
     return finding("FAIL", f"cannot read what {who} reports: {fact}", SAME_CAOVAN)
 
@@ -120,7 +116,7 @@ def _cards(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[Ch
 
 
 def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[CheckResult]:
-    """Cards that do not reach each other, which only several ranks of one node would use."""
+    """Cards without peer access, which matters only to several ranks on one node."""
     if ranks == 1:
         return
     where = "" if ranks else "with several ranks a node "

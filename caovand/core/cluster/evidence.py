@@ -1,7 +1,7 @@
-"""What a worker has of a start that failed, for the incident on the head; bounded, no secrets.
+"""A worker's evidence of a failed start, for the incident on the head; bounded and without secrets.
 
-The head's order names that start for as long as the head lacks this, and until then a worker sends
-it along with each report: so no loss of a message loses it.
+The head's order names the start for as long as the head lacks the evidence. Until then the worker
+sends it with each report, so losing a message never loses the evidence.
 """
 
 from __future__ import annotations
@@ -16,25 +16,26 @@ from caovand.core.cluster.plan_document import BadDocument
 from caovand.core.healing.failure import Finding
 
 MARK = b"evidence "
-"""How a frame begins by which the head tells it from a report."""
+"""Prefix by which the head tells an evidence frame from a report."""
 MAX_LINE = 2000
-# Of each part as JSON, where a character has up to 12 bytes: with the texts less than a message.
+# Limits of each part in bytes of JSON, where a character takes up to 12. With the other texts they
+# stay below the size of a message.
 LOG_BYTES, STACKS_BYTES, KERNEL_BYTES, CARDS_BYTES = 80 << 10, 56 << 10, 16 << 10, 16 << 10
-NAME = 64  # characters of a phase, a signature, a time
+NAME = 64  # characters of a phase, signature or time
 CARD = (
     "index", "used_mib", "total_mib", "utilization", "temperature", "power_w", "throttled", "fault",
 )  # fmt: skip
-"""The fields sent of a card's latest sample."""
+"""Fields of a card's latest sample that are sent."""
 TEXTS = ("start", "at", "lacks")
 LINES = ("kernel", "stacks", "log")
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a node has of the start `start`, gathered `at`, its own wall-clock time for people.
+    """A node's evidence of the start `start`, gathered `at` (its own wall-clock time, for people).
 
-    `finding` is the failure there, None if its rank ended because of another node. `lacks` says
-    what could not be gathered and why.
+    `finding` is the failure on that node; None if its rank ended because of another node. `lacks`
+    says what could not be gathered and why.
     """
 
     start: str
@@ -55,9 +56,10 @@ def select_evidence(
     failed: bool,
     lacks: str = "",
 ) -> Evidence:
-    """What of a cleaned incident is sent: the latest lines, the latest sample of each card.
+    """Select the parts of a sanitised incident to send: the latest lines and each card's latest
+    sample.
 
-    `failed` says that the incident's finding is one of this node.
+    `failed` says that the incident's finding is about this node.
     """
     latest = {sample["index"]: sample for sample in report["gpu_samples"]}
     samples = (latest[index] for index in sorted(latest))
@@ -75,24 +77,24 @@ def select_evidence(
 
 
 def document(name: str, rank: int, evidence: Evidence) -> dict[str, Any]:
-    """The file of an incident with a node's evidence."""
+    """The incident file with a node's evidence."""
     found = asdict(evidence)
     del found["start"]
     return {"name": name, "rank": rank, **found}
 
 
 def missing_evidence(name: str, rank: int, why: str) -> dict[str, Any]:
-    """The same file of a node that sent nothing."""
+    """The incident file of a node that sent no evidence."""
     return {"name": name, "rank": rank, "missing": why}
 
 
 def encode(evidence: Evidence) -> bytes:
-    """The frame of an evidence."""
+    """Encode evidence as a frame."""
     return MARK + dump({"v": VERSION, **asdict(evidence)})
 
 
 def read_frame(frame: bytes) -> Evidence:
-    """The evidence in a frame. Raises BadDocument."""
+    """Decode an evidence frame. Raises BadDocument."""
     if not frame.startswith(MARK):
         raise BadDocument("it is not evidence of a failure")
     found = load(frame[len(MARK) :], {*TEXTS, "finding", "cards", *LINES})
@@ -114,7 +116,7 @@ def read_frame(frame: bytes) -> Evidence:
 
 
 def _short(finding: Finding) -> Finding:
-    """The finding without what was captured in the log: its text says that."""
+    """The finding without its log captures: its text already contains them."""
     phase, signature = finding.phase[:NAME], finding.signature[:NAME]
     text = finding.text[:MAX_TEXT]
     return replace(finding, text=text, phase=phase, signature=signature, captures={})
@@ -128,16 +130,16 @@ def _cut(lines: Sequence[str]) -> Iterable[str]:
     return (line[:MAX_LINE] for line in lines)
 
 
-def _last(lines: Sequence[str], most_bytes: int) -> tuple[str, ...]:
-    return _first(_cut(lines[::-1]), most_bytes)[::-1]
+def _last(lines: Sequence[str], max_bytes: int) -> tuple[str, ...]:
+    return _first(_cut(lines[::-1]), max_bytes)[::-1]
 
 
-def _first(entries: Iterable[Any], most_bytes: int) -> tuple[Any, ...]:
-    """As many entries as have no more bytes of JSON."""
+def _first(entries: Iterable[Any], max_bytes: int) -> tuple[Any, ...]:
+    """The first entries that fit into `max_bytes` of JSON."""
     found = []
     for entry in entries:
-        most_bytes -= len(json.dumps(entry)) + 2
-        if most_bytes < 0:
+        max_bytes -= len(json.dumps(entry)) + 2
+        if max_bytes < 0:
             break
         found.append(entry)
     return tuple(found)

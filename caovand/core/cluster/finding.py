@@ -1,4 +1,4 @@
-"""How a finding about two nodes is written."""
+"""Format findings about two nodes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ GROUP = "cluster"
 def finding(
     verdict: Verdict, text: str, remedy: str = "", on: NodeFacts | None = None
 ) -> CheckResult:
-    """A finding; `on` is the node where its remedy is to be done."""
+    """A check result; `on` is the node where the remedy applies."""
     return CheckResult(GROUP, verdict, text, f"on {on.name}: {remedy}" if on else remedy)
 
 
 def both_values(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> str:
-    """What each of the two has."""
+    """Both nodes' values."""
     return f"{theirs or 'none'} on {head.name}, {own or 'none'} on {worker.name}"
 
 
 def older_release(head: NodeFacts, theirs: str, worker: NodeFacts, own: str) -> NodeFacts:
-    """Which of the two has the older release, the worker if the numbers do not show it."""
+    """The node with the older release; the worker if the numbers do not show it."""
     return head if version_numbers(theirs) < version_numbers(own) else worker
 
 
 def finding_text(found: CheckResult) -> str:
-    """A finding and its remedy, as one sentence."""
+    """A finding and its remedy as one sentence."""
     return f"{found.text}; {found.remedy}"

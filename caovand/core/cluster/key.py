@@ -1,7 +1,7 @@
-"""The key of a cluster: one secret, the same on every node, and the text of its file.
+"""The cluster key: one secret, the same on every node, and its file format.
 
-Whoever has it may join. Both ends of the link derive their secret keys for CURVE from it, so one
-file is all that is copied from node to node.
+Any node with the key may join. Both ends of the link derive their CURVE secret keys from it, so
+this one file is all that needs copying to the other nodes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Side = Literal["head", "worker"]
 
 
 class BadKey(ProblemError):
-    """A cluster key cannot be used or made; no message repeats any of it."""
+    """A cluster key cannot be used or created; no message contains any part of it."""
 
 
 @dataclass(frozen=True)
 class ClusterKey:
-    """A cluster's secret, 32 bytes, which neither repr nor a message shows."""
+    """A cluster's secret of 32 bytes; neither repr nor messages show it."""
 
     secret: bytes = field(repr=False)
 
@@ -38,24 +38,24 @@ class ClusterKey:
             raise ValueError(f"a cluster's secret has {SECRET_BYTES} bytes, not {len(self.secret)}")
 
     def text(self) -> str:
-        """The content of its file; `parse` reads the same key back."""
+        """The content of its file; `parse` reads it back."""
         return "\n".join((*NOTES, f"{FORMAT} {self.secret.hex()}", ""))
 
     def curve_secret(self, side: Side) -> bytes:
-        """The secret key for CURVE of the head or of the workers, 32 bytes."""
+        """Derive the 32-byte CURVE secret key of the head or of the workers."""
         person = f"caovan-{side}".encode()
         return hashlib.blake2b(self.secret, person=person, digest_size=SECRET_BYTES).digest()
 
     def token(self) -> str:
-        """What an engine's own processes on all nodes can know each other by, in hexadecimal."""
+        """A hexadecimal token by which the engine's processes on all nodes recognise each other."""
         person = b"caovan-token"
         return hashlib.blake2b(self.secret, person=person, digest_size=SECRET_BYTES).hexdigest()
 
 
 def parse(text: str, source: str = "") -> ClusterKey:
-    """The key in a file's text: one line, and comments for people; raises BadKey otherwise.
+    """Parse the key file: one line with the key, and comments; raises BadKey.
 
-    `source` is the file, for the message.
+    `source` names the file in the message.
     """
 
     def refuse(fact: str, remedy: str = COPY) -> BadKey:

@@ -1,6 +1,6 @@
 """The links between nodes: whether the ranks of each reach the ports of the others.
 
-Ranks meet at a port of the head's, and then each listens on free ports of its node's own address,
+Ranks rendezvous at a port of the head; then each listens on free ports of its node's own address,
 which need not be on the network where they meet. Before a start the head sends its workers a
 *probe*: each listens on a free port of its own address, connects to the ports of all others, and
 reports what it *reached*. The results of both nodes are their *link*.
@@ -18,16 +18,16 @@ from caovand.core.cluster.plan_document import BadDocument
 MAX_TEXT, MAX_NAME = 128, 256
 MAX_TARGETS = 1024
 MEETING = ""
-"""The target where ranks meet; the others are named after their nodes."""
+"""The probe target where ranks rendezvous; other targets are named after their nodes."""
 LOST = "large packets are lost"
-"""The failure of a connection over which small packets come through, and large ones do not."""
+"""The failure of a connection that passes small packets but not large ones."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A check of ports: connect to each of the `targets`, which are hosts and ports by name.
+    """A port check: connect to each of the `targets`, (host, port) by name.
 
-    Without targets the workers only begin to listen. `token` differs for each check.
+    Without targets, workers only begin to listen. `token` differs for each check.
     """
 
     token: str
@@ -36,12 +36,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """A worker's result of a probe.
+    """A worker's probe results.
 
-    It listens on `port`; 0 if it cannot, and `deaf` is why. `failures` has why each target was not
-    reached, "" if it was; it is empty until all have been tried. Of the connection to where ranks
-    meet, `own` is its address on this side and `seen` on the other, "" if the connection failed.
-    `joined` is the address at which the worker reaches the head's daemon.
+    The worker listens on `port`; 0 if it cannot, with the cause in `deaf`. `failures` maps each
+    target to the reason why it was not reached, "" if it was; it stays empty until all targets have
+    been tried. For the connection to the rendezvous port, `own` is its local address and `seen` its
+    address as the head sees it; both are "" if the connection failed. `joined` is the address at
+    which the worker reaches the head's daemon.
     """
 
     token: str
@@ -55,17 +56,18 @@ class ProbeReport:
 
 @dataclass(frozen=True)
 class Link:
-    """The state of a link. Each failure is why a connection that way failed, "" if it did not.
+    """The state of a link. Each failure says why a connection in that direction failed; "" means
+    success.
 
-    `host` and `port` are where ranks meet, and `meets` is the address of `host` on the head.
-    `to_head` is about a connection to there, `to_own` about one to the head's own address,
-    `to_worker` about one to the worker's, which took `connect_s`. `own`, `seen` and `joined` are as
-    in Reached. `head_deaf`, `own_deaf` and `worker_deaf` are why a node cannot listen where ranks
-    meet, at the head's own address or at the worker's; `unreported` is why the worker's report is
-    missing.
+    Ranks rendezvous at `host` and `port`; `meets` is the address of `host` on the head. `to_head`
+    is about a connection to that place, `to_own` about one to the head's own address, `to_worker`
+    about one to the worker's, which took `connect_s`. `own`, `seen` and `joined` are as in
+    ProbeReport. `head_deaf`, `own_deaf` and `worker_deaf` say why a node cannot listen at the
+    rendezvous, at the head's own address or at the worker's; `unreported` says why the worker's
+    report is missing.
 
-    A link between two workers has no place to meet: the first stands for the head, and `to_head` is
-    about its own address.
+    A link between two workers has no rendezvous: the first worker stands for the head, and
+    `to_head` is about its own address.
     """
 
     host: str
@@ -93,9 +95,9 @@ class Link:
 
 
 def handshake_words(token: str) -> tuple[bytes, bytes]:
-    """The connecting side's challenge and the listener's reply; both derive from the token.
+    """The connecting side's challenge and the listener's reply, both derived from the token.
 
-    Others on the network may read them: they are of use in one check only.
+    Others on the network may read them; they are valid for one check only.
     """
     asks, answers = (
         hashlib.blake2b(f"{token} {side}".encode(), digest_size=32).hexdigest().encode()
@@ -105,21 +107,21 @@ def handshake_words(token: str) -> tuple[bytes, bytes]:
 
 
 def link_document(link: Link | None) -> dict[str, Any] | None:
-    """A link in the document of the op `cluster`; None if it was not checked."""
+    """A link as part of the response to the op `cluster`; None if it was not checked."""
     if link is None:
         return None
     return {"works": link.works, "connect_s": round(link.connect_s, 6)}
 
 
 def probe_to(probe: Probe | None) -> dict[str, Any] | None:
-    """The document of a probe."""
+    """Encode a probe as a document."""
     if probe is None:
         return None
     return {"token": probe.token, "targets": {name: [*at] for name, at in probe.targets.items()}}
 
 
 def probe_from(document: Any) -> Probe | None:
-    """The probe in a document. Raises BadDocument."""
+    """Decode a probe. Raises BadDocument."""
     if document is None:
         return None
     found = _table(document, {"token", "targets"}, "probe")
@@ -132,14 +134,14 @@ def probe_from(document: Any) -> Probe | None:
 
 
 def reached_to(reached: ProbeReport | None) -> dict[str, Any] | None:
-    """Return a probe's result as a document, None if there is none."""
+    """Encode probe results as a document; None without any."""
     if reached is None:
         return None
     return {**vars(reached), "failures": dict(reached.failures)}
 
 
 def reached_from(document: Any) -> ProbeReport | None:
-    """What was reached, in a document. Raises BadDocument."""
+    """Decode probe results. Raises BadDocument."""
     if document is None:
         return None
     found = _table(document, set(ProbeReport.__dataclass_fields__), "reached")

@@ -1,4 +1,4 @@
-"""What keeps ranks from reaching each other, and interfaces that are too slow for them."""
+"""Find what keeps ranks from reaching each other, and interfaces that are too slow for them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import over_rdma
 from caovand.core.facts.checks import CheckResult
 
-PIPELINE_BYTES_S = 100e6
-"""What stages need: gigabit Ethernet, less its headers."""
-SUMS_BYTES_S = 500e6
-"""What all-reduces of layers need: more than 2.5 Gbit/s, less than 5."""
+STAGES_BYTES_S = 100e6
+"""Bandwidth that pipeline stages need: gigabit Ethernet less headers."""
+ALL_REDUCE_BYTES_S = 500e6
+"""Bandwidth that all-reduces of layers need: above 2.5 Gbit/s, below 5."""
 MBIT = 125_000  # bytes
 GOODPUT = 0.94
-"""The share of a link's speed that the headers of Ethernet, IP and TCP leave."""
+"""Share of a link's speed left after Ethernet, IP and TCP headers."""
 _LISTENING = {
     "Address already in use": "end what has the port, which `sudo ss -ltnp sport = :{port}`"
     " names; or set another port in [cluster] head on every node",
     "Permission denied": "set a port above 1023 in [cluster] head on every node",
 }
-"""The fix for a port that ranks cannot meet at, by the kernel's words."""
+"""The fix for a rendezvous port that cannot be opened, by the kernel's message."""
 LOGGED = "`journalctl -u caovan` names what keeps it"
 FREE_PORTS = "where ranks listen on free ports"
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
@@ -35,7 +35,7 @@ def link_checks(
     all_reduces: bool,
     tcp_only: bool,
 ) -> Iterator[CheckResult]:
-    """What is wrong with a link; `all_reduces` and `tcp_only` as in `checks.compare`."""
+    """Check a link; `all_reduces` and `tcp_only` as in `checks.compare`."""
     if link is not None:
         yield from _closed_ways(head, worker, link)
     if not over_rdma(head, worker, tcp_only):
@@ -79,7 +79,7 @@ def _lost_data(sender: NodeFacts, receiver: NodeFacts) -> CheckResult:
 
 
 def pair_checks(one: NodeFacts, other: NodeFacts, link: Link | None) -> Iterator[CheckResult]:
-    """What is wrong with the link between two workers; the first stands for the head."""
+    """Check the link between two workers; the first stands for the head."""
     if link is None:
         return
     for sender, receiver, why in ((other, one, link.to_head), (one, other, link.to_worker)):
@@ -90,7 +90,7 @@ def pair_checks(one: NodeFacts, other: NodeFacts, link: Link | None) -> Iterator
 
 
 def describe_link(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
-    """What is known about a link that works, in a line."""
+    """Describe a working link in one line."""
     parts = ["its ports are open both ways" if link else "its ports are not checked yet"]
     if bytes_s := slowest_bytes_s((head, worker)):
         parts.append(f"{rate(bytes_s / GOODPUT)} by its interfaces")
@@ -100,12 +100,12 @@ def describe_link(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_onl
 
 
 def slowest_bytes_s(nodes: Iterable[NodeFacts]) -> float:
-    """What TCP reaches over the slowest of their interfaces; 0 if the speed of one is unknown."""
+    """TCP throughput of their slowest interface; 0 if the speed of any is unknown."""
     return min((node.speed_mbit * MBIT * GOODPUT for node in nodes), default=0.0)
 
 
 def rate(bytes_s: float) -> str:
-    """Such as "941 Mbit/s"."""
+    """Format a bandwidth, such as "941 Mbit/s"."""
     mbit = bytes_s / MBIT
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"
 
@@ -141,7 +141,7 @@ def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResu
             head,
         )
     text = f"{text}, where ranks meet: {link.to_head}{_guard(head)}"
-    # Ranks come from there to meet, and from the worker's own address to the head's own.
+    # To the rendezvous, ranks connect from there; to the head's own address, from the worker's own.
     peers = dict.fromkeys(filter(None, (link.own, worker.address)))
     return finding("FAIL", text, _opening(head, *peers), head)
 
@@ -167,7 +167,7 @@ def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckRe
 
 
 def _elsewhere(sender: NodeFacts, receiver: NodeFacts, why: str, known: str) -> CheckResult:
-    """That a node's own address is not reached, while it is at another one, which is `known`."""
+    """A node's own address is unreachable, but another one, `known`, is reachable."""
     interface = receiver.interface
     return finding(
         "FAIL",
@@ -193,7 +193,7 @@ def _guard(node: NodeFacts) -> str:
 
 
 def _opening(node: NodeFacts, *peers: str) -> str:
-    """How a node lets another one in, which has these addresses."""
+    """Command by which a node's firewall admits a peer with these addresses."""
     sources = " ".join(f"--add-source={peer}" for peer in peers)
     rules = " and ".join(
         f"`{'ip6' if ':' in peer else 'ip'} saddr {peer} accept`" for peer in peers
@@ -210,8 +210,8 @@ def _opening(node: NodeFacts, *peers: str) -> str:
 
 
 def _slow(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[CheckResult]:
-    """Interfaces that are slower than the ranks need."""
-    need = SUMS_BYTES_S if all_reduces else PIPELINE_BYTES_S
+    """Interfaces that are slower than ranks need."""
+    need = ALL_REDUCE_BYTES_S if all_reduces else STAGES_BYTES_S
     for node in (head, worker):
         if 0 < slowest_bytes_s((node,)) < need:
             waits = "all-reduces of every layer wait" if all_reduces else "long prompts wait"

@@ -1,8 +1,8 @@
 """The messages between the head and its workers, about once a second: their whole state.
 
 The head sends each worker its *order*: the plan and rank to run now, or none. A worker sends a
-*report*: its facts, what it runs, and how that failed. Nobody asks and nobody answers: a lost,
-late or repeated message changes nothing that the next one does not put right.
+*report*: its facts, what it runs, and how that failed. There are no requests and no replies: the
+next message corrects the effect of a lost, late or repeated one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from caovand.core.printable import one_line
 VERSION = 1
 MAX_BYTES = 256 * 1024
 EACH_S = 1.0
-"""How often a message is sent; at once if something has changed."""
+"""Interval of messages; a change is sent at once."""
 LOST_S = 20.0
 """Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
 MAX_GPUS = 1024  # far more than a machine has
-MAX_TEXT, MAX_NAME = 2048, 64  # characters of a text, and of a name that is only shown
+MAX_TEXT, MAX_NAME = 2048, 64  # maximum characters of a text, and of a name that is only displayed
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Order:
     """What one worker is to run: rank `rank` of start `start`, or nothing without a plan.
 
     `start` differs for each attempt. `proven` says that the head's engine answers; until then
-    `phase`, `progress` and `detail` are how far its start is. `sent` is the head's clock, echoed
-    by reports. `refusal` says why this worker cannot take part, "" where it can.
-    `name` is the head's, while `head` differs for each run of its daemon. `evidence` is a start
-    that failed whose evidence the head lacks, "" for none; `stacks` asks for those of living ranks.
-    `probe` is a check of ports, for a worker without an engine.
+    `phase`, `progress` and `detail` say how far its start is. `sent` is the head's clock, which
+    reports echo. `refusal` says why this worker cannot take part; "" if it can. `name` is the
+    head's; `head` differs for each run of its daemon. `evidence` names a failed start whose
+    evidence the head lacks, "" without one; `stacks` requests the stacks of living ranks. `probe`
+    is a port check for a worker without an engine.
     """
 
     head: str
@@ -66,14 +66,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Report:
-    """How a worker is. `boot` differs for each run of its daemon, `facts` is a NodeFacts document.
+    """A worker's state. `boot` differs for each run of its daemon, `facts` is a NodeFacts document.
 
-    `running` is the start whose engine it has, "" for none; `failed` the start that failed, and
-    `finding` why. `stopped` says that its operator wants no engine. `ranks` have each rank's name,
-    pid and card, None if that is not known; `sizes` is their memory by the log, in GiB, `network`
-    what NCCL uses to other nodes.
-    `echo` is the `sent` of the last order, `held_s` how long ago that came. `reached` is the
-    result of its last probe.
+    `running` is the start whose engine it runs, "" without one; `failed` is the start that failed,
+    and `finding` says why. `stopped` says that the operator stopped the engine. `ranks` holds each
+    rank's name, pid and card, None if unknown. `sizes` is the ranks' memory in GiB according to the
+    log, `network` what NCCL uses to other nodes. `echo` is the `sent` of the last order, `held_s`
+    how long ago it arrived. `reached` is the result of the last probe.
     """
 
     name: str
@@ -94,7 +93,7 @@ class Report:
 
 
 def encode_order(order: Order) -> bytes:
-    """The frame of an order."""
+    """Encode an order as a frame."""
     plan = plan_to(order.plan) if order.plan is not None else None
     fields = {name: _short(getattr(order, name)) for name in _ORDER}
     more = {"progress": order.progress, "plan": plan, "probe": probe_to(order.probe)}
@@ -102,7 +101,7 @@ def encode_order(order: Order) -> bytes:
 
 
 def decode_order(frame: bytes) -> Order:
-    """The order in a frame. Raises BadDocument."""
+    """Decode an order. Raises BadDocument."""
     document = load(frame, {*_ORDER, "progress", "plan", "probe"})
     plan, progress = document["plan"], document["progress"]
     found = {name: _typed(document, name, kind) for name, kind in _ORDER.items()}
@@ -115,7 +114,7 @@ def decode_order(frame: bytes) -> Order:
 
 
 def encode_report(report: Report) -> bytes:
-    """The frame of a report."""
+    """Encode a report as a frame."""
     finding = asdict(report.finding) if report.finding else None
     fields = {name: _short(getattr(report, name)) for name in _REPORT}
     more = {"facts": dict(report.facts), "ranks": [list(one) for one in report.ranks]}
@@ -124,7 +123,7 @@ def encode_report(report: Report) -> bytes:
 
 
 def decode_report(frame: bytes) -> Report:
-    """The report in a frame. Raises BadDocument."""
+    """Decode a report. Raises BadDocument."""
     document = load(frame, {*_REPORT, "facts", "ranks", "sizes", "finding", "reached"})
     facts, ranks, finding = (document[name] for name in ("facts", "ranks", "finding"))
     sizes = document["sizes"]
@@ -146,7 +145,7 @@ def decode_report(frame: bytes) -> Report:
 
 
 def name_in(frame: bytes) -> str:
-    """The name of whoever sent a report that cannot be read, "" if not even that can be read."""
+    """Name of the sender of an unreadable report; "" if the name is unreadable too."""
     if len(frame) > MAX_BYTES:
         return ""
     try:
@@ -168,7 +167,7 @@ _REPORT: Mapping[str, type] = {
 
 
 def _short(value: Any) -> Any:
-    """A reason may be longer than a message takes: the sender's own status has all of it."""
+    """Shorten a text to the size a message allows: the sender's own status has all of it."""
     return value[:MAX_TEXT] if isinstance(value, str) else value
 
 
@@ -199,7 +198,7 @@ def _is_capture(found: tuple[Any, Any]) -> bool:
 
 
 def finding_from(found: Any) -> Finding:
-    """The finding in a part of a message. Raises BadDocument."""
+    """Decode a finding. Raises BadDocument."""
     names = ("failure", "text", "phase", "signature")
     if not isinstance(found, dict) or set(found) != {*names, "captures", "line"}:
         raise BadDocument("finding has other parts")
@@ -214,12 +213,12 @@ def finding_from(found: Any) -> Finding:
 
 
 def dump(document: Mapping[str, Any]) -> bytes:
-    """The JSON of a message."""
+    """Encode a message as JSON."""
     return json.dumps(document, separators=(",", ":"), default=str).encode()
 
 
 def load(frame: bytes, names: set[str]) -> dict[str, Any]:
-    """The document in a frame, with exactly these fields. Raises BadDocument."""
+    """Decode a message with exactly these fields. Raises BadDocument."""
     if len(frame) > MAX_BYTES:
         raise BadDocument(f"{len(frame)} bytes are more than {MAX_BYTES}")
     try:

@@ -1,4 +1,4 @@
-"""Whether two nodes have the same model, by the digests of its files."""
+"""Compare two nodes' copies of a model by file digests."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
 
 NAMED = 3
-"""Files that a finding names."""
+"""How many files a finding names."""
 
 
 def model_files(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
-    """Files that only one of them has, and files whose contents differ."""
+    """Files that only one of the nodes has, and files whose contents differ."""
     theirs, own = head.model, worker.model
     if not theirs and not own:
         yield finding(
@@ -48,12 +48,12 @@ def model_files(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
 
 
 def count_text(number: int) -> str:
-    """Such as "1 file"."""
+    """Format a number of files, such as "1 file"."""
     return f"{number} file" if number == 1 else f"{number} files"
 
 
 def name_some(names: list[str]) -> str:
-    """How many, and the first names."""
+    """The number of names, and the first of them."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{count_text(len(names))} ({', '.join(names[:NAMED])}{more})"
 
@@ -61,9 +61,9 @@ def name_some(names: list[str]) -> str:
 def _copy(
     source: NodeFacts, target: NodeFacts, *, contents: bool = False, delete: bool = False
 ) -> str:
-    """The command that makes one folder equal to another; `L` follows the links of a hub's cache.
+    """The command that makes one folder equal to the other; `L` follows the links of a hub's cache.
 
-    With `contents` it reads all files: a damaged one may have the size and time of the original.
+    With `contents`, rsync compares contents: a damaged file may have the original's size and time.
     """
     options = "-aLc" if contents else "-aL"
     if delete:

@@ -1,4 +1,4 @@
-"""What a node reports of itself to the head."""
+"""The facts that a node reports to the head."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from caovand.core.facts.occupancy import IN_HOST_MEMORY, unoccupied
 
 MAX_FILES = 2000
 MODEL_BYTES = 192 << 10
-"""The maximum size of the digests of a model's files as JSON: a larger report would end the
-connection."""
+"""Maximum size of the model's file digests as JSON: a larger report would end the connection."""
 DIGEST_BYTES = 64 + len('"":"",')
 STEP_MIB = 1024
 
 
 @dataclass(frozen=True)
 class Card:
-    """One NVIDIA card; memory in MiB, `free_mib` what no program uses."""
+    """An NVIDIA card; memory in MiB. `free_mib` is not used by any program."""
 
     name: str
     memory_mib: int
@@ -30,12 +29,12 @@ class Card:
 
     @property
     def kind(self) -> tuple[str, int, tuple[int, int]]:
-        """What does not change."""
+        """The properties that never change."""
         return self.name, self.memory_mib, self.compute_capability
 
     @property
     def occupied_mib(self) -> int:
-        """What others use, in whole steps: what changes by less makes no other plan."""
+        """Memory that others use, in whole steps: a smaller change does not change the plan."""
         used_mib = self.memory_mib - self.free_mib
         if used_mib < STEP_MIB:  # the driver, or a desktop
             return 0
@@ -44,18 +43,18 @@ class Card:
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """One node: what must be equal on all of them, and how the others reach it."""
+    """A node: what must be equal on all nodes, and how the others reach this one."""
 
     name: str
     caovan: str
     engine: str
-    """Its kind, such as "vllm"."""
+    """Kind of engine, such as "vllm"."""
     version: str
     """The engine's release."""
     torch: str
-    """Its release. This and the next ones, down to `plugin`, are empty if there is none."""
+    """torch's release. This and the fields down to `plugin` are empty if not installed."""
     cuda: str
-    """The CUDA that torch was built for."""
+    """CUDA release that torch was built for."""
     nccl: str
     ray: str
     flashinfer: str
@@ -63,46 +62,46 @@ class NodeFacts:
     nvcc: bool
     """Whether FlashInfer's kernels can be compiled here."""
     jit_cache: str
-    """The release of FlashInfer's prebuilt kernels."""
+    """Release of FlashInfer's prebuilt kernels."""
     kernels: tuple[str, ...]
-    """Those that were built here, such as "sm90 sampling"."""
+    """FlashInfer kernels built on this node, such as "sm90 sampling"."""
     python: str
-    """The engine's."""
+    """Version of the engine's Python."""
     driver: str
-    """Empty without one."""
+    """Driver version; empty without a driver."""
     cards: tuple[Card, ...]
-    """Those that its configuration lets ranks use, in the order in which they are taken."""
+    """Cards that the configuration lets ranks use, in the order of use."""
     address: str
-    """What it uses towards the head, on `interface`."""
+    """Address of `interface`, used towards the head."""
     interface: str
     mtu: int
     speed_mbit: int
-    """The negotiated speed of the interface's link in Mbit/s, 0 if it reports none."""
+    """Negotiated link speed of the interface in Mbit/s; 0 if unreported."""
     listens_at: str
-    """Where its ranks listen: `address`, or the host name's address if [engine] env takes the
-    interface from them."""
+    """Where ranks listen: `address`, or the host name's address if [engine] env hides the
+    interface."""
     firewall: str
-    """The active one, as far as caovan can see."""
+    """The active firewall, as far as caovan can tell."""
     rdma: Mapping[str, str]
-    """The link layer, "InfiniBand" or "Ethernet", of each device that NCCL can use."""
+    """Link layer, "InfiniBand" or "Ethernet", by RDMA device that NCCL can use."""
     memlock_mib: int | None
-    """What a process may lock, None without a limit."""
+    """Memory that a process may lock; None without a limit."""
     p2p: bool | None
-    """Whether each card reaches the memory of every other one, None if unknown."""
+    """Whether every card has peer access to every other one; None if unknown."""
     ram_mib: int
-    """The host's memory."""
+    """Memory of the host."""
     shm_free_mib: int
-    """What is free in /dev/shm."""
+    """Free space in /dev/shm."""
     model_folder: str
-    """Empty for a model that is not on this machine yet."""
+    """Empty if the model is not on this machine yet."""
     model: Mapping[str, str]
-    """The digest of each file in `model_folder`."""
+    """Digest of each file in `model_folder`."""
     clock: float
-    """Unix time in seconds when the facts were gathered."""
+    """Unix time in seconds at which the facts were gathered."""
 
 
 def node_of(name: str, cards: tuple[Card, ...], ram_mib: int | None = None) -> Node:
-    """A node as the planner sees it."""
+    """The node in the planner's terms."""
     gpus = tuple(
         Gpu(
             index, card.name, card.compute_capability, card.memory_mib,
@@ -114,8 +113,7 @@ def node_of(name: str, cards: tuple[Card, ...], ram_mib: int | None = None) -> N
 
 
 def assume_nodes(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, ...]:
-    """The other nodes of a head that are not known: as if each offered its cards, all of them
-    free."""
+    """Assume that each unknown node of a head offers the same cards as the head, all free."""
     if section.role != "head":
         return ()
     cards = tuple(
@@ -126,6 +124,6 @@ def assume_nodes(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, 
 
 
 def fits_report(files: Collection[str]) -> bool:
-    """Whether a report has room for the digests of these files."""
+    """Whether the digests of these files fit into a report."""
     size = sum(len(json.dumps(name)) + DIGEST_BYTES for name in files)
     return len(files) <= MAX_FILES and size <= MODEL_BYTES

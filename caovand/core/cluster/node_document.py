@@ -1,6 +1,6 @@
-"""The facts of a node as a JSON document.
+"""Encode and decode a node's facts as a JSON document.
 
-It comes over the network: it is taken as it is, or refused.
+Documents come over the network: each is accepted unchanged or refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from caovand.core.cluster.node import MAX_FILES, Card, NodeFacts
 from caovand.core.printable import one_line
 
 MAX_TEXT = 256
-"""The maximum length of a text in characters."""
+"""Maximum characters of a text."""
 
 
 MAX_PATH = 4096
@@ -32,14 +32,14 @@ MAX_KERNELS = 64
 
 
 LARGEST = 1 << 40
-"""Far beyond any size in MiB, and any Unix time, of a machine."""
+"""Far beyond any real size in MiB or Unix time."""
 
 
 CAPABILITY = re.compile(r"([1-9][0-9]?)\.([0-9]{1,2})")
 
 
 class BadFacts(ValueError):
-    """A document that holds no node's facts; `field` is what is wrong in it."""
+    """The document does not describe a node; `field` names the invalid part."""
 
     def __init__(self, field: str, fact: str) -> None:
         self.field = field
@@ -59,14 +59,14 @@ SHOWN_NAMES = (*(name for name in CARD_NAMES if name != "free_mib"), "count", OC
 
 
 NEEDED = frozenset({"name", "caovan", "engine", "version", "interface"})
-"""Texts that are never empty."""
+"""Texts that must not be empty."""
 
 
 def public_facts(facts: NodeFacts | None) -> dict[str, Any]:
-    """What people and `caovanctl plan` are shown of the facts, in the document of the op `cluster`.
+    """The facts shown to people and `caovanctl plan` in the response to the op `cluster`.
 
-    Equal cards that follow each other are one entry with a `count`, and with what others use of
-    each where that is anything: one answer has 64 nodes.
+    Consecutive equal cards share one entry with a `count`, and with each card's occupied memory if
+    there is any: a response may cover 64 nodes.
     """
     if facts is None:
         return {}
@@ -84,7 +84,7 @@ def _shown(alike: list[Card]) -> dict[str, Any]:
 
 
 def read_shown_cards(document: Any) -> tuple[Card, ...]:
-    """The cards in what `public_facts` returned; raises BadFacts for anything else."""
+    """Parse the cards that `public_facts` returned; raises BadFacts."""
     if not isinstance(document, list):
         raise BadFacts("cards", "is not a list")
     found: list[Card] = []
@@ -116,7 +116,7 @@ def _card_document(card: Card) -> dict[str, Any]:
 
 
 def to_document(facts: NodeFacts) -> dict[str, Any]:
-    """The facts as plain values for JSON."""
+    """Encode the facts as plain JSON values."""
     cards = [_card_document(card) for card in facts.cards]
     return {**{name: getattr(facts, name) for name in NAMES}, "cards": cards,
             "model": dict(facts.model), "rdma": dict(facts.rdma),
@@ -124,7 +124,7 @@ def to_document(facts: NodeFacts) -> dict[str, Any]:
 
 
 def from_document(document: Any) -> NodeFacts:
-    """The facts in a document; raises BadFacts for anything else."""
+    """Decode the facts; raises BadFacts."""
     values = _table(document, "the document", NAMES)
     return NodeFacts(**{name: _read(value, name) for name, value in values.items()})
 
@@ -135,7 +135,7 @@ def _read(value: Any, name: str) -> Any:
 
 
 def _table(value: Any, where: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """A table with exactly these keys."""
+    """Check for a table with exactly these keys."""
     if not isinstance(value, dict):
         raise BadFacts(where, "is not a table")
     for key in value:
@@ -262,4 +262,4 @@ READERS: Mapping[str, Callable[[Any, str], Any]] = {
     "model": _model_digests,
     "clock": _seconds,
 }
-"""How each field is read that is not a text."""
+"""The reader of each field that is not a text."""

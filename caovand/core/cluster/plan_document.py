@@ -1,4 +1,4 @@
-"""A plan as a document that one node sends to another."""
+"""Encode a plan as a document for another node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ TUPLES = ("extra_args", "warnings", "advice", "tried")
 
 
 class BadDocument(ValueError):
-    """A document of another node that cannot be read, in words."""
+    """A document from another node cannot be read."""
 
 
 def plan_to(plan: Plan) -> dict[str, Any]:
-    """The document of a plan, as JSON can hold it; its key's digest is left out."""
+    """Encode a plan as JSON values, without the digest of its API key."""
     return {
         **{name: getattr(plan, name) for name in TEXTS},
         **{name: list(getattr(plan, name)) for name in TUPLES},
@@ -29,7 +29,7 @@ def plan_to(plan: Plan) -> dict[str, Any]:
 
 
 def plan_from(document: Any) -> Plan:
-    """The plan in a document. Raises BadDocument."""
+    """Decode a plan. Raises BadDocument."""
     names = {*TEXTS, *TUPLES, "settings", "env", "verbatim", "taken"}
     if not isinstance(document, dict) or set(document) != names:
         raise BadDocument("plan has other parts")

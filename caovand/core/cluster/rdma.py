@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE: NCCL uses them only if every node can, with the same link layer."""
+"""InfiniBand and RoCE: NCCL uses them only if every node has them, with the same link layer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
 
 NCCL_MIB = 1024
-"""What NCCL may lock for the buffers of a rank, generously."""
+"""A generous bound on the memory that NCCL locks for a rank's buffers."""
 
 
 def no_rdma(nodes: Collection[NodeFacts]) -> str:
-    """Why these nodes cannot reach each other by InfiniBand or RoCE, "" if they can."""
+    """Why these nodes cannot use InfiniBand or RoCE; "" if they can."""
     if not any(node.rdma for node in nodes):
         return "no node has InfiniBand or RoCE"
     if set.intersection(*(set(node.rdma.values()) for node in nodes)):
@@ -25,7 +25,7 @@ def no_rdma(nodes: Collection[NodeFacts]) -> str:
 
 
 def over_rdma(one: NodeFacts, other: NodeFacts, tcp_only: bool) -> str:
-    """What NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" if that is TCP.
+    """The RDMA devices that NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" for TCP.
 
     `tcp_only` as in `checks.compare`.
     """
@@ -36,7 +36,7 @@ def over_rdma(one: NodeFacts, other: NodeFacts, tcp_only: bool) -> str:
 
 
 def rdma(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckResult]:
-    """Devices that only one of them has, and a limit of memory that NCCL runs into.
+    """Devices that only one node has, and memlock limits too low for NCCL.
 
     `tcp_only` as in `checks.compare`.
     """
@@ -68,6 +68,6 @@ def rdma(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckRe
 
 
 def _listed(devices: Mapping[str, str]) -> str:
-    """Such as "mlx5_0 (InfiniBand)"."""
+    """Format devices, such as "mlx5_0 (InfiniBand)"."""
     shown = [f"{name} ({layer})" for name, layer in sorted(devices.items())]
     return ", ".join(shown) or "no InfiniBand or RoCE"

@@ -1,8 +1,8 @@
-"""The [cluster] section that `caovanctl` writes into the text of a configuration file.
+"""The [cluster] section that `caovanctl` writes into a configuration file.
 
-It stands in a block between two comment lines. A section that was there and turned nothing on, as
-that of the file which is installed, becomes comments in the block; so `remove` gives back the text
-that `add` was called with, byte by byte. Which text is a valid file is the parser's question.
+The section stands in a block between two comment lines. An existing section that turned nothing on,
+such as the installed file's, becomes comments within the block. So `remove` restores the text that
+`add` received, byte for byte. Whether the text is valid is for the parser to decide.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SETTING_LINE = re.compile(r"^[ \t]*[^#\s].*$", re.M)
 
 
 class BrokenBlock(Exception):
-    """One of the block's comment lines is there without the other, or twice."""
+    """Only one of the block's comment lines is present, or one appears twice."""
 
 
 def is_written(text: str) -> bool:
-    """Whether the block is there; raises BrokenBlock if only a part of it is."""
+    """Whether the block is present; raises BrokenBlock if only part of it is."""
     markers = _MARKER.findall(text)
     if markers not in ([], [BEGIN, END]):
         raise BrokenBlock
@@ -37,21 +37,22 @@ def is_written(text: str) -> bool:
 
 
 def add(text: str, keys: Mapping[str, Any]) -> str:
-    """The text with a section of these keys: in the place of the one it has, else at its end.
+    """Add a section with these keys: in place of the existing one, else at the end.
 
     There must be no block yet.
     """
     assert not is_written(text)
     found = _section(text)
     if found is None:
-        # Its own line end comes first: the text may lack its last one.
+        # Begin with a line end: the text may lack its last one.
         return "\n".join((text, *_block(keys), ""))
     begin, end = found
     return text[:begin] + "\n".join(_block(keys, text[begin:end])) + text[end:]
 
 
 def remove(text: str) -> str:
-    """The text as it was before `add`; raises BrokenBlock, and LookupError without a block."""
+    """Restore the text as it was before `add`; raises BrokenBlock, or LookupError without a
+    block."""
     if not is_written(text):
         raise LookupError("no block")
     begin, end = _MARKER.finditer(text)
@@ -65,7 +66,7 @@ def remove(text: str) -> str:
 
 
 def _block(keys: Mapping[str, Any], section: str | None = None) -> Iterator[str]:
-    """The lines of a block, including those of the section it replaces."""
+    """Lines of the block, including those of the section it replaces."""
     yield BEGIN
     yield "[cluster]"
     for name, value in keys.items():
@@ -78,9 +79,9 @@ def _block(keys: Mapping[str, Any], section: str | None = None) -> Iterator[str]
 
 
 def _section(text: str) -> tuple[int, int] | None:
-    """Where a section begins and its last key ends, without the line end; None for no section.
+    """Start of the section and end of its last key, without the line end; None without a section.
 
-    The comments after its last key belong to the next one.
+    Comments after the last key belong to the next section.
     """
     header = _HEADER.search(text)
     if header is None:

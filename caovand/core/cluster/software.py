@@ -1,4 +1,4 @@
-"""What two nodes must have installed alike: caovan, the engine's environment, the driver."""
+"""Compare the software of two nodes: caovan, the engine's environment, the driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.core.facts.shortfalls import DRIVER_OF_CUDA
 
 
 def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Iterator[CheckResult]:
-    """Every release that differs, that of the `package` which starts the ranks among them."""
+    """Report differing releases, including that of `package`, which starts the ranks."""
     yield from _caovan(head, worker)
     if head.engine != worker.engine:
         yield finding(
@@ -23,7 +23,7 @@ def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Ite
             " caovan",
             worker,
         )
-    else:  # releases of two programs cannot be compared
+    else:  # releases of two different engines cannot be compared
         yield from _environment(head, worker)
         yield from _kernels(head, worker)
         if package is not None:
@@ -32,7 +32,7 @@ def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Ite
 
 
 def versions_text(facts: NodeFacts, package: Package | None) -> str:
-    """The installed versions in one line, with the `package` that starts the ranks."""
+    """Installed versions in one line, including the `package` that starts the ranks."""
     releases = (
         ("caovan", facts.caovan),
         (facts.engine, facts.version),
@@ -92,7 +92,8 @@ def _environment(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
-    """What a start compiles on one of them only, or cannot: the plan follows the head's."""
+    """Kernels that a start would compile on only one of the nodes, or could not; the plan follows
+    the head."""
     if head.jit_cache != worker.jit_cache:
         releases = both_values(head, head.jit_cache, worker, worker.jit_cache)
         text = f"FlashInfer's prebuilt kernels differ: {releases}"
@@ -122,7 +123,7 @@ def _kernels(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
 
 
 def _executor(head: NodeFacts, worker: NodeFacts, package: Package) -> Iterator[CheckResult]:
-    """Its nodes refuse each other if its release differs."""
+    """Check the package that starts the ranks: different releases refuse each other."""
     theirs, own = package.release(head), package.release(worker)
     for node, here, there in ((head, theirs, own), (worker, own, theirs)):
         if not here:
@@ -144,21 +145,21 @@ def _install(head: NodeFacts, worker: NodeFacts) -> str:
     command = f"sudo caovanctl engine install {head.version.partition('+')[0]}"
     if "+cpu" in head.version:
         command += " --build cpu"
-    # Without --again nothing would happen: that release is installed already.
+    # Without --again nothing would happen, because that release is already installed.
     return f"{command} --again" if head.version == worker.version else command
 
 
 def _minor(python: str) -> str:
-    """3.12.7 as 3.12: bytecode, which pickled functions contain, is the same for both."""
+    """Shorten 3.12.7 to 3.12: bytecode, which pickled functions contain, is the same for both."""
     return ".".join(python.split(".")[:2])
 
 
 def _driver(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
-    """Never FAIL, not even for different branches.
+    """Compare drivers. Even different branches never FAIL.
 
-    A process talks to the driver of its own node only, and NCCL over the network to processes, not
-    to drivers. Each driver must serve its own node's CUDA, and even where it is too old CUDA's
-    compatibility packages can stand in.
+    A process only uses its own node's driver; over the network, NCCL connects processes, not
+    drivers. Each driver must support its own node's CUDA, and CUDA's compatibility packages can
+    stand in for one that is too old.
     """
     for node in (head, worker):
         major = next(iter(version_numbers(node.cuda)), 0)

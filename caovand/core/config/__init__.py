@@ -1,1 +1,1 @@
-"""The configuration: its keys, rules and text."""
+"""The configuration: its keys, rules and file format."""

@@ -1,4 +1,4 @@
-"""A key of the configuration: its default, bounds and one sentence of help."""
+"""Define a configuration key: its default, bounds and one sentence of help."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ ONCE = "Takes effect when the daemon starts."
 
 
 Pairs = tuple[tuple[str, str], ...]
-"""A table of strings, frozen: ((name, value), ...) sorted by name."""
+"""A frozen table of strings: ((name, value), ...) sorted by name."""
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; `findings` has one sentence for each reason."""
+    """The configuration is unusable; `findings` has one sentence per reason."""
 
     def __init__(self, findings: Iterable[str]) -> None:
         self.findings = tuple(findings)
@@ -33,12 +33,13 @@ def key(
     once: bool = False,
     replans: bool = True,
 ) -> Any:
-    """A configuration key: its default (None is "auto"), help text, inclusive bounds, choices.
+    """Define a configuration key: its default (None is "auto"), help text, inclusive bounds,
+    choices.
 
-    `example` is shown commented out where the default alone says too little. The value of a
-    `private` key may be a password: findings never repeat it. A key that is read `once` counts from
-    the daemon's start: a reload names it if it has changed. A change of a key that does not
-    `replan` keeps the degraded plan that served.
+    `example` is shown commented out if the default alone says too little. A `private` value may be
+    a password: findings never repeat it. A `once` key is read when the daemon starts; a reload
+    reports that it has changed. Changing a key with `replans=False` keeps the current degraded
+    plan.
     """
     bounds = {"low": low, "high": high, "choices": tuple(choices), "private": private}
     uses = {"once": once, "replans": replans}

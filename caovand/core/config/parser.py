@@ -1,6 +1,6 @@
-"""A parsed TOML document as a configuration.
+"""Parse a TOML document into a configuration.
 
-A bad value is refused, naming file, section, key and a remedy, and every one of them at once.
+All bad values are refused together, each with file, section, key and remedy.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ def parse(
     kinds: Collection[str] = (),
     rungs: Rungs = lambda _: (),
 ) -> Config:
-    """The configuration in a parsed TOML document.
+    """Convert a parsed TOML document into a configuration.
 
-    Raises ConfigError with every finding at once; `source` names the file in them. `kinds` are the
-    kinds of engines, `rungs` are those of the ladder of a configuration's engine; without any,
-    their names are not checked.
+    Raises ConfigError with all findings at once; `source` names the file in them. `kinds` are the
+    known kinds of engines. `rungs` returns the ladder's rungs for a configuration's engine; without
+    any, rung names are not checked.
     """
     findings: list[str] = []
     sections: dict[str, Any] = {}
@@ -45,7 +45,7 @@ def parse(
             )
         else:
             sections[name] = _section(hints(Config)[name], name, content, source, findings)
-    # A refused key has its default here, which contradicts nothing.
+    # Refused keys keep their defaults, which contradict nothing.
     config = Config(**sections)
     findings.extend(f"{source}: {text}" for text in contradictions(config, kinds, rungs))
     if findings:
@@ -54,7 +54,7 @@ def parse(
 
 
 def _misplaced(name: str, content: Any) -> str:
-    """What is wrong with a name at the top level that is not a section."""
+    """Explain a top-level name that is not a section."""
     if isinstance(content, Mapping):
         sections = [f.name for f in fields(Config)]
         return f"unknown section [{name}]{_elsewhere(name) or nearest(name, sections)}"
@@ -87,7 +87,7 @@ def _elsewhere(name: str) -> str:
 
 
 def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
-    """The value as `kind`, or ValueError that names the wanted kind and the value."""
+    """Convert a value to `kind`; the ValueError names the expected kind and the value."""
     options = get_args(kind) if get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     optional = type(None) in options
     if optional and value == "auto":
@@ -156,7 +156,7 @@ def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
 
 
 def _kind(value: Any) -> str:
-    """The kind of a value, without the value."""
+    """The kind of a value, without the value itself."""
     if isinstance(value, str):
         return "a string with a NUL in it" if "\0" in value else "a string"
     names = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -166,15 +166,16 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as findings show it; of tables and lists, which may contain anything, the kind."""
+    """A value as findings show it; for tables and lists, which may contain secrets, only the
+    kind."""
     if isinstance(value, (Mapping, list)):
         return _kind(value)
-    # repr keeps the fraction, which is what is wrong with 8000.0.
+    # repr keeps the fraction, which is the error in 8000.0.
     return repr(value) if isinstance(value, float) else toml(value)
 
 
 def _unquoted(value: Any, kind: Any) -> str:
-    """A hint with the whole number that was probably meant."""
+    """Suggest the whole number that was probably meant."""
     if kind is not int:
         return ""
     if isinstance(value, float) and value.is_integer():

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration whose every key, taken alone, is right: one rule each."""
+"""Rules across keys: contradictions in a configuration whose keys are valid one by one."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ Rule = Callable[[Config], Iterable[str]]
 PORT_IN_HOST = re.compile(r"([A-Za-z0-9._-]+):([0-9]+)")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LISTENERS = (("metrics", 9400), ("page", 9480), ("gateway", 8080))
-"""The sections with an address where caovan itself listens, and a port to suggest."""
+"""Sections with an address on which caovan itself listens, and a port to suggest."""
 
 
 def contradictions(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[str]:
-    """A sentence for each rule that the configuration breaks; arguments as in `parse`."""
+    """A sentence for each broken rule; arguments as in `parse`."""
     yield from _engine(config, kinds, rungs)
     for rule in RULES:
         yield from rule(config)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint at the known name that was probably meant, "" without one."""
+    """Suggest the known name that was probably meant; "" if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def without_value(name: str) -> str:
-    """A table's key as findings show it: anything after a "=" in it may be a password."""
+    """Hide everything after "=" in a table's key: it may be a password."""
     head, sign, _ = name.partition("=")
     return f'"{head}{sign}..."' if sign else f'"{name}"'
 
 
 def _engine(config: Config, kinds: Collection[str], rungs: Rungs) -> Iterable[str]:
-    """The kind must exist; the ladder's rungs must be its own."""
+    """The engine's kind must exist, and the ladder's rungs must be that engine's."""
     kind = config.engine.kind
     if kinds and kind is not None and kind not in kinds:
         hint = nearest(kind, kinds) or f"; kinds are {', '.join(kinds)}"

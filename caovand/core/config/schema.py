@@ -1,7 +1,7 @@
 """The configuration: every key with its type, default, bounds and one sentence of help.
 
-This file is their only source: `parser` reads a file by it, `text` writes
-`etc/caovan.toml` from it. A key whose default is "auto" is None here: the policy decides it.
+This file is the single source: `parser` reads configuration files by it, and `text` generates
+`etc/caovan.toml` from it. None is "auto": the policy decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from caovand.core.config.services import (
 Mode = Literal["auto", "stable", "fast"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 AUTO_SPEC = "CAOVAN_AUTO_SPEC"
-"""The variable that overrides the file's drafting depth: a number, or a mode."""
+"""The variable that overrides the configured draft depth: a number or a mode."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class PolicySection:
         "auto: MTP 3 on 1 or 2 GPUs, 4 on more, fewer or none where memory is worth more; stable:"
         " MTP 3; fast: MTP 4.",
         choices=MODES,
-        replans=False,  # another mode clears the MTP rungs only
+        replans=False,  # another mode only resets the MTP rungs
     )
     workload: str = key(
         "chat",
@@ -264,7 +264,7 @@ class Config:
     log: LogSection = field(default_factory=LogSection)
 
     def origin(self, section: str, key: str) -> Literal["user", "policy"]:
-        """Who chose this value: "policy" where it is the default."""
+        """Who chose this value: "policy" if it is the default."""
         default = getattr(getattr(Config(), section), key)
         return "policy" if getattr(getattr(self, section), key) == default else "user"
 
@@ -275,7 +275,7 @@ def hints(section: type) -> Mapping[str, Any]:
 
 
 def unapplied(before: Config, after: Config) -> Iterable[str]:
-    """The changed keys that only a next start of the daemon applies, as "[section] key"."""
+    """Changed keys that need a restart of the daemon, as "[section] key"."""
     for section in fields(Config):
         old, new = getattr(before, section.name), getattr(after, section.name)
         for entry in fields(old):
@@ -285,5 +285,5 @@ def unapplied(before: Config, after: Config) -> Iterable[str]:
 
 
 def auto_spec(config: Config, environ: Mapping[str, str]) -> str | None:
-    """CAOVAN_AUTO_SPEC in our own environment, else in [engine] env."""
+    """CAOVAN_AUTO_SPEC from our own environment, else from [engine] env."""
     return environ.get(AUTO_SPEC, dict(config.engine.env).get(AUTO_SPEC))

@@ -1,4 +1,4 @@
-"""A configuration as the text of its file, with every key; `parser` reads the same back."""
+"""Render a configuration as a TOML file with every key; `parser` reads it back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEFAULTS = Config()
 
 
 def toml(value: Any) -> str:
-    """A value as TOML writes it; None is "auto"."""
+    """Format a value as TOML; None is "auto"."""
     if value is None:
         return '"auto"'
     if isinstance(value, bool):
@@ -28,13 +28,13 @@ def toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value.items()) + " }"
     if isinstance(value, str):
-        # JSON's escapes are TOML's too, except that it leaves DEL unescaped, which TOML forbids.
+        # TOML has JSON's escapes, but forbids an unescaped DEL, which JSON allows.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value)
 
 
 def render(config: Config = DEFAULTS) -> str:
-    """`config` as a commented TOML file with every key; `parse` reads the same back."""
+    """Render `config` as a commented TOML file with every key; `parse` reads it back."""
     lines = [
         "# caovan: which model to serve, where, and how far caovand may go to keep it served.",
         '# Every key is here with its default; "auto" lets caovand decide (see `caovanctl plan`).',

@@ -1,4 +1,4 @@
-"""Explains what is wrong with invalid TOML to people who do not know its grammar."""
+"""Explain invalid TOML to people who do not know its grammar."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ GENERAL = 'write KEY = VALUE: text in "quotes", numbers and true or false withou
 
 
 def explain_syntax_error(text: str, message: str) -> str:
-    """The line, what is wrong with it, and the remedy; `message` is the parser's.
+    """The line, the error in it and the remedy; `message` is the parser's.
 
-    No value is repeated: it may be a password.
+    Values are never repeated: they may be passwords.
     """
     place = PLACE.search(message)
     reason = PLACE.sub("", message)
@@ -32,7 +32,7 @@ def _wrong(line: str, reason: str) -> str:
     assignment, section = ASSIGNMENT.match(line), SECTION.match(line)
     if section and "twice" in reason:
         return f"[{section[1]}] appears twice; move its keys to the first one"
-    # "hex value": TOML 1.1, which newer readers take, has the escape \x.
+    # "hex value": TOML 1.1, which newer parsers accept, has the escape \x.
     if any(mark in reason for mark in ("backslash", "Unescaped", "hex value")):
         return "a backslash in \"quotes\" begins an escape; write it twice, or use 'single quotes'"
     if assignment is None:

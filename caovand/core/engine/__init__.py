@@ -1,1 +1,1 @@
-"""What an engine is to the rest of caovan: one record, in parts."""
+"""The interface between caovan and an engine: one record, in parts."""

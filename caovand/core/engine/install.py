@@ -1,4 +1,5 @@
-"""How an engine's environment is made and proven. Part of its record (`core.engine.record`)."""
+"""How an engine's environment is installed and proven. Part of its record
+(`core.engine.record`)."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ Build = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A program that CMake builds here from a source archive that the lock names.
+    """A program that CMake builds on this machine from a source archive that the lock file pins.
 
-    `package` is the archive's distribution, `folder` the folder in it that CMake begins with,
-    `target` what is built, which is also the program's name. `options` are CMake's for a build of a
-    release, `prelude` is CMake code that runs before the project's own. `compiler_mib` is the
-    memory that one compiler may need.
+    `package` is the archive's distribution, `folder` the folder of the top CMakeLists.txt, `target`
+    both the build target and the program's name. `options` are CMake's for a release build;
+    `prelude` is CMake code that runs before the project's own. `compiler_mib` is the memory that
+    one compiler process may need.
     """
 
     package: str
@@ -33,9 +34,9 @@ class Source:
 class Trial:
     """A server that is started once to prove an installation.
 
-    `version` are the arguments with which it prints its version and ends. `model` is the content of
-    a model that loads and answers at once, `suffix` the end of its file's name; `command` makes the
-    command line from the program, the model's path and a loopback port.
+    `version` are the arguments that print the version. `model` is the content of a tiny model that
+    loads and answers at once, `suffix` its file name's extension; `command` builds the command line
+    from the program, the model's path and a loopback port.
     """
 
     version: tuple[str, ...]
@@ -46,13 +47,13 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Imports:
-    """What an engine's Python must import to prove that an installed environment works.
+    """Modules that an engine's Python must import to prove that its environment works.
 
-    The first of `modules` is the engine, whose `__version__` is the lock's. `kernels` is Python
-    that loads the libraries with machine code; it runs only where they can load: in a CPU build,
-    and with a card. It may use `attempt`, which imports a module or notes why not, `report`,
-    `torch`, `importlib` and `sys`. `plugins` is a group of entry points, each of which is loaded.
-    All this runs with `env`.
+    The first of `modules` is the engine; its `__version__` must match the lock file. `kernels` is
+    Python code that loads the compiled libraries; it runs only where they can load: in a CPU build,
+    or with a card. It may use `attempt`, which imports a module or records why it cannot, `report`,
+    `torch`, `importlib` and `sys`. `plugins` is a group of entry points, all of which are loaded.
+    Everything runs with `env`.
     """
 
     modules: tuple[str, ...]
@@ -66,8 +67,9 @@ class Install:
     """`versions` are the recommended releases by build.
 
     An engine without `source` comes in wheels and is proven by its `imports`; one with it is built
-    here and proven by its `trial`. `takes_plugin`: caovan's plugin goes into a CUDA build. One from
-    `elsewhere` is not installed here, as that problem says; caovan's own Python asks about it.
+    here and proven by its `trial`. `takes_plugin`: caovan's plugin goes into a CUDA build. An
+    engine with `elsewhere` is not installed by caovan, as that problem explains; caovan's own
+    Python queries it.
     """
 
     versions: Mapping[Build, str]

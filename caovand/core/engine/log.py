@@ -1,4 +1,4 @@
-"""Functions that read an engine's output. Part of its record (`core.engine.record`)."""
+"""Interpret an engine's output. Part of its record (`core.engine.record`)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import Mark
 
 Step = Literal["plan", "launch", "load", "prepare", "prove"]
-"""What a start does, in the order and the words that people see for every engine."""
+"""The steps of a start, in order and in the words shown to people for every engine."""
 TRANSPORT = "nccl_"
-"""The prefix of figures such as nccl_0_1: what NCCL uses from rank 0 to rank 1 of another node."""
+"""Prefix of figures such as nccl_0_1: the transport of NCCL from rank 0 to rank 1 on another
+node."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A phase that an engine's log shows: its name in marks, its title, the step it belongs to."""
+    """A phase visible in an engine's log: its name in marks, its title and its step."""
 
     name: str
     title: str
@@ -27,7 +28,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """A phase and how long it ran; None if the log has no times for it."""
+    """A phase and its duration; None if the log has no timestamps for it."""
 
     phase: str
     seconds: float | None
@@ -35,7 +36,7 @@ class PhaseTime:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The contents of a log. `reached` is "serving" or the phase in which it ends."""
+    """What a log shows. `reached` is "serving" or the phase in which the log ends."""
 
     engine_version: str | None
     phases: tuple[PhaseTime, ...]
@@ -48,7 +49,7 @@ class Explanation:
 
 
 class FindCause(Protocol):
-    """Finds the first cause in a log, in a phase; `alive` if the engine has not ended."""
+    """Finds the first cause in the log of a phase; `alive` means that the engine has not ended."""
 
     def __call__(
         self, lines: Sequence[str], phase: str, *, alive: bool = False
@@ -57,31 +58,32 @@ class FindCause(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """How an engine's output is read."""
+    """How to read an engine's output."""
 
     module: str
-    """The module that has this record as `LOG`, for the process that reads causes."""
+    """Module that exports this record as `LOG`, for the process that reads causes."""
     plain: Callable[[str], Sequence[str]]
-    """Splits a printed line into texts."""
+    """Splits a printed line into its texts."""
     phases: tuple[Phase, ...]
     """The phases that `read` finds."""
     read: Callable[[str], tuple[Mark | None, Mapping[str, Any]]]
-    """A text's progress, and the figures in it by name."""
+    """Returns the progress that a text shows, and the figures in it by name."""
     announces: Callable[[str], bool]
     """Whether a line reports a failed process; one of the `near` lines before it may say why."""
     near: int
     listening: str
-    """The phase at whose end the HTTP server answers."""
+    """The phase that ends when the HTTP server answers."""
     find_cause: FindCause
     fingerprint: re.Pattern[str]
-    """Matches the beginnings of lines that no other program prints."""
+    """Matches the start of lines that no other program prints."""
     embeds: str = ""
-    """The engine whose program is this one's runner, and whose lines are in this log."""
+    """The engine whose program this one runs as its runner, and whose lines appear in this log."""
     begins: tuple[str, ...] = ()
-    """Texts of a start's first lines."""
+    """Texts in the first lines of a start."""
     kinds: Mapping[str, str] = field(default_factory=dict)
-    """How far each text of the engine explains a failure, by its id."""
+    """How well each of the engine's texts explains a failure, by the text's id."""
     error: Callable[[str], str] | None = None
-    """A text as its logger prints an error, to read what others print of it."""
+    """Formats a text as the engine's logger prints errors, to recognise what other libraries print
+    through it."""
     launches: frozenset[str] = frozenset()
-    """Phases after whose last line another process is launched and loads the engine."""
+    """Phases whose last line precedes the launch of another process, which loads the engine."""

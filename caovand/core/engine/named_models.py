@@ -1,4 +1,4 @@
-"""Models that an engine keeps itself, under names. Part of its record (`core.engine.record`)."""
+"""Models that an engine stores itself, by name. Part of its record (`core.engine.record`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caovand.core.problem import Problem
 
 @dataclass(frozen=True)
 class PullStep:
-    """How far a download is: `text`, bytes if they are known, or the error that ended it."""
+    """Progress of a download: `text`, bytes if known, or the error that ended it."""
 
     text: str = ""
     done: int = 0
@@ -30,25 +30,26 @@ class NamedPull:
     variables: Callable[[str, str], Mapping[str, str]]
     """The environment for an address and a folder."""
     ready: str
-    """The path that answers once the server is up."""
+    """Path that answers once the server is up."""
     path: str
-    """Where `body` is posted; each line of the answer is a table for `read`."""
+    """Where to post `body`; each line of the response is a table for `read`."""
     body: Callable[[str], Mapping[str, Any]]
     read: Callable[[Mapping[str, Any]], PullStep]
     by_hand: str
-    """The command that does the same."""
+    """The command with which an operator does the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedModels:
-    """Models that an engine keeps itself: each name has an entry, a JSON file, and a GGUF file."""
+    """Models that an engine stores itself: each name has an entry, a JSON file, and a GGUF file."""
 
     folders: Callable[[Config, Mapping[str, str]], Sequence[str]]
-    """Where models may be, by configuration and environment; the first that has the name counts."""
+    """Folders that may hold models, by configuration and environment; the first one with the name
+    wins."""
     entry: Callable[[str], str]
-    """The path of a name's entry in such a folder, "" if it cannot be a name."""
+    """Path of a name's entry in such a folder; "" if it is no valid name."""
     weights: Callable[[Mapping[str, Any]], str]
-    """The path of the GGUF file that an entry names, "" if it names none."""
+    """Path of the GGUF file that an entry refers to; "" without one."""
     missing: Callable[[str], Problem]
-    """The problem of a name that is in no folder."""
+    """The problem of a name that no folder has."""
     pull: NamedPull

@@ -1,4 +1,4 @@
-"""What the rest of caovan asks of an engine's planner: plans, forecasts, commands, checks."""
+"""An engine's planner as the rest of caovan calls it: plans, forecasts, commands, checks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from caovand.core.problem import Problem
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, what to add to its environment, and whether its stack must be unlimited.
+    """The command to run, additions to its environment, and whether its stack must be unlimited.
 
-    `shown` is the command line as it may be printed, secrets hidden. `links` are pairs of paths:
-    before the start the first is to lead to the second, a folder that several plans use.
+    `shown` is the command line for printing, with secrets hidden. `links` are pairs of paths:
+    before the start, each first path must link to the second, a folder that several plans share.
     """
 
     argv: tuple[str, ...]
@@ -35,8 +35,9 @@ class Command:
 class MakePlan(Protocol):
     """Makes a plan; raises Unplannable.
 
-    `mode` is the one set by `caovanctl mode`, None if the file decides; `environ` what an engine
-    inherits from us; `remembered` a degraded plan whose rungs are kept.
+    `mode` is the one set by `caovanctl mode`; None leaves it to the configuration file. `environ`
+    is the environment that the engine inherits from the daemon, `remembered` a degraded plan whose
+    rungs are kept.
     """
 
     def __call__(
@@ -62,9 +63,10 @@ class Modelled:
 
 
 class FindAlternative(Protocol):
-    """How this engine would serve a model that the chosen one serves at `tokens_s`, 0 if it cannot.
+    """How this engine would serve a model for which the chosen engine reaches `tokens_s` (0 if it
+    cannot serve it).
 
-    Empty if it would not, or hardly faster.
+    Empty if this engine cannot serve the model, or hardly faster.
     """
 
     def __call__(
@@ -73,7 +75,7 @@ class FindAlternative(Protocol):
 
 
 class ModelThroughput(Protocol):
-    """Models the throughput for prompts of `prompt` tokens, `at_once` requests at a time."""
+    """Models throughput for prompts of `prompt` tokens with `at_once` concurrent requests."""
 
     def __call__(
         self, plan: Plan, inventory: Inventory, prompt: int, at_once: int, /
@@ -86,29 +88,29 @@ class Planning:
 
     make: MakePlan
     conflicts: Callable[[Plan, Inventory], Sequence[Problem]]
-    """Settings that cannot run, however much memory there is."""
+    """Settings that cannot work, however much memory there is."""
     forecast: Callable[[Plan, Inventory], MemoryEstimate]
     cards: Callable[[Plan, Inventory], tuple[Gpu, ...]]
     """The cards that a plan uses."""
     context: Callable[[Plan], int | None]
-    """A plan's longest request in tokens, None if the engine chooses it."""
+    """A plan's maximum request length in tokens; None if the engine chooses it."""
     command: Callable[[Plan, EngineInfo, str | None], Command]
-    """The command of a plan; the last argument is the folder for compiled code, None for the
-    engine's default."""
+    """A plan's command; the last argument is the folder for compiled code, None for the engine's
+    default."""
     overruling: Callable[[Config, Mapping[str, str]], str]
-    """The setting that decides the drafting depth instead of a mode, "" for none."""
+    """The setting that overrides a mode's draft depth; "" without one."""
     checks: Callable[[DoctorFacts], tuple[CheckResult, ...]]
     """The doctor's checks."""
     speed: Callable[[Plan, Inventory], float | None] = lambda plan, inventory: None
-    """Tokens a second of one answer after a chat's prompt while nobody else asks, None if that is
-    not modelled. It ranks engines; it is not a forecast."""
+    """Tokens per second of a single request after a chat-sized prompt; None if not modelled. It
+    ranks engines; it is not a forecast."""
     modelled: ModelThroughput = lambda plan, inventory, prompt, at_once: Modelled()
     at_once: Callable[[Plan], int | None] = lambda plan: None
-    """How many requests are answered at a time, None if that is not planned."""
+    """Maximum number of concurrent requests; None if not planned."""
     alternative: FindAlternative = lambda model, gpus, host, tokens_s: ()
     foreseen: Callable[[Plan, Inventory], Foreseen | None] = lambda plan, inventory: None
-    """The failure that a start is known to end in, None if none is known."""
+    """The failure in which a start is known to end; None if none is known."""
     all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
-    """How the plan adds up results over several cards, None if it does not."""
+    """The plan's all-reduce over several cards; None without one."""
     coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
-    """Whether weights, activations or the KV cache have fewer than 16 bits."""
+    """Whether weights, activations or the KV cache use fewer than 16 bits."""

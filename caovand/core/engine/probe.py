@@ -1,4 +1,4 @@
-"""What an engine's own Python is asked, and how its answers are read."""
+"""Query an engine's own Python, and parse its answers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
 
 MARK = "caovan-probe:"
-"""Precedes the JSON of an answer: engines print other text too. Scripts have it
-as `MARK`."""
+"""Precedes an answer's JSON, because engines print other text too. Scripts receive it as `MARK`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """Two scripts, each of which prints `MARK` and a JSON object; `module` holds this as `PROBE`.
+    """Two scripts that each print `MARK` and a JSON object; `module` exports this as `PROBE`.
 
-    `name` is the engine's for people, `install` the command that installs one.
-    `versions` is quick and asked each time; its answer has a "stamp" of what `details` depends on.
-    `details` may take a minute, so its answer is kept; one without the keys `asked` is not used.
-    Both run with `env`. `lacking` names what is not installed, "" for nothing; `missing` is then
-    the problem of an engine that has no Python of its own.
+    `name` is the engine's display name, `install` the command that installs it. `versions` is quick
+    and runs each time; its answer contains a "stamp" of what `details` depends on. `details` may
+    take a minute, so its answer is cached; an answer without the keys in `asked` is ignored. Both
+    run with `env`. `lacking` names the missing package, "" if all are present; `missing` is the
+    problem of an engine without its own Python.
     """
 
     module: str

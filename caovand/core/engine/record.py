@@ -1,7 +1,7 @@
-"""What an engine is to the rest of caovan: one frozen record of functions and data.
+"""The interface of an engine: one frozen record of functions and data.
 
-`core`, `daemon`, `adapters` and `cli` know an engine by this record alone; `engines.registry` is
-the only place that names one. All its functions are pure.
+`core`, `daemon`, `adapters` and `cli` know an engine by this record alone; only `engines.registry`
+names one. All functions are pure.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 
 UNTITLED = "rank"
-"""What a rank is called while nothing says which one it is."""
+"""The name of a rank that has not been identified."""
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a node's part of a plan runs: its rank, and its address on its interface.
 
-    `others` are the addresses of the other nodes, which the head alone knows; `token` is what the
-    processes of this cluster can prove to each other that they belong to it.
+    `others` are the addresses of the other nodes, known only to the head; with `token` the
+    cluster's processes authenticate each other.
     """
 
     rank: int
@@ -47,8 +47,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Package:
-    """A Python package: its `name` for people, what `pip` calls it, and its `release` in a node's
-    facts, "" where the engine's environment has none."""
+    """A Python package: its display `name`, its `pip` requirement, and its `release` in a node's
+    facts, "" if it is not installed."""
 
     name: str
     pip: str
@@ -56,10 +56,10 @@ class Package:
 
 
 class Spread(Protocol):
-    """Spreads a plan over the nodes of the inventory that it was made from; raises Unplannable.
+    """Spreads a plan over the nodes of its inventory; raises Unplannable.
 
-    Ranks meet at `host` and `port`. `no_rdma` is why they cannot use InfiniBand and RoCE, "" if
-    they can; `own` is the head's address towards the other nodes, "" if unknown.
+    Ranks rendezvous at `host` and `port`. `no_rdma` says why they cannot use InfiniBand and RoCE,
+    "" if they can; `own` is the head's address towards the other nodes, "" if unknown.
     """
 
     def __call__(
@@ -77,66 +77,66 @@ class Spread(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """How an engine serves from several machines."""
+    """How an engine runs on several machines."""
 
     offered: Callable[[Config, Inventory], tuple[Gpu, ...]]
-    """The cards that ranks may use on a node, in the order in which they are taken; raises
-    Unplannable."""
+    """Cards that ranks may use on a node, in order of use; raises Unplannable."""
     refusal: Callable[[str, EngineInfo], Problem | None]
-    """Why an engine cannot start its ranks with this [cluster] executor, None if it can."""
+    """Why an engine cannot start its ranks with this [cluster] executor; None if it can."""
     packages: Mapping[str, Package]
-    """What each executor needs on every node."""
+    """The package that each executor needs on every node."""
     spread: Spread
     local: Callable[[Plan, Config, Inventory], Plan]
     """Adapts a spread plan to another node; raises Unplannable."""
     own: Callable[[Plan, Place], Plan]
     """Adapts a local plan to the node's place."""
     all_reduces_over_link: Callable[[Plan], bool]
-    """Whether such a plan does all-reduces over the link."""
+    """Whether such a plan does all-reduces over the link between nodes."""
     no_rdma: Callable[[Mapping[str, str]], str]
-    """Why [engine] env keeps ranks from InfiniBand and RoCE, "" if it does not."""
+    """Why [engine] env keeps ranks from InfiniBand and RoCE; "" if it does not."""
     by_host_name: Callable[[Mapping[str, str], str], bool]
-    """Whether, with this [engine] env and interface, ranks listen at the host name's address."""
+    """Whether this [engine] env and interface make ranks listen at the host name's address."""
     rank_of: Callable[[str], str]
-    """The rank in a process title: "" for a process without one, UNTITLED if it does not say."""
+    """The rank in a process title: "" if the process is no rank, UNTITLED if its title does not say
+    which."""
     ranks_in: Callable[[Sequence[str]], Mapping[int, str]]
-    """The ranks that lines of the log name, by pid."""
+    """Ranks named in log lines, by pid."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
-    """The operator's verbatim flags, as this engine reads them."""
+    """Interprets the operator's verbatim flags."""
 
     shown: Callable[[Sequence[str]], tuple[str, ...]]
     """The flags without secrets."""
     secrets: Callable[[Sequence[str]], tuple[str, ...]]
     """The secrets in the flags."""
     api_keys: Callable[[Sequence[str]], tuple[str, ...] | None]
-    """The keys that a flag names, any of which clients may send; None without such a flag."""
+    """The API keys in a flag, any of which clients may send; None without such a flag."""
     api_key_variable: str
-    """The environment variable for a key, "" for an engine that asks for none."""
+    """The environment variable for an API key; "" for an engine that checks none."""
     chat_template: Callable[[Config], str]
-    """A file or the template itself, "" for the model's own."""
+    """A template file or the template itself; "" for the model's own."""
     invents_weights: Callable[[Config], bool]
-    """Whether the flags tell the engine to load dummy weights."""
+    """Whether the flags select dummy weights."""
     refused: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
-    """The flags that a probed engine rejects."""
+    """Flags that a probed engine rejects."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenize:
-    """Where the engine counts the tokens of a text."""
+    """The endpoint that counts the tokens of a text."""
 
     path: str
     body: Callable[[str, str], Mapping[str, Any]]
-    """The request for a model and a text."""
+    """The request body for a model and a text."""
     count: Callable[[Any], int | None]
-    """The count in the answer."""
+    """The count in the response."""
 
 
 @dataclass(frozen=True)
 class Upload:
-    """The body of a request that is a form with a file."""
+    """A multipart form with a file as the request body."""
 
     fields: Mapping[str, str]
     file: str
@@ -145,9 +145,11 @@ class Upload:
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """A request of a model that does not generate text, made from its name and a text or token ids.
+    """The request for a model that does not generate text, built from its name and a text or token
+    ids.
 
-    `noun` is the answer for people; `flaw` says what is wrong with its JSON, "" for nothing.
+    `noun` names the answer for people; `flaw` says what is wrong with the response's JSON, "" if
+    nothing is.
     """
 
     noun: str
@@ -157,43 +159,53 @@ class TaskRequest:
 
 
 class ReadMetrics(Protocol):
-    """Reads the answer at Api.metrics, with the pending requests counted elsewhere, at a time."""
+    """Parses the response of Api.metrics, with the pending requests from another endpoint, at a
+    time."""
 
     def __call__(self, text: str, pending: int | None, at: float, /) -> Reading: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Api:
-    """Paths of the engine's HTTP server, and how its answers are read."""
+    """Paths of the engine's HTTP server, and how to parse its responses."""
 
     health: str
     metrics: str
     read_metrics: ReadMetrics
     pending: str
-    """The path that answers with the count of pending requests, "" if there is none."""
+    """Path that returns the number of pending requests; "" without one."""
     pending_key: str
-    """The count's key in that answer."""
+    """The number's key in that response."""
     completions: str
-    """Where OpenAI's completions go."""
+    """Path of OpenAI completions."""
     prompt: Callable[[Sequence[int]], Sequence[int] | str] = tuple
     """Encodes token ids for a completion."""
     exact: bool = True
-    """Whether a completion returns exactly max_tokens; others return at least one token."""
+    """Whether a completion returns exactly max_tokens tokens; otherwise at least one."""
     logprobs: bool = False
-    """Whether a completion can return those of the best tokens."""
+    """Whether a completion can return the logprobs of the top tokens."""
     tokenize: Tokenize | None = None
-    """None for an engine that counts only what it completes."""
+    """None for an engine that counts tokens only in completions."""
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
-    """The fields of a request whose answer must follow a JSON schema; None if it cannot."""
+    """Fields of a request whose answer must follow a JSON schema; None if unsupported."""
     works: Mapping[ModelTask, TaskRequest] = field(default_factory=dict)
-    """The request of each task but generating text that the engine is planned for."""
+    """The request for each task other than text generation that the engine is planned for."""
     chat: str = "/v1/chat/completions"
-    """Where OpenAI's chats go."""
+    """Path of OpenAI chats."""
     scraped: str = ""
-    """How the line ends that the engine prints each time its metrics are read, "" for none."""
+    """Suffix of the line that the engine prints for each scrape of its metrics; "" without one."""
+    keep_alive_s: float = 0.0
+    """Seconds that its server keeps an idle connection open; 0 if each request needs its own."""
+    keep_alive_variable: str = ""
+    """The environment variable that changes keep_alive_s; "" without one."""
+
+    def keeps_alive_s(self, *environments: Mapping[str, str]) -> float:
+        """keep_alive_s, and 0 where one of these environments changes it."""
+        changed = any(self.keep_alive_variable in environment for environment in environments)
+        return 0.0 if changed else self.keep_alive_s
 
     def polled(self, line: str) -> bool:
-        """Whether a line of the log reports a successful poll, of which caovan makes many."""
+        """Whether a log line reports a successful poll; caovan makes many."""
         if self.scraped and line.endswith(self.scraped):
             return True
         if "GET " not in line:
@@ -205,10 +217,10 @@ class Api:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """Something that the engine would compile at a start.
+    """A kernel that the engine would compile during a start.
 
-    `generator` makes it, "package.module:function" in the engine's environment, with `arguments`,
-    in which "torch.float16" is what it names.
+    `generator` is "package.module:function" in the engine's environment; among its `arguments`,
+    "torch.float16" stands for the dtype.
     """
 
     label: str
@@ -218,14 +230,14 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """What can be built before any start, without a card."""
+    """Kernels that can be built before any start, without a card."""
 
     needed: Callable[[tuple[int, ...], tuple[int, int]], tuple[Kernel, ...]] = (
         lambda release, capability: ()
     )
-    """The kernels of the engine's release for cards of a compute capability."""
+    """Kernels of an engine release for cards with a compute capability."""
     compilers: Callable[[int, int], int] = lambda cores, free_mib: 1
-    """How many compilers may run at once, by cores and the host's free memory."""
+    """Maximum concurrent compiler processes, by cores and free host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,9 +247,10 @@ class Engine:
     name: str
     """Its name in [engine] kind and in folders."""
     title: str
-    """Its name for people."""
+    """Display name."""
     prefers: Callable[[str, Collection[str]], bool] = lambda path, files: False
-    """Whether it serves the model at a path, in a folder with these names, if no kind is set."""
+    """Whether it serves the model at a path, in a folder with these file names, when no kind is
+    set."""
     install: Install
     probe: Probe
     planning: Planning
@@ -245,21 +258,21 @@ class Engine:
     arguments: Arguments
     log: Log
     explain: Callable[[str], Explanation]
-    """Explains a whole log after the fact."""
+    """Explains a complete log after the fact."""
     api: Api
     healing: Healing
     models: NamedModels | None = None
-    """The models that it keeps under names, None if [model] path is a file or folder."""
+    """Models that the engine stores by name; None if [model] path is a file or folder."""
     at_home: tuple[str, ...] = ()
-    """Folders in its user's HOME that it writes to, whatever its variables name."""
+    """Folders in its user's HOME that it writes to regardless of its variables."""
     caches: tuple[str, ...] = ()
-    """Folders that it writes to in XDG_CACHE_HOME, by default ~/.cache."""
+    """Folders in XDG_CACHE_HOME, by default ~/.cache, that it writes to."""
     folders: tuple[str, ...] = ()
-    """Variables of its own that name a folder which it writes to."""
+    """Its own variables that name a folder it writes to."""
     dependents: re.Pattern[str]
-    """Matches the beginning of a command line that only its server or caovan starts: a process
-    that has outlived both is an orphan."""
+    """Matches command lines that only its server or caovan starts: such a process is an orphan once
+    both have ended."""
     writes: tuple[str, ...] = ()
-    """Options that name a folder or file which it writes."""
+    """Options that name a folder or file it writes to."""
     nodes: Nodes | None = None
-    """None if it serves from one machine only."""
+    """None if it runs on one machine only."""

@@ -1,4 +1,4 @@
-"""Whether sums over several cards are right: what is to be checked, and what was found."""
+"""Whether all-reduces over several cards are correct: what to check, and the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from caovand.core.facts.inventory import EngineInfo, Gpu
 
 NCCL, CUSTOM = "NCCL", "custom all-reduce"
-"""What may sum, by the names in findings."""
+"""Implementations of all-reduce, by their names in findings."""
 KEPT = 16
 MAX_TEXT = 1000  # characters
 Verdict = Literal["right", "wrong", "hung", "unclear"]
@@ -20,10 +20,10 @@ Verdict = Literal["right", "wrong", "hung", "unclear"]
 
 @dataclass(frozen=True)
 class AllReduce:
-    """How a plan sums: over how many cards, with which settings.
+    """How a plan does all-reduces: over how many cards, with which settings.
 
-    `custom` is Python that binds `custom` to the engine's own all-reduce, or to None if it would
-    not be used; "" where the plan has none. `device` and `group` are known to it.
+    `custom` is Python code that binds `custom` to the engine's own all-reduce, or to None if the
+    engine would not use it; "" if the plan has none. The code may use `device` and `group`.
     """
 
     ranks: int
@@ -33,7 +33,7 @@ class AllReduce:
 
 @dataclass(frozen=True)
 class AllReduceResult:
-    """What a check found: `by` is NCCL or CUSTOM, `text` what was wrong; `at` is Unix time."""
+    """Result of a check: `by` is NCCL or CUSTOM, `text` the error; `at` is Unix time."""
 
     verdict: Verdict
     at: float
@@ -42,12 +42,13 @@ class AllReduceResult:
 
     @property
     def settled(self) -> bool:
-        """Whether there is nothing more to find out; what is wrong may have been put right."""
+        """Whether checking again is pointless; an error may have been fixed since."""
         return self.verdict in ("right", "unclear")
 
 
 def key_of(task: AllReduce, gpus: tuple[Gpu, ...], engine: EngineInfo) -> str:
-    """What a check holds for: these cards, their driver, this engine and these settings."""
+    """Key under which a result is valid: these cards, their driver, this engine and these
+    settings."""
     seen = {
         "task": asdict(task),
         "cards": [(gpu.name, gpu.uuid, gpu.bus, gpu.driver) for gpu in gpus],
@@ -57,19 +58,19 @@ def key_of(task: AllReduce, gpus: tuple[Gpu, ...], engine: EngineInfo) -> str:
 
 
 def to_document(found: Mapping[str, AllReduceResult]) -> dict[str, Any]:
-    """The document to keep: the newest KEPT."""
+    """Encode the newest KEPT results."""
     return {key: asdict(one) for key, one in list(found.items())[-KEPT:]}
 
 
 def from_document(document: Any) -> dict[str, AllReduceResult]:
-    """What was found, by key; without entries that cannot be read."""
+    """Decode results by key; unreadable entries are dropped."""
     if not isinstance(document, dict):
         return {}
     return {key: one for key, entry in document.items() if (one := read(entry)) is not None}
 
 
 def read(entry: Any) -> AllReduceResult | None:
-    """One entry, or one answer of the check with a time; None if it is no such thing."""
+    """Decode one entry, or one answer of the check with a time; None if it is neither."""
     if not isinstance(entry, dict) or entry.get("verdict") not in get_args(Verdict):
         return None
     at, by, text = (entry.get(name) for name in ("at", "by", "text"))

@@ -1,4 +1,4 @@
-"""The facts that the doctor checks, and the results it reports."""
+"""Facts for the doctor's checks, and their results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Verdict = Literal["PASS", "WARN", "FAIL"]
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the doctor's report; `remedy` is empty if there is nothing to do."""
+    """One line of the doctor's report; `remedy` is empty if nothing needs doing."""
 
     group: str
     verdict: Verdict
@@ -26,16 +26,15 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class DoctorFacts:
-    """Everything the checks read; a fact that could not be found out is a problem.
+    """Everything that the checks read; a fact that cannot be determined is a problem.
 
-    `orphans` are processes of an engine that nobody supervises, `listeners` who has the port
-    (None if it is another machine's), `own_port` whether that is the daemon's own engine alone,
-    `plan_problem` why there is no plan; an engine is
-    `half_asked` while its flags are not known. `engine_env` names the variables of [engine] env;
-    `dtype` is the plan's, empty where there is no plan or none is set; `mtp` its drafting depth,
-    `tokens_s` its modelled speed, None if that is not modelled. `sums` is the
-    result of the last all-reduce check. `link_errors` are PCIe errors that were corrected since
-    boot, by card.
+    `orphans` are unsupervised engine processes; `listeners` are the processes on the port (None if
+    another machine has it); `own_port` says whether only the daemon's own engine does.
+    `plan_problem` says why there is no plan. An engine is `half_asked` while its flags are unknown.
+    `engine_env` names the variables of [engine] env. `dtype` is the plan's, empty without a plan or
+    if unset; `mtp` is its draft depth, `tokens_s` its modelled speed, None if not modelled. `sums`
+    is the result of the last all-reduce check, `link_errors` the PCIe errors corrected since boot,
+    by card.
     """
 
     gpus: tuple[Gpu, ...]

@@ -11,17 +11,17 @@ MemoryPart = Literal[
     "weights", "kv", "states", "context", "activations", "graphs", "steps", "compute", "logits",
     "prompts", "others", "free",
 ]  # fmt: skip
-"""What memory is for. `context` is CUDA's own, `steps` are activations and graphs where a forecast
-does not tell them apart, `compute` ggml's buffers, `prompts` those of earlier requests in host
-memory, `others` other programs' memory."""
+"""Uses of memory. `context` is the CUDA context's; `steps` are activations and graphs in forecasts
+that do not separate them; `compute` are ggml's buffers; `prompts` are the prompt caches in host
+memory; `others` is the memory of other programs."""
 
 
 @dataclass(frozen=True)
 class RankForecast:
-    """One pipeline stage on each of its cards of one node, in MiB; `parts` add up to the card.
+    """A pipeline stage on each of its node's cards, in MiB; `parts` add up to a card's total.
 
-    `node` is empty where this machine serves alone; `cards` are indices there. `layers` are the
-    first and the last, counted from 0. The `fullest` one decides the cache of all.
+    `node` is empty if this machine serves alone; `cards` are indices on that node. `layers` are the
+    first and last layer, counted from 0. The `fullest` rank limits the cache of all.
     """
 
     stage: int
@@ -35,13 +35,13 @@ class RankForecast:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The forecast for the fullest card, in MiB; `parts` add up to the card.
+    """The forecast for the fullest card, in MiB; `parts` add up to the card's total.
 
-    `fits` is None without a forecast; `reason` says why. `conflicts` are settings that cannot run,
-    however much memory there is. `kv_tokens` is the size that vLLM will report, `max_model_len` the
-    longest context of which one request fits, `needed_mib` the need of one request of the wanted
-    context. `lack` names the shortage if it is not the cache. `ranks` are those of a pipeline,
-    which differ; empty where all are alike.
+    `fits` is None without a forecast, and `reason` says why. `conflicts` are settings that cannot
+    work, however much memory there is. `kv_tokens` is the cache size that vLLM will report,
+    `max_model_len` the longest context with room for one request, `needed_mib` the memory of one
+    request with the wanted context. `lack` names a shortage of something other than cache. `ranks`
+    are a pipeline's differing ranks; empty if all are alike.
     """
 
     fits: bool | None
@@ -62,12 +62,12 @@ class MemoryEstimate:
 
     @property
     def no_room(self) -> str:
-        """A sentence if weights and steps alone overflow, else empty."""
+        """A sentence if weights and steps alone exceed the memory; otherwise empty."""
         if self.kv_mib > 0:
             return ""
         return f"no room is left for a cache: {-self.kv_mib / 1024:.2f} GiB short"
 
 
 def unknown(reason: str) -> MemoryEstimate:
-    """No forecast, and why."""
+    """An unavailable forecast with its reason."""
     return MemoryEstimate(None, None, 0, 0, 0, 0, 0, 0, 0, (), reason=reason)

@@ -1,4 +1,4 @@
-"""What a model in GGUF files holds, by layers."""
+"""Layers and tensors of a model in GGUF files."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class GgufLayer:
-    """One layer of a GGUF model; sizes in bytes.
+    """A layer of a GGUF model; sizes in bytes.
 
-    `size` is that of its tensors, `expert_size` that of the routed experts among them. `keys` and
-    `values` are the elements that its cache has for a token, `window` the tokens in that cache, 0
-    for the whole context, `state_size` the recurrent state of one sequence. `mtp` marks a layer
-    that only drafts.
+    `size` is the total of its tensors, `expert_size` the routed experts' part of it. `keys` and
+    `values` are the elements cached per token, `window` the number of cached tokens (0 for the
+    whole context), `state_size` the recurrent state of one sequence. `mtp` marks a draft layer.
     """
 
     size: int
@@ -28,10 +27,9 @@ class GgufLayer:
 class Gguf:
     """A model in GGUF files: its layers, and the bytes of all other tensors.
 
-    Each token looks up a row of `embedding` and is multiplied by `output`; a model whose `output`
-    is 0 uses the embedding for both. `vision` is an image encoder in the same files, which Ollama's
-    tags have, and no token of text reads. `types` are the bytes of each type of tensor,
-    `files` names and sizes of the parts.
+    Each token reads one row of `embedding` and all of `output`; if `output` is 0, the model uses
+    the embedding for both. `vision` is an image encoder in the same files, as in Ollama's tags;
+    text tokens never read it. `types` are bytes by tensor type, `files` the parts' names and sizes.
     """
 
     layers: tuple[GgufLayer, ...]

@@ -1,4 +1,4 @@
-"""The inventory: GPUs, host, engine, model. Filled by adapters, read by the planner."""
+"""The inventory: GPUs, host, engine and model. Adapters fill it, the planner reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caovand.core.problem import Problem
 
 
 def version_numbers(text: str | None) -> tuple[int, ...]:
-    """0.6.8.post1 and 0.6.8+cu130 as (0, 6, 8)."""
+    """Parse 0.6.8.post1 and 0.6.8+cu130 as (0, 6, 8)."""
     parts = (text or "").partition("+")[0].split(".")[:3]
     return tuple(int(part) for part in parts if part.isdecimal())
 
@@ -30,79 +30,80 @@ class Gpu:
     total_mib: int
     free_mib: int
     uuid: str = ""
-    """Begins with "MIG-" for a part of a partitioned card."""
+    """Starts with "MIG-" for a part of a partitioned card."""
     nvlink: tuple[int, ...] = ()
-    """The indices of the cards it is linked to."""
+    """Indices of the cards that NVLink connects it to."""
     driver: str = ""
     cuda: str = ""
     persistence: bool | None = None
     pcie: tuple[int, int] | None = None
-    """The link's highest generation, and its lanes."""
+    """The PCIe link's highest generation and its lanes."""
     mig: bool = False
-    """Whether it is partitioned; without a uuid that begins with "MIG-", its parts are unknown."""
+    """Whether the card is partitioned; if `uuid` does not start with "MIG-", its parts are
+    unknown."""
     users: tuple[tuple[int, str, int], ...] = ()
-    """The processes that use its memory: (pid, name, MiB); 0 MiB if the driver reports none."""
+    """Processes that use its memory: (pid, name, MiB); 0 MiB if the driver reports no size."""
     bus: str = ""
     """The PCI address."""
     p2p: tuple[int, ...] | None = None
-    """The indices of the cards whose memory it reaches directly, None if unknown."""
+    """Indices of cards it has peer access to; None if unknown."""
     memory_gb_s: float | None = None
-    """What its memory clock and bus allow, None if the driver does not report them."""
+    """Bandwidth by memory clock and bus width; None if the driver does not report them."""
     multiprocessors: int | None = None
-    """How many it has, None if the driver does not report it."""
+    """Number of multiprocessors; None if the driver does not report it."""
     clock_mhz: int | None = None
-    """The multiprocessors' highest clock, None if the driver does not report it."""
+    """The multiprocessors' highest clock; None if the driver does not report it."""
     unified: bool = False
-    """Whether its memory is the host's, of which `free_mib` leaves the host its reserve."""
+    """Whether its memory is the host's; `free_mib` then excludes the host's reserve."""
 
 
 def device_name(gpu: Gpu) -> str:
-    """Its name in CUDA_VISIBLE_DEVICES, where parts of a partitioned card have no index."""
+    """Its name in CUDA_VISIBLE_DEVICES; parts of a partitioned card have no index."""
     return gpu.uuid if gpu.uuid.startswith("MIG-") else str(gpu.index)
 
 
 @dataclass(frozen=True)
 class Host:
-    """The machine; memory in MiB."""
+    """The host; memory in MiB."""
 
     ram_mib: int
     available_mib: int
     swap_mib: int
     shm_mib: int
     cpus: int
-    """The physical cores that this process may use."""
+    """Physical cores that this process may use."""
     wsl: bool = False
     open_files: int = 0
     cache_free_mib: int | None = None
     shm_free_mib: int | None = None
     memory_gb_s: float | None = None
-    """How fast all `cpus` together read and write memory, None if not measured."""
+    """Memory bandwidth of all `cpus` together; None if not measured."""
     architecture: str = ""
     """The kernel's name for the processor."""
     instructions: tuple[str, ...] = ()
-    """Its vector extensions that engines have code for, by the kernel's names."""
+    """Vector extensions that engines have code for, by the kernel's names."""
     numa_nodes: int = 1
-    """How many parts of the machine have memory of their own."""
+    """Number of NUMA nodes with memory."""
 
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the probe, run by the engine's own Python, found there."""
+    """What the probe found in the engine's own Python."""
 
     python: str
     version: str
-    """The engine's own, such as "0.32.0+cpu"."""
+    """The engine's version, such as "0.32.0+cpu"."""
     torch: str
     build: Literal["cuda", "cpu"]
     flashinfer: str | None = None
     plugin: str | None = None
     flags: frozenset[str] = frozenset()
-    """The options of its parser, as typed (`--max-model-len`, `-tp`), empty if not probed."""
+    """The parser's options as typed (`--max-model-len`, `-tp`); empty if not probed."""
     switches: frozenset[str] = frozenset()
-    """Those of the flags that take no value."""
+    """Flags that take no value."""
     deprecated: frozenset[str] = frozenset()
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The values that an option is limited to, such as KV cache types."""
+    """Allowed values by option, such as KV cache types."""
     tool_parsers: frozenset[str] = frozenset()
     reasoning_parsers: frozenset[str] = frozenset()
     architectures: frozenset[str] = frozenset()
@@ -111,11 +112,11 @@ class EngineInfo:
     nvcc: str | None = None
     """The compiler that FlashInfer would run."""
     cuda_home: str | None = None
-    """The environment's own toolkit."""
+    """The toolkit inside the environment."""
     cxx: str | None = ""
     """The C++ compiler that nvcc needs; None if there is none, "" if not probed."""
     kernels: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """The kernels that were built here, for cards such as "sm75"."""
+    """Kernels built on this machine, by card type such as "sm75"."""
     jit_cache: str | None = None
     """The release of FlashInfer's prebuilt kernels."""
     compiler: str | None = None
@@ -124,29 +125,29 @@ class EngineInfo:
     gdn_interface: str = ""
     """Whether the plugin knows this vLLM's GDN interface: "pass" or "fail: why"."""
     operators: tuple[str, ...] = ()
-    """The operators that the plugin would replace."""
+    """Operators that the plugin would replace."""
     library_problem: str = ""
     states: str = ""
-    """Whether the plugin keeps states right where hybrids draft: "pass" or "fail: why"."""
+    """Whether the plugin keeps states correct when hybrid models draft: "pass" or "fail: why"."""
     attention: str = ""
-    """Whether the plugin knows the caches of Triton's attention: "pass" or "fail: why"."""
+    """Whether the plugin supports the caches of Triton attention: "pass" or "fail: why"."""
     lm_head: str = ""
-    """Whether the plugin can make an lm_head int8: "pass" or "fail: why"."""
+    """Whether the plugin can quantise an lm_head to int8: "pass" or "fail: why"."""
     executable: str = ""
-    """The server, of an engine that is a program."""
+    """The server, for an engine that is a program."""
     nccl: str | None = None
-    """The release of the package; `ray` likewise."""
+    """Release of the package; `ray` likewise."""
     ray: str | None = None
     decodes_sound: bool | None = None
-    """Whether a package reads files of sound, None if not probed."""
+    """Whether an audio decoding package is installed; None if not probed."""
 
     def knows(self, architecture: str) -> bool:
-        """Whether its models include this one; assumed so if it was not asked."""
+        """Whether the engine supports this architecture; assumed if it was not probed."""
         return not self.architectures or not architecture or architecture in self.architectures
 
     @property
     def release(self) -> tuple[int, ...]:
-        """The version as numbers, (0, 21, 0)."""
+        """The version as numbers, such as (0, 21, 0)."""
         return version_numbers(self.version)
 
 
@@ -156,11 +157,11 @@ Part = Literal["embedding", "head", "layers", "experts", "mtp", "vision"]
 
 @dataclass(frozen=True)
 class Weights:
-    """Bytes of the tensors of one part of the model that are split over GPUs the same way.
+    """Bytes of the tensors in one part of the model that GPUs split the same way.
 
-    `dtype` is safetensors' name for how they are stored; "kv" is split over at most as many
-    ranks as there are key-value heads. `layers` is how the bytes lie in the model's layers, as
-    proportions, empty where all layers are taken to be alike.
+    `dtype` is the storage type by safetensors' name. "kv" is split over at most as many ranks as
+    there are key-value heads. `layers` is the distribution of the bytes over the model's layers, as
+    proportions; empty if all layers count as equal.
     """
 
     part: Part
@@ -172,9 +173,9 @@ class Weights:
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Shape of layers with a recurrent state: Gated DeltaNet's, or Mamba-2's.
+    """Shape of layers with a recurrent state: Gated DeltaNet or Mamba-2.
 
-    For Mamba-2 the keys are its groups, as wide as its state, and the values its heads.
+    For Mamba-2, keys are its groups, as wide as its state, and values its heads.
     """
 
     key_heads: int
@@ -189,7 +190,7 @@ class LinearAttention:
 class LatentAttention:
     """Shape of MLA: compressed widths of keys and values, and of queries (0 if uncompressed).
 
-    A head's keys are `key_dim` wide without their rotary part.
+    `key_dim` is the width of a head's keys without the rotary part.
     """
 
     rank: int
@@ -200,8 +201,8 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Gptq:
-    """How GPTQ stored the weights: with `act_order` a group's weights are not adjacent, and in a
-    `mixed` checkpoint some modules are stored differently."""
+    """How GPTQ stored the weights: with `act_order`, a group's weights are not adjacent; in a
+    `mixed` checkpoint, some modules are stored differently."""
 
     bits: int
     symmetric: bool
@@ -214,15 +215,16 @@ class ModelCard:
     """A model as its folder describes it, without reading the weights."""
 
     path: str
-    """The folder, or the first of the GGUF files."""
+    """The folder, or the first GGUF file."""
     architecture: str
     """Empty for a model that is not on this machine yet."""
     model_type: str
     layer_types: tuple[str, ...]
-    """By layer: "full_attention", "sliding_attention", "linear_attention", "mamba" or another."""
+    """Type of each layer: "full_attention", "sliding_attention", "linear_attention", "mamba" or
+    other."""
     max_model_len: int
     limit_known: bool = True
-    """Whether the configuration gives `max_model_len`; else it is vLLM's default."""
+    """Whether the configuration sets `max_model_len`; otherwise it is vLLM's default."""
     mtp_layers: int = 0
     hidden_size: int = 0
     intermediate_size: int = 0
@@ -231,56 +233,58 @@ class ModelCard:
     kv_heads: int = 1
     head_dim: int = 0
     global_kv_heads: int = 0
-    """The key-value heads of full attention if it differs from the windowed one, else 0."""
+    """Key-value heads of full attention if they differ from windowed attention's, else 0."""
     global_head_dim: int = 0
-    """The width of a head of full attention if it differs from the windowed one's, else 0."""
+    """Head width of full attention if it differs from windowed attention's, else 0."""
     sliding_window: int = 0
     kv_shared: int = 0
-    """How many of the last layers read the caches of earlier ones (Gemma 3n)."""
+    """Number of final layers that read the caches of earlier ones (Gemma 3n)."""
     latent: int = 0
-    """The size of a token's compressed key-value pair (MLA) in elements."""
+    """Elements of a token's compressed key-value pair (MLA)."""
     mla: LatentAttention | None = None
     indexer: int = 0
-    """Bytes of a token's keys by which sparse attention chooses (DeepSeek-V3.2), of each layer."""
+    """Bytes per token and layer of sparse attention's index keys (DeepSeek-V3.2)."""
     rope_elements: int = 0
-    """The size of the tables of sines and cosines in elements."""
+    """Size of the RoPE sine and cosine tables in elements."""
     linear: LinearAttention | None = None
     mamba: LinearAttention | None = None
     dtype: str = "bfloat16"
     quantization: str | None = None
     group_size: int = 0
-    """How many quantised weights of one output share a scale."""
+    """Number of quantised weights of one output that share a scale."""
     block_size: int = 0
-    """How many outputs share a scale (block fp8)."""
+    """Number of outputs that share a scale (block fp8)."""
     spared: frozenset[str] = frozenset()
-    """The parts kept as floats: "attention", "shared experts", "MLP"."""
+    """Parts kept as floats: "attention", "shared experts", "MLP"."""
     gptq: Gptq | None = None
     negative_scale: str | None = None
-    """The first tensor with a negative scale, empty without one, None if no scales were read."""
+    """The first tensor with a negative scale; empty without one, None if scales were not read."""
     experts: int = 0
     experts_per_token: int = 0
     expert_size: int = 0
     shared_size: int = 0
-    """The width of the experts that process every token, 0 without them."""
+    """Width of the shared experts, which process every token; 0 without them."""
     dense_size: int = 0
-    """The width of the MLPs before, between or alongside a model's experts, 0 without them."""
+    """Width of the dense MLPs before, between or alongside experts; 0 without them."""
     dense_layers: int = 0
-    """How many layers have an MLP instead of experts."""
+    """Number of layers with a dense MLP instead of experts."""
     vision: bool = False
+    images_both_ways: bool = False
+    """Whether config.json says that the tokens of an image attend to later ones of it (Gemma 4)."""
     chat_template: str | None = None
-    """The text of the template, not its file."""
+    """The template's text, not its file."""
     weights: tuple[Weights, ...] = ()
     folder: bool = True
     notes: tuple[Problem, ...] = ()
-    """Oddities of the folder that leave the model usable."""
+    """Peculiarities of the folder that leave the model usable."""
     gguf: Gguf | None = None
-    """Describes a model in GGUF files."""
+    """Set for a model in GGUF files."""
     task: ModelTask = "generate"
     encoder_tokens: int = 0
-    """The states of an encoder of sound that every layer attends to, 0 without it or if unknown."""
+    """Audio encoder states that every layer attends to; 0 without an encoder or if unknown."""
     one_step: bool = False
-    """Whether a whole prompt must be processed in one step: layers of type "encoder_attention",
-    whose tokens attend to later ones and need no cache, and some poolings."""
+    """Whether one step must process a whole prompt: required by "encoder_attention" layers, whose
+    tokens attend to later ones and need no cache, and by some pooling types."""
 
     @property
     def hybrid(self) -> bool:
@@ -289,11 +293,11 @@ class ModelCard:
 
     @property
     def cached_layers(self) -> tuple[str, ...]:
-        """The types of the layers that have their own cache or state."""
+        """Types of the layers with their own cache or state."""
         return self.layer_types[: len(self.layer_types) - self.kv_shared]
 
     def size(self, *parts: Part) -> int:
-        """Bytes stored for these parts, by default for all."""
+        """Bytes stored for these parts, by default all."""
         return sum(w.size for w in self.weights if not parts or w.part in parts)
 
 
@@ -303,17 +307,17 @@ class Node:
 
     name: str
     gpus: tuple[Gpu, ...]
-    """Its cards, by their place among them; who uses the rest of their memory is not known."""
+    """Its cards in order; the processes that use the rest of their memory are unknown."""
     ram_mib: int | None = None
-    """Its host's memory, None if it is assumed to be as large as here."""
+    """Its host's memory; None if assumed equal to this host's."""
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything that a plan depends on, except the configuration.
+    """Everything that a plan depends on, apart from the configuration.
 
-    `others` are the nodes that serve the model with this one, by rank, and `link` is what joins
-    them, None if its speed is unknown.
+    `others` are the other nodes, by rank; `link` is the network between the nodes, None if its
+    speed is unknown.
     """
 
     gpus: tuple[Gpu, ...]
@@ -325,6 +329,6 @@ class Inventory:
 
     @property
     def least_ram_mib(self) -> int:
-        """The host memory of the node that has the least: a plan is the same for all."""
+        """Host memory of the node with the least: the plan is the same for all nodes."""
         known = [node.ram_mib for node in self.others if node.ram_mib is not None]
         return min([self.host.ram_mib, *known])

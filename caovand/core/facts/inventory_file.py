@@ -1,6 +1,6 @@
-"""An inventory as JSON: printed by `caovanctl inventory --json`, read by `--inventory FILE`.
+"""The inventory as JSON: printed by `caovanctl inventory --json`, read by `--inventory FILE`.
 
-The model is not part of it: that always comes from its folder.
+The model is not part of it and always comes from its folder.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 
 T = TypeVar("T", Gpu, Host, EngineInfo)
 LARGEST = 1 << 40
-"""Far beyond any count or size, in MiB, of a machine."""
+"""Far beyond any real count or size in MiB."""
 FORMER_VERSION = "vllm"
-"""The key of the engine's version in files of earlier releases."""
+"""The engine version's key in files of earlier releases."""
 UNNAMED = ""
-"""The kind of the engine in files that name none: earlier releases', and those written by hand."""
+"""The engine's kind in files that name none: earlier releases' and hand-written ones."""
 CAPABILITY = re.compile(r"(?:sm)?_?(?:([0-9]{1,2})\.([0-9])|([0-9]{1,2}?)([0-9]?))")
 
 
 class BadInventory(Exception):
-    """Why this document is not an inventory."""
+    """The document is not an inventory."""
 
 
 def render(
@@ -35,7 +35,7 @@ def render(
     kind: str = UNNAMED,
     others: Mapping[str, EngineInfo] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The inventory as plain values for JSON, with engines of other kinds than its own."""
+    """Encode the inventory as plain JSON values, including engines of other kinds."""
     named: dict[str, Any] = {"kind": kind} if engine and kind else {}
     if others:
         named["others"] = {name: _plain(other) for name, other in others.items()}
@@ -51,7 +51,8 @@ def render(
 
 
 def parse(document: Any) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
-    """Cards, host and engine (None if the document has none); BadInventory names the key."""
+    """Cards, host and engine (None if the document has none); BadInventory names the invalid
+    key."""
     if not isinstance(document, Mapping):
         raise BadInventory("it is not a table with gpus, host and engine")
     listed = document.get("gpus", [])
@@ -68,7 +69,7 @@ def parse(document: Any) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
 
 
 def engines_in(document: Mapping[str, Any]) -> dict[str, EngineInfo]:
-    """The engines of an inventory by kind; BadInventory names the key."""
+    """The inventory's engines by kind; BadInventory names the invalid key."""
     found: dict[str, EngineInfo] = {}
     if document.get("engine") is not None:
         kind = document.get("kind", UNNAMED)
@@ -135,7 +136,8 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 
 
 def _read(kind: type[T], table: Mapping[str, Any], where: str) -> T:
-    """The dataclass of these values; unknown keys are ignored, since files outlive releases."""
+    """Build the dataclass from these values; unknown keys are ignored, because files outlive
+    releases."""
     values: dict[str, Any] = {}
     for entry in fields(kind):
         if entry.name in table:
@@ -148,7 +150,7 @@ def _read(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 
 
 def _value(value: Any, kind: str, where: str) -> Any:
-    """A JSON value as the field's type, which is named as in the dataclass."""
+    """Convert a JSON value to the field's type, which is named as in the dataclass."""
     kind, _, none = kind.partition(" | ")
     if value is None and none:
         return None
@@ -168,7 +170,7 @@ def _value(value: Any, kind: str, where: str) -> Any:
 
 
 def _listed(value: Any, outer: str, inner: str, where: str) -> Any:
-    """A list as `tuple[X, ...]`, `frozenset[X]`, or `tuple[X, Y]` of that length."""
+    """Convert a list to `tuple[X, ...]`, `frozenset[X]`, or to `tuple[X, Y]` of that length."""
     _check(isinstance(value, (list, tuple)), where, value, "a list")
     if outer == "frozenset":
         return frozenset(_value(entry, inner, where) for entry in value)
@@ -184,12 +186,12 @@ def _listed(value: Any, outer: str, inner: str, where: str) -> Any:
 
 
 def _parts(inner: str) -> list[str]:
-    """`str, tuple[str, ...]` as its two types."""
+    """Split `str, tuple[str, ...]` into its two types."""
     return re.findall(r"\w+(?:\[[^\]]{0,60}\])?", inner)
 
 
 def _whole(value: Any, where: str) -> int:
-    """A count; sizes in MiB may have fractions, which are dropped."""
+    """A count; fractions, which sizes in MiB may have, are dropped."""
     _check(_is_number(value), where, value, "a number from 0")
     _check(value == int(value) or where.endswith("_mib"), where, value, "a whole number")
     return int(value)

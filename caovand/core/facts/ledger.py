@@ -1,9 +1,9 @@
-"""Records an engine's processes, for the next daemon if this one is killed.
+"""Record an engine's processes, so that the next daemon finds them if this one is killed.
 
-It may be killed before it has seen all of them. So the ledger is there before the first one, and
-names what they inherit, in a session of their own, too: the pipe that they write to, and a mark in
-their environment. A signal at the daemon's death would not reach them: each process has to ask for
-its own.
+The daemon may be killed before it has seen all of them. The ledger is therefore written before the
+first process starts, and contains what every process inherits, even in a session of its own: its
+output pipe and a mark in its environment. A parent-death signal would not do: each process has to
+request its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Marks(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """The processes of one engine; before the first, `session` is 0 and `start` matches none."""
+    """The processes of one engine; before the first one, `session` is 0 and `start` matches
+    none."""
 
     boot_id: str
     session: int
@@ -37,7 +38,7 @@ class Ledger:
 
 
 def render(ledger: Ledger) -> dict[str, Any]:
-    """A ledger as plain data."""
+    """Encode a ledger as plain data."""
     return {**asdict(ledger), "marks": ledger.marks._asdict()}
 
 
@@ -47,13 +48,13 @@ def named_pids(
     table: Sequence[Process],
     has_mark: Callable[[Process, Marks], bool],
 ) -> set[int]:
-    """The pids of `table` that a ledger names: by themselves, their session or a mark."""
+    """Pids in `table` that a ledger identifies: directly, by session or by mark."""
     if not is_ledger(document) or document["boot_id"] != boot_id:
         return set()
     session, start, uid = (document[name] for name in ("session", "start", "uid"))
     known = {(member["pid"], member["start"]) for member in document["members"]}
-    marks = Marks(**document["marks"]) if "marks" in document else None  # of an older release
-    # A session's number is reused once all its processes have ended: if its leader is not ours,
+    marks = Marks(**document["marks"]) if "marks" in document else None  # older releases
+    # A session id is reused after all its processes have ended: if its leader is not the engine's,
     # the session belongs to a stranger.
     taken = any(process.pid == session and process.start != start for process in table)
     own_session = 0 if taken else session
@@ -73,7 +74,7 @@ def named_pids(
 
 
 def is_ledger(document: Any) -> bool:
-    """Whether this is what `render` makes.
+    """Whether this is output of `render`.
 
     Session 1 is init's: taking it for the engine's would kill every process. 0 stands for none.
     """

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 STEP = 2
-"""Two round trips of one network differ by less than this factor, two kinds of Ethernet by more."""
+"""Two measured round trips of one network differ by less than this factor, those of two kinds of
+Ethernet by more."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network between nodes: what TCP reaches by their interfaces' speed, and the round trip.
+    """The network between nodes: TCP throughput by interface speed, and the round-trip time.
 
-    `rdma` says that NCCL uses InfiniBand or RoCE between them, of which no speed is known.
+    `rdma` says that NCCL uses InfiniBand or RoCE between the nodes, whose speed is unknown.
     """
 
     bytes_s: float
@@ -20,7 +21,7 @@ class Network:
     rdma: bool = False
 
     def near(self, other: Network | None) -> bool:
-        """Whether these may be two measurements of one network."""
+        """Whether both may be measurements of the same network."""
         if other is None or self.rdma != other.rdma:
             return False
         pairs = ((self.bytes_s, other.bytes_s), (self.round_trip_s, other.round_trip_s))

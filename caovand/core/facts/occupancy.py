@@ -1,4 +1,5 @@
-"""Memory that other processes use on the cards, and whether a dead engine's memory is back."""
+"""Memory that other processes use on the cards, and whether a dead engine's memory is free
+again."""
 
 from __future__ import annotations
 
@@ -11,21 +12,22 @@ from caovand.core.health.observation import GpuSample
 
 NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
 BUSY_MIB = 1024
-"""Memory that others use on a card that is worth waiting for; a desktop uses less."""
+"""Memory of other processes on a card that is worth waiting for; a desktop uses less."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 8, 1536
-"""The host's part of unified memory: an eighth, at least that of a small Jetson's system."""
+"""The host's share of unified memory: one eighth, but at least the system memory of a small
+Jetson."""
 
 IN_HOST_MEMORY = frozenset({(7, 2), (8, 7), (11, 0), (12, 1)})
-"""Compute capability of the GPUs that have no memory but the host's: Xavier, Orin, Thor, GB10."""
+"""Compute capabilities of GPUs that share the host's memory: Xavier, Orin, Thor, GB10."""
 
 Occupancy = Mapping[tuple[int, int], int]
-"""(card, pid) -> MiB, for processes that are not ours."""
+"""(card, pid) -> MiB, for other processes than ours."""
 Used = Mapping[int, int]
 """Card -> MiB."""
 
 
 class User(NamedTuple):
-    """A process, and the memory that it uses of a card."""
+    """A process and the memory that it uses on a card."""
 
     name: str
     pid: int
@@ -37,9 +39,10 @@ class User(NamedTuple):
 
 
 def host_reserve_mib(total_mib: int) -> int:
-    """Unified memory to leave to the host, in MiB.
+    """Unified memory to reserve for the host, in MiB.
 
-    Filled to the last GiB, a GB10's host hangs before any allocation fails (vllm#46307, #56824).
+    If it is full to the last GiB, a GB10's host hangs before any allocation fails (vllm#46307,
+    #56824).
     """
     return max(total_mib // HOST_RESERVE, MIN_HOST_RESERVE_MIB)
 
@@ -56,12 +59,12 @@ def in_use(gpu: Gpu) -> int:
 
 
 def without_other_processes(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """The cards as if nobody else used them."""
+    """The cards without any other process's memory use."""
     return tuple(unoccupied(gpu) if in_use(gpu) >= BUSY_MIB else gpu for gpu in gpus)
 
 
 def used_by_card(gpus: Sequence[Gpu]) -> Used:
-    """Memory in use on each card; for a partitioned card, on its fullest part."""
+    """Used memory by card; for a partitioned card, on its fullest part."""
     found: dict[int, int] = {}
     for gpu in gpus:
         found[gpu.index] = max(found.get(gpu.index, 0), in_use(gpu))
@@ -69,7 +72,7 @@ def used_by_card(gpus: Sequence[Gpu]) -> Used:
 
 
 def by_card(occupancy: Occupancy) -> Used:
-    """The sum over processes, for each card."""
+    """Total over processes, by card."""
     found: dict[int, int] = {}
     for (card, _), mib in occupancy.items():
         found[card] = found.get(card, 0) + mib
@@ -77,20 +80,20 @@ def by_card(occupancy: Occupancy) -> Used:
 
 
 def maxima(*samples: Used) -> Used:
-    """The maximum of these samples, for each card."""
+    """Maximum of these samples, by card."""
     cards = {card for sample in samples for card in sample}
     return {card: max(sample.get(card, 0) for sample in samples) for card in cards}
 
 
 def has_memory_again(before: Used, now: Used) -> bool:
-    """Whether notably less memory of some card is in use than before."""
+    """Whether notably less memory is in use on some card than before."""
     return any(mib - now.get(card, mib) >= NOTABLE_MIB for card, mib in before.items())
 
 
 def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy | None:
-    """The memory of other processes; None if ours cannot be distinguished from them.
+    """Memory of other processes; None if ours cannot be distinguished.
 
-    In a container the driver reports the host's pids, among which ours are not found.
+    In a container the driver reports the host's pids, which do not match ours.
     """
     users = {(s.index, pid): mib for s in samples for pid, mib in s.users}
     if users and not any(pid in ours for _, pid in users):
@@ -99,9 +102,9 @@ def by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Occupancy 
 
 
 def card_of(pid: int, samples: Sequence[GpuSample]) -> int | None:
-    """The card that a process has the most memory of; None if the driver does not tell.
+    """The card on which a process has most of its memory; None if the driver does not report it.
 
-    It may have a little of other cards, too, whose memory it reaches.
+    A process may also have a little memory on peer cards.
     """
     sizes = {s.index: mib for s in samples for user, mib in s.users if user == pid}
     largest = [index for index, mib in sizes.items() if mib == max(sizes.values())]
@@ -109,17 +112,17 @@ def card_of(pid: int, samples: Sequence[GpuSample]) -> int | None:
 
 
 def find_growth(before: Occupancy, now: Occupancy) -> dict[tuple[int, int], int]:
-    """The processes that use notably more than before, and how much they use now."""
+    """Processes that use notably more than before, with their current use."""
     return {place: mib for place, mib in now.items() if mib - before.get(place, 0) >= NOTABLE_MIB}
 
 
 def used_by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Used:
-    """The memory that others use on each card, including the driver."""
+    """Memory that others, including the driver, use on each card."""
     return {s.index: s.used_mib - sum(mib for pid, mib in s.users if pid in ours) for s in samples}
 
 
 def taken_since(before: Sequence[Gpu], now: Sequence[Gpu], ours: Collection[int]) -> Sequence[User]:
-    """Processes of others that use notably more memory of these cards than before."""
+    """Other processes that use notably more memory on these cards than before."""
     then = {(gpu.index, pid): mib for gpu in before for pid, _, mib in gpu.users}
     cards = {gpu.index for gpu in before}
     return [
@@ -133,9 +136,9 @@ def taken_since(before: Sequence[Gpu], now: Sequence[Gpu], ours: Collection[int]
 
 
 def describe_withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collection[int]) -> str:
-    """The memory that is not back after our processes died, in words; empty if all of it is.
+    """Memory that was not freed after our processes died, in words; empty if all of it was.
 
-    `before` is from before they started. Memory that others took since then does not count.
+    `before` is from before they started. Memory that others have taken since does not count.
     """
     then = {gpu.index: gpu for gpu in before}
     missing_on = []
@@ -144,7 +147,7 @@ def describe_withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collectio
             continue
         users = [pid for pid, _, _ in gpu.users if pid in dead]
         if gpu.unified and not users:
-            continue  # every program of the host uses the same memory
+            continue  # all programs of the host share this memory
         others = _used_by_others(gpu, dead) - _used_by_others(then[gpu.index], dead)
         missing = then[gpu.index].free_mib - gpu.free_mib - max(others, 0)
         if users or missing >= NOTABLE_MIB:
@@ -154,7 +157,7 @@ def describe_withheld(before: Sequence[Gpu], now: Sequence[Gpu], dead: Collectio
 
 
 def with_memory_back(gpus: Iterable[Gpu], pids: Container[int]) -> tuple[Gpu, ...]:
-    """The cards as they will be once these processes are gone, to plan for their successor."""
+    """The cards as they will be once these processes are gone, to plan their successor."""
     return tuple(
         replace(gpu, free_mib=min(gpu.free_mib + _used_by(gpu, pids), unoccupied(gpu).free_mib))
         for gpu in gpus

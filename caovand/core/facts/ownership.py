@@ -1,21 +1,21 @@
-"""Which process belongs to which engine, where several run below one daemon.
+"""Determine which of the daemon's engines each process belongs to.
 
-A process belongs to an engine
+Rules, in order:
 
-1. in whose cgroup it is;
-2. else in whose session it is, that of the engine's first process;
-3. else to which it belonged when last seen, and so does what descends from its processes.
+1. the engine whose cgroup contains it;
+2. the engine whose session contains it, the session of the engine's first process;
+3. the engine it belonged to when last seen, which also owns its descendants.
 
-An orphan comes to the daemon, the subreaper, with another parent and perhaps another session than
-it was born with. One that the daemon did not see before belongs to the engine
+The daemon is the subreaper: an orphan comes to it with a new parent and possibly a new session. An
+orphan that the daemon has not seen before belongs to the engine
 
-4. whose processes were seen in its session, or seen as what may have begun that session;
-5. else whose output it writes to: the pipe is inherited, and each engine has its own;
-6. else that alone can have started it: an engine is no younger than its processes, and one with a
-   cgroup has them there. Where only one engine lives, that is the one.
+4. whose processes were seen in its session, or may have created that session;
+5. whose output pipe it writes to: pipes are inherited, and each engine has its own;
+6. that is the only possible origin: an engine is no younger than its processes, and an engine
+   with a cgroup has them in it. With a single living engine, it is that one.
 
-Any other orphan may be of two engines, and neither takes it. It is ended with the last of those
-that can have started it: from then on rule 6 holds.
+Any other orphan is ambiguous, and no engine owns it. It ends together with the last of its possible
+engines: from then on rule 6 applies.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Process:
 
 @dataclass(frozen=True, eq=False)
 class KnownEngine:
-    """What is known about one engine: its first process, and its processes when last seen.
+    """What is known about an engine: its first process, and its processes when last seen.
 
-    `session` is the pid of the first process and `start` its start: nothing older is the engine's.
-    `grouped` are the pids in its cgroup, None if it has none.
+    `session` is the first process's pid and `start` its start time: nothing older belongs to the
+    engine. `grouped` are the pids in its cgroup, None without one.
     """
 
     session: int
@@ -57,7 +57,7 @@ Outputs = Callable[[Process], Collection[str]]
 
 @dataclass(frozen=True)
 class Ownership:
-    """Each process's engine by pid, as its place among the engines; orphans of more than one."""
+    """Each process's engine by pid, as an index into the engines; and ambiguous orphans."""
 
     by_pid: Mapping[int, int]
     unknown: tuple[Process, ...]
@@ -70,9 +70,9 @@ def assign_owners(
     session: int,
     outputs: Outputs,
 ) -> Ownership:
-    """Whose each process of `table` is.
+    """Assign each process of `table` to an engine.
 
-    `us` is the daemon's pid and `session` its own; `outputs` asks what a process writes to.
+    `us` is the daemon's pid and `session` its session; `outputs` returns what a process writes to.
     """
     seen = {
         (member.pid, member.start): place
@@ -84,9 +84,9 @@ def assign_owners(
     for process in table:
         if process.pid == us:
             continue
-        place = _place(process, engines, seen)
+        place = _known_owner(process, engines, seen)
         if place is None and process.parent == us and process.session != session:
-            place = _of_orphan(process, engines, outputs)
+            place = _owner_of_orphan(process, engines, outputs)
             if place is None and _candidates(process, engines):
                 unknown.append(process)
         if place is not None:
@@ -95,17 +95,17 @@ def assign_owners(
     return Ownership(found, tuple(unknown))
 
 
-def _place(
+def _known_owner(
     process: Process, engines: Sequence[KnownEngine], seen: Mapping[tuple[int, int], int]
 ) -> int | None:
-    """Whose a process is by cgroup, session, or because it was seen."""
+    """The process's engine by cgroup, session or earlier sighting."""
     in_session: int | None = None
     for place, engine in enumerate(engines):
         if process.start < engine.start:
             continue
         if engine.grouped and process.pid in engine.grouped:
             return place
-        # The number of an ended session may be reused: of several engines, it is the latest one's.
+        # The id of an ended session may be reused: the latest engine with it owns it.
         if process.session == engine.session and (
             in_session is None or engines[in_session].start < engine.start
         ):
@@ -113,7 +113,9 @@ def _place(
     return seen.get((process.pid, process.start)) if in_session is None else in_session
 
 
-def _of_orphan(process: Process, engines: Sequence[KnownEngine], outputs: Outputs) -> int | None:
+def _owner_of_orphan(
+    process: Process, engines: Sequence[KnownEngine], outputs: Outputs
+) -> int | None:
     candidates = _candidates(process, engines)
     if len(candidates) <= 1:
         return candidates[0] if candidates else None
@@ -126,7 +128,7 @@ def _of_orphan(process: Process, engines: Sequence[KnownEngine], outputs: Output
 
 
 def _candidates(process: Process, engines: Sequence[KnownEngine]) -> list[int]:
-    """The engines that can have started an orphan which no cgroup holds."""
+    """Engines that may have started an orphan outside any cgroup."""
     alone = len(engines) == 1
     return [
         place

@@ -1,7 +1,7 @@
 """Shortages of a machine for an engine or a checkpoint under any plan: fact and remedy.
 
-These are warnings of a plan, not obstacles: CUDA's compatibility packages can stand in for a newer
-driver, and a checkpoint larger than memory may still load, from disk and slowly.
+They are warnings, not obstacles: CUDA's compatibility packages can stand in for a newer driver, and
+a checkpoint larger than memory may still load from disk, slowly.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.core.problem import Problem
 
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
-"""The oldest driver for each CUDA, by NVIDIA's compatibility table."""
+"""The oldest driver for each CUDA release, by NVIDIA's compatibility table."""
 _OLDEST_CARD = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
-"""Compute capability of the oldest cards that each CUDA compiles for."""
+"""Compute capability of the oldest cards that each CUDA release compiles for."""
 
 
 def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
-    """That the driver knows no CUDA as new as is wanted; None if it does, or is unknown."""
+    """The driver is too old for the wanted CUDA; None if it is not, or is unknown."""
     has = gpus[0].cuda if gpus else ""
     if not has or not wanted or _major(has) >= _major(wanted):
         return None
@@ -31,12 +31,13 @@ def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
 
 
 def oldest_card(cuda: str | None) -> tuple[int, int]:
-    """Compute capability of the oldest cards that a CUDA compiles for; CUDA 12's if unknown."""
+    """Compute capability of the oldest cards that a CUDA release compiles for; CUDA 12's if
+    unknown."""
     return _OLDEST_CARD.get(_major(cuda or ""), _OLDEST_CARD[12])
 
 
 def small_host(model: ModelCard, host: Host) -> Problem | None:
-    """That RAM and swap together are smaller than the checkpoint, which loading maps as a whole."""
+    """RAM and swap together are smaller than the checkpoint, which loading maps as a whole."""
     need = model.size() >> 20
     if need <= host.ram_mib + host.swap_mib:
         return None
@@ -49,7 +50,7 @@ def small_host(model: ModelCard, host: Host) -> Problem | None:
 
 
 def more_swap(need_mib: int) -> str:
-    """The commands that add swap for a checkpoint of this size."""
+    """Commands that add swap for a checkpoint of this size."""
     return (
         f"sudo fallocate -l {need_mib // 1024 + 8}G /swapfile && sudo chmod 600 /swapfile"
         " && sudo mkswap /swapfile && sudo swapon /swapfile"

@@ -1,1 +1,1 @@
-"""What an engine does, in figures: read once, added up over restarts, as rates and quantiles."""
+"""An engine's figures: read once, accumulated over restarts, presented as rates and quantiles."""

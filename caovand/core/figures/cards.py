@@ -1,4 +1,4 @@
-"""What the cards did in the last five minutes, as the charts show it."""
+"""Card activity of the last five minutes, for charts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from caovand.core.figures.track import RECENT_S, round_figure
 from caovand.core.health.observation import GpuSample
 
 STEP_S = 4.0
-"""Rounds that come sooner are left out: cards may be sampled twice a second."""
+"""Minimum interval between rounds: cards may be sampled twice a second."""
 FIGURES = ("power_w", "utilization", "temperature")
 
 
 @dataclass(frozen=True)
 class SampleRound:
-    """The FIGURES of each card at one moment, by its index."""
+    """Each card's FIGURES at one moment, by card index."""
 
     at: float
     cards: Mapping[int, tuple[float | None, ...]]
@@ -25,7 +25,7 @@ class SampleRound:
 def follow(
     rounds: tuple[SampleRound, ...], samples: Iterable[GpuSample]
 ) -> tuple[SampleRound, ...]:
-    """The rounds of the last RECENT_S seconds with one more."""
+    """Append a round and keep those of the last RECENT_S seconds."""
     found = list(samples)
     at = max((sample.at for sample in found), default=float("-inf"))
     if not found or (rounds and at < rounds[-1].at + STEP_S):
@@ -37,7 +37,7 @@ def follow(
 
 
 def series(rounds: Sequence[SampleRound], now: float) -> dict[str, Any]:
-    """A list for each card and figure, None if it is unknown; `card_age_s` falls."""
+    """A list for each card and figure, None where unknown; `card_age_s` decreases."""
     known = [one for one in rounds if one.at > now - RECENT_S]
     indices = sorted({index for one in known for index in one.cards})
     nothing = (None,) * len(FIGURES)

@@ -1,4 +1,4 @@
-"""What an engine counts, and how that adds up over engine restarts."""
+"""An engine's counters, and their accumulation over restarts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from caovand.core.health.observation import Progress
 class Counters:
     """Totals since the engine began; what an engine does not count stays 0.
 
-    `prefix_queries` and `prefix_hits` are prompt tokens looked for, and found, in the prefix cache.
-    `accepted` are draft tokens by position, the first draft of a step first. Times are in seconds:
-    to a request's first token, for a token of a finished request, and for a step of a request.
+    `prefix_queries` and `prefix_hits` are prompt tokens looked up and found in the prefix cache.
+    `accepted` are accepted draft tokens by position, starting with a step's first draft. Times are
+    in seconds: to a request's first token, per token of a finished request, and per step of a
+    request.
     """
 
     prompt_tokens: float = 0.0
@@ -35,18 +36,18 @@ class Counters:
     step_s: Histogram = EMPTY
 
     def plus(self, other: Counters) -> Counters:
-        """Both together."""
+        """The sum of both."""
         return Counters(**{n: _plus(getattr(self, n), getattr(other, n)) for n in NAMES})
 
     def since(self, before: Counters) -> Counters:
-        """What came after `before`: all of it if a counter began anew since then."""
+        """The increase since `before`; everything if a counter has been reset since."""
         found = {n: _since(getattr(self, n), getattr(before, n)) for n in NAMES}
         if any(value is None for value in found.values()):
             return self
         return Counters(**found)
 
     def describe(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         found: dict[str, Any] = {}
         for name in NAMES:
             value = getattr(self, name)
@@ -61,7 +62,7 @@ NOTHING = Counters()
 def _plus(one: Any, other: Any) -> Any:
     if isinstance(one, Histogram):
         return one.plus(other)
-    if isinstance(one, tuple):  # drafting may have become deeper
+    if isinstance(one, tuple):  # the draft depth may have increased
         return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0.0))
     return one + other
 
@@ -79,19 +80,19 @@ def _since(now: Any, before: Any) -> Any:
 
 @dataclass(frozen=True)
 class Reading:
-    """What one scrape of an engine shows: what proves its progress, and all it counts."""
+    """One scrape of an engine: the evidence of its progress, and all its counters."""
 
     progress: Progress
     counters: Counters
 
 
 def ratio(part: float, whole: float) -> float | None:
-    """A share, None of nothing."""
+    """A share; None if the whole is zero."""
     return part / whole if whole else None
 
 
 def drafting(counters: Counters) -> Mapping[str, Any] | None:
-    """Drafts accepted by position, and tokens per step; None without drafts."""
+    """Acceptance by draft position, and tokens per step; None without drafts."""
     if not counters.drafts:
         return None
     return {

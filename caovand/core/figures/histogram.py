@@ -1,4 +1,4 @@
-"""Histograms as Prometheus has them: added, subtracted, and asked for quantiles."""
+"""Prometheus histograms: sums, differences and quantiles."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Histogram:
-    """Observations by bucket: `counts` has one entry more than `bounds`, for all above the last.
+    """Observations by bucket: `counts` has one more entry than `bounds`, for values above the last
+    bound.
 
-    `sum` is that of all observations.
+    `sum` is the sum of all observations.
     """
 
     bounds: tuple[float, ...] = ()
@@ -20,16 +21,16 @@ class Histogram:
 
     @property
     def count(self) -> float:
-        """How many observations there are."""
+        """Number of observations."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float | None:
-        """The mean observation, None without any."""
+        """Mean of the observations; None without any."""
         return self.sum / self.count if self.count else None
 
     def plus(self, other: Histogram) -> Histogram:
-        """Both together; of two with different buckets, as of two releases, the other alone."""
+        """The sum of both; if their buckets differ, as between releases, only the other one."""
         if not other.bounds:
             return self
         if other.bounds != self.bounds:
@@ -38,7 +39,7 @@ class Histogram:
         return Histogram(self.bounds, counts, self.sum + other.sum)
 
     def since(self, before: Histogram) -> Histogram | None:
-        """What came after `before`; None if anything is less than it was."""
+        """The increase since `before`; None if any count has decreased."""
         if not before.bounds:
             return self
         if before.bounds != self.bounds:
@@ -49,10 +50,10 @@ class Histogram:
         return Histogram(self.bounds, counts, self.sum - before.sum)
 
     def quantile(self, share: float) -> float | None:
-        """The value that `share` of the observations do not exceed, None without observations.
+        """The value that `share` of the observations do not exceed; None without observations.
 
-        Within a bucket values count as evenly spread, as in PromQL's histogram_quantile; above the
-        last bound nothing is known but that bound.
+        Values are assumed to be spread evenly within a bucket, as in PromQL's histogram_quantile.
+        Above the last bound, the result is that bound.
         """
         rank = share * self.count
         if not self.count or not self.bounds:
@@ -66,7 +67,7 @@ class Histogram:
         return self.bounds[-1]
 
     def describe(self) -> dict[str, Any]:
-        """As plain values."""
+        """Convert to plain values."""
         return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}
 
 

@@ -1,4 +1,4 @@
-"""Who uses the memory of a slot's cards: the engine, by part, and other processes."""
+"""Memory use on a slot's cards: the engine's, by part, and that of other processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.health.observation import GpuSample
 
 REPORTED = {"weights": "weights_gib", "kv": "kv_gib", "graphs": "graph_gib"}
-"""The parts whose size an engine reports, by the name of that figure."""
+"""Parts whose size an engine reports, with the figure's name."""
 
 
 def by_card(
@@ -18,10 +18,10 @@ def by_card(
     forecast: MemoryEstimate | None,
     reported: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """One entry a card: what `ours` have, in parts, and what others have, in MiB.
+    """One entry per card: memory of `ours`, by part, and of others, in MiB.
 
-    `engine` and `others` are None if the driver does not tell processes apart. `engine_pids`
-    are those of `ours` on the card.
+    `engine` and `others` are None if the driver does not separate processes. `engine_pids` are the
+    pids of `ours` on the card.
     """
     found = []
     for sample in samples:
@@ -45,10 +45,10 @@ def by_card(
 
 
 def foreign_pids(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[int]:
-    """The cards whose processes have pids of another host, from what `by_card` found.
+    """Pids from another pid namespace, according to `by_card`.
 
-    In a container the driver reports the host's: none is the engine's though it serves, and here
-    others may have the same.
+    In a container the driver reports the host's pids: none of them is a serving engine's, and in
+    this namespace they may belong to other processes.
     """
     return {card["gpu"] for card in memory if serves and card["engine_mib"] is None}
 
@@ -56,12 +56,12 @@ def foreign_pids(memory: Iterable[Mapping[str, Any]], *, serves: bool) -> set[in
 def _of_card(
     forecast: MemoryEstimate | None, card: int, reported: Mapping[str, Any]
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """What is forecast and what is reported for this card of ours, which may have a stage."""
+    """The forecast and reported sizes for one of our cards, which may hold one pipeline stage."""
     if forecast is None:
         return {}, dict(reported)
     if not forecast.ranks:
         return dict(forecast.parts), dict(reported)
-    here = forecast.ranks[0].node  # the stages of other nodes come later
+    here = forecast.ranks[0].node  # ranks of other nodes come later
     for rank in forecast.ranks:
         if rank.node == here and card in rank.cards:
             of_stage = {
@@ -74,7 +74,7 @@ def _of_card(
 def _parts(
     foreseen: Mapping[str, float], reported: Mapping[str, Any]
 ) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Each part's size and where that is from: the engine's own report, else the forecast."""
+    """Each part's size and its source: the engine's report, else the forecast."""
     for name in (*foreseen, *(name for name in REPORTED if name not in foreseen)):
         size = reported.get(REPORTED.get(name, ""))
         if isinstance(size, (int, float)) and size >= 0:

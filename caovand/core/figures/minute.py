@@ -1,4 +1,4 @@
-"""One minute of a slot, or of a card, as the history keeps it."""
+"""One minute of a slot or a card, as the history stores it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ MINUTE_S = 60
 
 @dataclass(frozen=True)
 class Minute:
-    """`at` is its beginning, Unix time; `seconds` how long it was watched, `up_s` how long the
-    engine served. Means, the largest share of the cache, counts and quantiles; None is unknown.
-    """
+    """A minute starting `at` (Unix time); `seconds` were observed, of which the engine served for
+    `up_s`. Fields are means, the maximum cache use, counts and quantiles; None is unknown."""
 
     slot: str
     at: int
@@ -42,7 +41,8 @@ class Minute:
 
 @dataclass(frozen=True)
 class CardMinute:
-    """The largest memory and temperature of a minute, the means of the rest, and its joules."""
+    """Maximum memory and temperature of a minute, means of the other figures, and energy in
+    joules."""
 
     gpu: int
     at: int
@@ -52,12 +52,12 @@ class CardMinute:
     power_w: float | None
     energy_j: float | None
     throttled: float
-    """The share of samples in which the card was throttled."""
+    """Share of samples in which the card was throttled."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened: `kind` is daemon, restart, mode, tune, rung or incident."""
+    """An event in the history: `kind` is daemon, restart, mode, tune, rung or incident."""
 
     at: float
     slot: str
@@ -67,24 +67,26 @@ class Mark:
 
 @dataclass(frozen=True)
 class Tally:
-    """What was seen of a slot in a minute so far; `total` were its counters when it began."""
+    """Observations of a slot in the current minute; `total` were its counters at the minute's
+    start."""
 
     total: Counters = NOTHING
     seconds: float = 0.0
     up_s: float = 0.0
     points: tuple[Point, ...] = ()
     latest_at: float = float("-inf")
-    """When the latest scrape was that has been seen, also of an earlier minute."""
+    """Time of the latest scrape, possibly in an earlier minute."""
 
     def add(self, seconds: float, serves: bool, point: Point | None) -> Tally:
-        """Add a reading, `seconds` after the last; `point` is the latest scrape, if new."""
+        """Add a reading, `seconds` after the last one; `point` is the latest scrape if it is
+        new."""
         seen = replace(self, seconds=self.seconds + seconds, up_s=self.up_s + seconds * serves)
         if point is None or point.at <= self.latest_at:
             return seen
         return replace(seen, points=(*self.points, point), latest_at=point.at)
 
     def minute(self, slot: str, at: int, total: Counters) -> Minute:
-        """The minute that is over, at whose end the counters are `total`."""
+        """The finished minute, at whose end the counters are `total`."""
         more, points = total.since(self.total), self.points
         return Minute(
             slot=slot,
@@ -112,7 +114,7 @@ class Tally:
 def card_minute(
     samples: Sequence[GpuSample], before: GpuSample | None, at: int
 ) -> CardMinute | None:
-    """The minute of one card from its samples and the one before; None if all have faults."""
+    """A card's minute from its samples and the one before; None if all samples have faults."""
     well = [sample for sample in samples if not sample.fault]
     if not well:
         return None

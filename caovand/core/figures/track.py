@@ -1,4 +1,4 @@
-"""The figures of one slot over time: totals over restarts, and the readings of five minutes."""
+"""A slot's figures over time: totals over restarts, and the readings of five minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from caovand.core.figures.counters import NOTHING, Counters, Reading, drafting, ratio
 
 RECENT_S = 300.0
-STALE_S = 20.0  # the age at which a reading no longer shows what the engine does now
+STALE_S = 20.0  # a reading older than this no longer describes the engine
 DIGITS = 4
 RATES = ("prompt_tokens", "generation_tokens", "requests")
 QUANTILES = {
@@ -20,12 +20,12 @@ QUANTILES = {
     "token_p50_s": ("token_s", 0.5),
     "token_p99_s": ("token_s", 0.99),
 }
-"""By name in the history: the histogram, and the share of its values below the quantile."""
+"""Quantiles by their name in the history: the histogram, and the share of values below."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The totals at one moment, and what the engine had under way."""
+    """The totals at one moment, and the engine's requests in progress."""
 
     at: float
     total: Counters
@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Track:
-    """`total` is that of all engines so far, `last` the latest reading of the present one.
+    """`total` sums all engines so far; `last` is the current engine's latest reading.
 
     `recent` are the points of the last RECENT_S seconds and the one before them.
     """
@@ -47,12 +47,12 @@ class Track:
 
 
 def begin_engine(track: Track) -> Track:
-    """Another engine begins and counts from 0."""
+    """Start with a new engine, whose counters begin at 0."""
     return replace(track, last=None)
 
 
 def follow(track: Track, reading: Reading) -> Track:
-    """The track with one more reading of the present engine."""
+    """Add a reading of the current engine."""
     progress, counters = reading.progress, reading.counters
     before = track.last.counters if track.last else NOTHING
     total = track.total.plus(counters.since(before))
@@ -65,8 +65,8 @@ def follow(track: Track, reading: Reading) -> Track:
 def describe(track: Track, now: float) -> dict[str, Any]:
     """The figures as a document; rates and gauges are None while no engine answers.
 
-    `per_s` are rates between the latest two readings, `interval_s` apart. Quantiles, hits and
-    drafts are those of the last RECENT_S seconds.
+    `per_s` are rates between the latest two readings, which are `interval_s` apart. Quantiles,
+    cache hits and drafts cover the last RECENT_S seconds.
     """
     live = track.last is not None and now - track.last.progress.at <= STALE_S
     before, latest = _latest(track) if live else (None, None)
@@ -89,9 +89,9 @@ def describe(track: Track, now: float) -> dict[str, Any]:
 
 
 def series(track: Track, now: float) -> dict[str, list[float | None]]:
-    """The readings of the last RECENT_S seconds, a list for each figure; `age_s` falls.
+    """Readings of the last RECENT_S seconds, a list for each figure; `age_s` decreases.
 
-    Rates, quantiles and tokens a step are those between a reading and the one before.
+    Rates, quantiles and tokens per step compare a reading with the one before.
     """
     pairs = [(a, b, b.total.since(a.total)) for a, b in pairwise(track.recent)]
     found: dict[str, list[float | None]] = {"age_s": [round(now - b.at, 1) for _, b, _ in pairs]}
@@ -106,7 +106,7 @@ def series(track: Track, now: float) -> dict[str, list[float | None]]:
 
 
 def rates(before: Point | None, after: Point | None) -> dict[str, float | None]:
-    """What was counted a second between two points."""
+    """Increase per second between two points."""
     if before is None or after is None:
         return dict.fromkeys(RATES)
     more = after.total.since(before.total)
@@ -129,5 +129,5 @@ def _latest(track: Track) -> tuple[Point | None, Point]:
 
 
 def round_figure(value: float | None, digits: int = DIGITS) -> float | None:
-    """The value as charts and tables have it; None stays None."""
+    """Round a value for charts and tables; None stays None."""
     return None if value is None else round(value, digits)

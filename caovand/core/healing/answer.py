@@ -1,6 +1,6 @@
-"""What a finding is worth to a person: how sure it is, what to change, what caovan does by itself.
+"""What a finding means for people: its certainty, what to change, and what caovan does by itself.
 
-Pure, and the same for a log that `caovanctl explain` reads and for the daemon's incidents.
+Pure, and identical for logs read by `caovanctl explain` and for the daemon's incidents.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from caovand.core.healing.ladder import (
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
 
-# certain: the text belongs to this failure alone. likely: it fits, or only its component is known.
-# effect: the failure is real, its cause is not in the log. unknown: no known text matches.
+# certain: only this failure prints the text. likely: the text fits, or only its component is known.
+# effect: the failure is real, but the log does not show its cause. unknown: no known text matches.
 Certainty = Literal["certain", "likely", "effect", "unknown"]
-# waits: for the world, then it starts the same plan again. depends: the engine is unknown.
+# waits: until an outside cause has passed, then it starts the same plan again. depends: the engine
+# is unknown.
 Heals = Literal["yes", "waits", "no", "depends"]
 _FAILED = "the state is FAILED until you change something"
 _DEFAULTS = Plan("", {}, {}, device="cuda")
-"""The plan assumed for a log that does not show the engine's arguments: its defaults."""
+"""Plan assumed for a log that does not show the engine's arguments: the defaults."""
 LEAD = "lead"
-"""The name of a capture: a line before an end that sounds like its reason, but is not known."""
-MAX_STEPS = 3  # rungs that a forecast of the ladder names
+"""Name of a capture: an unknown line near the end that sounds like a reason."""
+MAX_STEPS = 3  # rungs listed in a forecast of the ladder
 
 _SURE: Mapping[str, Certainty] = {
     "cause": "certain", "generic": "likely", "consequence": "effect", "wrapper": "effect",
@@ -49,9 +50,9 @@ _WHY: Mapping[Certainty, str] = {
 
 @dataclass(frozen=True)
 class Change:
-    """One setting to change: the key of caovan.toml, the engine's flag or variable, its value.
+    """One setting to change: its key in caovan.toml, the engine's flag or variable, its value.
 
-    `key` is empty if caovan.toml has none; a value of None leaves the option out.
+    `key` is empty if caovan.toml has none; a value of None removes the option.
     """
 
     key: str
@@ -62,9 +63,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Answer:
-    """`why` says why this line counts; `how` what caovan does by itself; `resembles` are public
-    reports of the same failure, as repository and number.
-    """
+    """`why` says why this line counts, `how` what caovan does by itself; `resembles` are public
+    reports of the same failure, as repository and number."""
 
     certainty: Certainty
     why: str
@@ -81,9 +81,9 @@ def answer(
     rules: LadderRules,
     resembles: Sequence[str] = (),
 ) -> Answer:
-    """The answer for a plan, None if it is not known.
+    """The answer for a plan, None if unknown.
 
-    `kind` is that of the row that took the line, "" without one.
+    `kind` is the matching row's kind, "" without a row.
     """
     sure = _certainty(finding, kind)
     heals, how = _forecast(plan, finding, rules)
@@ -95,7 +95,7 @@ def answer(
 
 
 def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:
-    """The rungs that a person is advised to take; none where no setting is at fault."""
+    """Rungs to recommend to people; none if no setting is at fault."""
     limited = finding.signature in DISK or LIMIT in finding.captures
     blamed = healing.blamed.get(finding.captures.get("component", ""))
     if limited or (finding.failure == "unknown" and blamed is None):
@@ -120,7 +120,7 @@ def _changes(plan: Plan, finding: Finding, healing: Healing) -> Iterator[Change]
 
 
 def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[Heals, str]:
-    """What the ladder does if the failure comes back as often as it likes."""
+    """What the ladder does if the failure keeps recurring."""
     known = plan or _DEFAULTS
     at_once = decide(known, finding, 1, rules)
     if is_final(finding, rules.healing):
@@ -150,7 +150,7 @@ def _patience(finding: Finding) -> int:
 
 
 def _steps(decision: Decision, finding: Finding, rules: LadderRules) -> str:
-    """The changes of this decision and of those after it, the first ones by name."""
+    """The changes of this decision and the next ones; the first few by name."""
     told: list[str] = []
     while decision.verdict == "lower" and decision.plan is not None and len(told) < MAX_STEPS:
         told.append(decision.text)

@@ -1,8 +1,8 @@
-"""The degraded plan that served stably, kept for the same machine and configuration.
+"""Remember a degraded plan that served stably, for the same machine and configuration.
 
-Only the ladder's changes are kept, so that everything else is planned anew. A plan degraded for
-lack of memory is kept with the occupancy of the cards at the time: with more room, the full plan
-is tried again.
+Only the ladder's changes are kept; everything else is planned anew. A plan degraded for lack of
+memory is kept together with the occupancy of the cards: once they have more room, the full plan is
+tried again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ FORMAT_KEY = "format"
 SINCE = "since"  # Unix time at which the plan was degraded
 LARGEST = 1 << 53
 FORMAT = 2
-"""How the fingerprint in a document is made. A document of another format is set aside; one
-without a format is older than formats."""
+"""Format of the fingerprint in a document. A document of another format is ignored; one without a
+format predates formats."""
 PLANNED = ("model", "policy", "engine")
-"""The sections that decide a plan."""
+"""Sections that determine a plan."""
 
 
 def fingerprint(config: Config, inventory: Inventory) -> str:
-    """What a degraded plan is valid for: this configuration, cards, engine and model.
+    """Key under which a degraded plan is valid: this configuration, cards, engine and model.
 
-    Only keys that differ from their default count, so that a key that a later version adds changes
-    no fingerprint.
+    Only keys that differ from their default count, so a key added by a later version changes no
+    fingerprint.
     """
     seen: dict[str, Any] = {
         "keys": {section: _changed(getattr(config, section)) for section in PLANNED},
@@ -46,7 +46,7 @@ def fingerprint(config: Config, inventory: Inventory) -> str:
         "model": inventory.model.path,
     }
     if inventory.others:
-        # A node offers its cards freest first, and what is free of them changes.
+        # A node lists its cards by free memory, which changes.
         seen["others"] = [
             sorted((gpu.name, gpu.total_mib) for gpu in node.gpus) for node in inventory.others
         ]
@@ -63,7 +63,7 @@ def _changed(section: Any) -> dict[str, Any]:
 
 
 def to_document(plan: Plan, fingerprint: str, mode: Mode) -> dict[str, Any]:
-    """The document to keep of a plan that served stably."""
+    """Encode a plan that served stably."""
     return {
         FORMAT_KEY: FORMAT,
         "fingerprint": fingerprint,
@@ -79,17 +79,17 @@ def to_document(plan: Plan, fingerprint: str, mode: Mode) -> dict[str, Any]:
 def from_document(
     document: Any, fingerprint: str, mode: Mode, used: Used | None, healing: Healing
 ) -> Plan | None:
-    """The degraded plan in `document`; None if it is unreadable or for something else.
+    """The degraded plan in `document`; None if it is unreadable or does not apply.
 
-    Also None if the cards have room again: `used` is their memory in use without the engine, None
-    when planning for an engine that runs.
+    Also None if the cards have room again: `used` is the memory in use without the engine, None
+    when planning for a running engine.
     """
     if not well_formed(document, healing):
         return None
-    # Fingerprints without a format cannot be compared: the upgrade keeps the plan.
+    # Fingerprints without a format cannot be compared: the plan survives the upgrade.
     if FORMAT_KEY in document and document["fingerprint"] != fingerprint:
         return None
-    # Missing in documents of earlier versions.
+    # Earlier versions did not write this key.
     others = {int(card): mib for card, mib in document.get(OTHERS, {}).items()}
     if used is not None and has_memory_again(others, used):
         return None
@@ -105,7 +105,7 @@ def from_document(
 
 
 def well_formed(document: Any, healing: Healing) -> bool:
-    """Whether this is a document of `to_document` with nothing that this version cannot use."""
+    """Whether this document is from `to_document` and fully usable by this version."""
     if not isinstance(document, dict):
         return False
     texts = [document.get(name) for name in ("fingerprint", "mode", "model")]
@@ -140,7 +140,7 @@ def _are_cards(found: Any) -> bool:
 
 
 def _fits(kinds: Mapping[str, tuple[type, ...]], name: str, value: Any) -> bool:
-    if value is None or value is False:  # left out, or its `--no-` twin
+    if value is None or value is False:  # omitted, or its `--no-` form
         return True
     if name in kinds and not isinstance(value, kinds[name]):
         return False
@@ -176,9 +176,9 @@ def _restored(document: Mapping[str, Any]) -> dict[str, Setting]:
 def kept_steps(
     settings: Mapping[str, Setting], verbatim: Collection[str] = ()
 ) -> dict[str, Setting]:
-    """Of a kept plan's settings or variables those that the ladder changed, with their reason.
+    """The settings or variables that the ladder changed in a kept plan, with their reasons.
 
-    What the operator gives verbatim is not among them.
+    Those that the operator passes verbatim are excluded.
     """
     kept = "kept from the last plan that served: "
     return {

@@ -1,4 +1,4 @@
-"""The failures of an engine, and a finding of one. Their ids are part of the interface."""
+"""Failure ids and findings. The ids are part of the public interface."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ Failure = Literal[
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-# In these phases no engine runs, so the finding's words are caovand's own.
+# No engine runs in these phases, so the finding's text is caovan's own.
 _OWN_PHASES = frozenset({"plan", "ending"})
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A failure with its evidence: the causing line, the values read from it, its phase.
+    """A failure with its evidence: the causing line, the values in it, and its phase.
 
-    `phase` is the startup phase, "serving" or "ending"; `captures` are numbers and names read from
+    `phase` is a phase of the start, "serving" or "ending"; `captures` are numbers and names from
     the line, such as the context length that would fit. `signature` names the row that matched the
-    line, `line` is its number, from 1, in the searched log; both are empty without a log line.
+    line; `line` is the line's number in the searched log, from 1. Both are empty if no log line
+    matched.
     """
 
     failure: Failure
@@ -40,34 +41,34 @@ class Finding:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing explains it: an engine that ended without a word may have been killed."""
+        """Whether nothing explains it: an engine that ended without output may have been killed."""
         return not self.signature or "silent" in self.captures
 
     @property
     def maybe_killed(self) -> bool:
-        """Whether the engine ended without a word, which is no evidence against its plan."""
+        """Whether the engine ended without output, which is no evidence against its plan."""
         return self.failure == "engine-died" and self.silent
 
     @property
     def kind(self) -> str:
-        """Failures of one kind count together: a kill from outside makes no other more likely."""
+        """Failures of one kind count together; kills from outside are a kind of their own."""
         return "killed" if self.maybe_killed else self.failure
 
     @property
     def beyond_card(self) -> bool:
-        """Whether one allocation exceeded the whole card, which no plan makes room for."""
+        """Whether a single allocation exceeded the whole card, which no plan can satisfy."""
         wanted, total = (_bytes(self.captures.get(name, "")) for name in ("wanted", "total"))
         return wanted is not None and total is not None and wanted > total
 
     @property
     def public_text(self) -> str:
-        """The part anyone may read: nothing quoted from the engine's log or HTTP server."""
+        """The part that everyone may read, without quotes from the engine's log or HTTP server."""
         own = self.phase in _OWN_PHASES and not self.line
         return self.text if own else f"{self.failure} in phase {self.phase}"
 
 
 def _bytes(size: str) -> float | None:
-    """A size as torch prints it, "1.74 GiB" or "512 bytes"; None for anything else."""
+    """Parse a size as torch prints it, "1.74 GiB" or "512 bytes"; None for anything else."""
     number, _, unit = size.partition(" ")
     try:
         return float(number) * 1024.0 ** _UNITS.index(unit)
@@ -77,9 +78,9 @@ def _bytes(size: str) -> float | None:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """The failure that a start is known to end in; with `hold`, waiting may help.
+    """The failure in which a start is certain to end; with `hold`, waiting may help.
 
-    A plan is tried all the same where [policy] pinned names `unless_pinned`.
+    The plan is tried anyway if [policy] pinned names `unless_pinned`.
     """
 
     finding: Finding

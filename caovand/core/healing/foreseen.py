@@ -1,4 +1,4 @@
-"""Predicts failures that a plan is certain to start into, and plans around them."""
+"""Predict failures in which a start is certain to end, and plan around them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from caovand.core.plan import Plan
 def foresee(
     engine: Engine, config: Config, plan: Plan, inventory: Inventory
 ) -> tuple[Plan, Foreseen | None]:
-    """Return the plan to start, and the failure that its start is certain to end in, if any.
+    """The plan to start, and the failure in which its start is certain to end, if any.
 
-    A plan whose cache is too small takes the rungs that such a failure would lead to, until the
-    forecast fits; if none fits, up to the first plan that is not known to fail. The plan stays as
-    it is if the operator forbids the rungs, or if every plan is known to fail.
+    A plan whose cache is too small takes the rungs of that failure until the forecast fits; if none
+    fits, up to the first plan that is not certain to fail. The plan stays unchanged if the operator
+    forbids the rungs, or if every plan is certain to fail.
     """
     planning = engine.planning
 
@@ -51,7 +51,7 @@ def foresee(
 
 
 def _as_lowered(plan: Plan) -> Plan:
-    """The plan with the warnings about what was asked for marked as such."""
+    """Mark warnings about requested settings as such."""
     return replace(plan, warnings=tuple(map(_as_asked, plan.warnings)))
 
 

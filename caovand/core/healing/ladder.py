@@ -1,8 +1,9 @@
-"""The answer to a failure: the same plan again, a more modest one, waiting, or giving up.
+"""Answer a failure: retry the plan, degrade it, wait, or give up.
 
-REACTIONS has the patience with each failure; the engine's Healing has the rungs that help against
-it, best first, by phase if that matters. Remedies point in opposite directions, so only rungs in
-the failure's row are tried. Each step of a rung is taken at most once, and every rung ends.
+REACTIONS defines the patience with each failure; the engine's Healing lists the rungs that help
+against it, best first, by phase if that matters. Remedies for different failures may be opposites,
+so only rungs in the failure's row are tried. Each step of a rung is taken at most once, and every
+rung is finite.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from caovand.core.healing.rung import Healing, Rung, Step
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.problem import Problem
 
-# fatal: only the operator can help. hold: wait for the world, without end. wait: the same, but
-# after `patience` failures take a rung. retry: the same plan again, always. restart: the same plan
-# again `patience` times, then a rung. rung: a rung at once.
+# fatal: only the operator can help. hold: wait for the outside cause, indefinitely. wait: the same,
+# but after `patience` failures take a rung. retry: always retry the plan. restart: retry the plan
+# `patience` times, then take a rung. rung: take a rung at once.
 Kind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
 Verdict = Literal["again", "lower", "hold", "fail"]
 
 
 @dataclass(frozen=True)
 class Reaction:
-    """How to answer a failure, and how often before a rung is taken; what a retry waits for."""
+    """How to answer a failure, how often before taking a rung, and what a retry waits for."""
 
     kind: Kind
     patience: int = 0
@@ -75,7 +76,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "unknown": Reaction("restart", 2),
 }
 
-# An allocation larger than the card: an unusual request, or a step that must become smaller.
+# An allocation larger than the card: caused by an unusual request, or by a step that must shrink.
 BEYOND_CARD = Reaction("restart", 1)
 
 # A killed engine is no evidence against its plan; the third kill in a row may be.
@@ -87,13 +88,13 @@ DISK: Mapping[str, str] = {
     "disk.error": "waiting for the disk to be readable; `journalctl -k` has the fault",
 }
 
-# The name of a capture: a limit of the machine was reached. No plan is at fault.
+# Name of a capture: a limit of the machine was reached, so no plan is at fault.
 LIMIT = "machine_limit"
 
-# The component of a failure that an engine's configuration causes, read before anything is loaded.
+# Component of failures that an engine's configuration causes before anything is loaded.
 CONFIGURATION = "configuration"
 
-# Failures that depend on how much memory the cards have for us.
+# Failures that depend on how much free memory the cards have.
 OF_MEMORY: frozenset[Failure] = frozenset({
     "device-oom-load", "kv-cache-none", "kv-cache-short", "vram-busy", "device-oom-capture",
     "device-oom-run", "sampler-oom",
@@ -101,13 +102,14 @@ OF_MEMORY: frozenset[Failure] = frozenset({
 
 
 def no_conflicts(plan: Plan) -> Sequence[Problem]:
-    """For a machine about which nothing is known."""
+    """The default for an unknown machine."""
     return ()
 
 
 @dataclass(frozen=True)
 class LadderRules:
-    """The engine's ladder, and the operator's limits on it: no degrading, pinned keys, rungs.
+    """The engine's ladder and the operator's limits on it: strictness, pinned keys, permitted
+    rungs.
 
     `conflicts` lists settings of a plan that cannot run on this machine: no rung may lead there.
     `others_mib` is the memory that other programs use on the cards.
@@ -127,7 +129,7 @@ def rules_of(
     conflicts: Callable[[Plan], Sequence[Problem]] = no_conflicts,
     others_mib: Used | None = None,
 ) -> LadderRules:
-    """The ladder's rules in `[policy]`, and on this machine."""
+    """The ladder's rules according to `[policy]` and this machine."""
     allowed = None if policy.ladder is None else frozenset(policy.ladder)
     pinned = frozenset(policy.pinned)
     return LadderRules(healing, policy.strict, pinned, allowed, conflicts, others_mib or {})
@@ -135,10 +137,10 @@ def rules_of(
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do, in a form for the machine and in words for people.
+    """What to do, for the machine and in words for people.
 
-    `text` is the change, or why there is none; `obstacles` are remedies that exist but may not be
-    used, each with its reason. A failure that is `excused` is no evidence against the plan and will
+    `text` is the change, or why there is none; `obstacles` are remedies that exist but are
+    forbidden, each with its reason. An `excused` failure is no evidence against the plan and will
     pass: however often it recurs, it is no reason to give up.
     """
 
@@ -151,9 +153,10 @@ class Decision:
 
 
 def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> Decision:
-    """Answer a failure; `repeats` is how often this plan has had its kind, this time included.
+    """Answer a failure; `repeats` is how often this plan had failures of its kind, including this
+    one.
 
-    Excused ones do not count.
+    Excused failures do not count.
     """
     if finding.signature in DISK:
         where = finding.captures.get("path")
@@ -165,7 +168,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         text = "the same plan again: a request ended the engine, and no setting helps"
         return Decision("again", text=text, excused=True)
     reaction = BEYOND_CARD if finding.beyond_card else REACTIONS[finding.failure]
-    # If the engine's text names a remedy, apply it at once, whatever else the failure calls for.
+    # If the engine's message names a remedy, apply it at once, whatever the failure's reaction is.
     kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
     if is_final(finding, rules.healing):
         return Decision("fail", text="starting again cannot help")
@@ -190,7 +193,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
 
 
 def is_final(finding: Finding, healing: Healing) -> bool:
-    """Whether only a person can end this failure: no start can succeed before that."""
+    """Whether only a person can resolve this failure: until then, no start can succeed."""
     if finding.captures.get("component") == CONFIGURATION:
         return True
     precise = healing.precise.get(finding.signature)
@@ -198,10 +201,10 @@ def is_final(finding: Finding, healing: Healing) -> bool:
 
 
 def worth_remembering(plan: Plan) -> bool:
-    """Whether a plan that served is worth keeping.
+    """Whether a plan that served is worth remembering.
 
-    A share of the memory that others leave is planned anew from free memory. Other rungs taken for
-    lack of memory are kept together with the occupancy (`degraded.py`).
+    Giving up a share of memory to other programs is decided anew from free memory. Other rungs
+    taken for lack of memory are remembered together with the occupancy (`degraded.py`).
     """
     return not any(taken.passing for taken in plan.taken)
 
@@ -209,9 +212,8 @@ def worth_remembering(plan: Plan) -> bool:
 def _descend(
     plan: Plan, finding: Finding, rules: LadderRules
 ) -> tuple[tuple[Plan, str] | None, tuple[str, ...]]:
-    """The plan after the first permitted rung with a step left, and its change in words; and the
-    obstacles to better ones.
-    """
+    """The plan after the first permitted rung with a step left, and the change in words; and the
+    obstacles to better rungs."""
     obstacles: list[str] = []
     known = frozenset(rules.conflicts(plan))
     for rung in rules.healing.against(finding):
@@ -222,7 +224,7 @@ def _descend(
         if frozenset(rules.conflicts(lower)) - known and step.paired:
             step = step.paired
             lower = _apply(plan, rung, step, finding, rules)
-        # Skip plans that failed before, and those that cannot run here.
+        # Skip plans that failed before, and plans that cannot run on this machine.
         if lower.identity in plan.tried or frozenset(rules.conflicts(lower)) - known:
             continue
         obstacle = _obstacle(plan, rung, step, rules)
@@ -233,7 +235,7 @@ def _descend(
 
 
 def _obstacle(plan: Plan, rung: Rung, step: Step, rules: LadderRules) -> str:
-    """Why this step of a rung is forbidden, "" if it is not."""
+    """Why this step of a rung is forbidden; "" if it is allowed."""
     if rules.strict and rung.degrades:
         return "[policy] strict is true"
     pinned = [key for key in (rung.key, *step.settings) if key in rules.pinned]

@@ -1,4 +1,4 @@
-"""A rung of the ladder, and the healing part of an engine's record."""
+"""Rungs of the ladder, and the healing part of an engine's record."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from caovand.core.plan import Plan, Taken
 
 @dataclass(frozen=True)
 class Step:
-    """The changes of one use of a rung. `value` distinguishes it if the rung has several.
+    """The changes made by one use of a rung. `value` distinguishes several uses.
 
-    `pair` is a further step to take along, if the machine cannot run this one alone.
+    `pair` is a further step to take with this one if the machine cannot run this one alone.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Step:
 
     @property
     def paired(self) -> Step | None:
-        """Both steps as one; None without a pair."""
+        """Both steps merged; None without a pair."""
         if self.pair is None:
             return None
         return Step(
@@ -39,10 +39,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Rung:
-    """One fallback: its effect, the key of `caovan.toml` that it overrides, and its step.
+    """A fallback: its effect, the `caovan.toml` key that it overrides, and its steps.
 
-    `touches` are settings or variables that it changes, so they must not be the operator's own.
-    `degrades` and `passing` are those of its uses (plan.Taken).
+    `touches` are the settings or variables it changes, which must not be set by the operator.
+    `degrades` and `passing` describe its uses (plan.Taken).
     """
 
     name: str
@@ -58,19 +58,19 @@ class Rung:
         return Taken(self.name, value, self.degrades, self.passing)
 
 
-ANY = ""  # a row of CURES for every phase without its own
+ANY = ""  # key in CURES for all phases without a row of their own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Healing:
     """An engine's rungs, and the failures that each helps against.
 
-    `cures` names rungs for each failure and phase, best first; `precise` those for a signature that
-    says more than its failure, none where only a person can help; `blamed` the rung for a component
-    named by a traceback; `whatever_phase` are signatures that mean the same in every phase.
-    `blameless` are those of requests that no setting helps. `option` spells the flag of a setting.
-    A change of mode undoes `mode_rungs` and `mode_settings`. `kinds` are the types of settings that
-    a kept plan may restore and that are used in calculations.
+    `cures` lists rungs by failure and phase, best first. `precise` lists rungs for a signature that
+    is more specific than its failure; none if only a person can help. `blamed` is the rung for a
+    component that a traceback names. `whatever_phase` are signatures with the same meaning in every
+    phase. `blameless` are signatures caused by requests, which no setting helps. `option` spells a
+    setting's flag. Changing the mode undoes `mode_rungs` and `mode_settings`. `kinds` are the types
+    of settings that a kept plan may restore and that calculations use.
     """
 
     rungs: tuple[Rung, ...]
@@ -86,11 +86,12 @@ class Healing:
 
     @cached_property
     def by_name(self) -> Mapping[str, Rung]:
-        """The rungs by name."""
+        """Rungs by name."""
         return {rung.name: rung for rung in self.rungs}
 
     def against(self, finding: Finding) -> tuple[Rung, ...]:
-        """The rungs that help against a failure, best first; a blamed component's before all."""
+        """Rungs that help against a failure, best first; a blamed component's rung comes before
+        all."""
         if finding.signature in self.blameless:
             return ()
         phase = ANY if finding.signature in self.whatever_phase else finding.phase
@@ -104,7 +105,7 @@ class Healing:
         return tuple(self.by_name[name] for name in names)
 
     def read(self, label: str) -> Taken | None:
-        """The use of a rung named by a document ("mtp 2"); None without such a rung."""
+        """Parse a use of a rung in a document ("mtp 2"); None if there is no such rung."""
         name, _, value = label.partition(" ")
         rung = self.by_name.get(name)
         return rung.taken(value) if rung else None

@@ -1,1 +1,1 @@
-"""Interprets observations of a child: progress, stalls, hangs, trends."""
+"""Interpret observations of a child: progress, stalls, hangs, trends."""

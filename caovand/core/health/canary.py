@@ -1,15 +1,15 @@
-"""Whether an engine answers a fixed prompt as it did at the first proof of the same plan.
+"""Compare an engine's answer to a fixed prompt with its answer at the first proof of the same plan.
 
-Greedy answers of a sound engine differ a little. Who else is in the batch, a hit of the prefix
-cache, the drafting depth and kernels that autotuning chose anew at a start change the order of
-sums, so two tokens that were nearly equal may trade places, and all after them is another text.
-Therefore only the first differing place counts, and only if the first answer preferred its token
-there by more than rounding explains. A model with random weights prefers none, so it never counts.
-An answer that repeats one token counts whatever led there, if the first one was sure at most places
-and did not: a sound model that can count does not stop counting for a rounding error.
+Greedy answers of a sound engine vary slightly. The batch, prefix cache hits, draft depth and newly
+autotuned kernels change the order of summation, so two nearly equal tokens may swap, and the text
+diverges from there. Only the first difference therefore counts, and only if the first answer
+preferred its token there by more than rounding explains. A model with random weights prefers no
+token, so it never counts. An answer that repeats one token always counts, if the first answer was
+sure at most positions and did not repeat itself: rounding errors do not make a sound model stop
+counting.
 
-What else may change an answer is in the key of the kept one: plan, engine, plugin, the model's
-files, cards, driver. With another of them the next first answer is kept.
+Everything else that may change an answer is part of the key of the stored one: plan, engine,
+plugin, model files, cards, driver. If any of them changes, the next first answer is stored.
 """
 
 from __future__ import annotations
@@ -26,38 +26,39 @@ from caovand.core.health.observation import Progress
 from caovand.core.plan import Plan
 
 PROMPT = "Count to twelve: one, two, three, four,"
-"""Short of a block of any cache, so it never hits one; what follows is certain to any model."""
+"""Shorter than a block of any cache, so it never hits one; every model is certain of the
+continuation."""
 TOKENS = 16
-# In nats. Rounding of fp16 and bf16 sums moves a logit by hundredths to tenths; wrong data moves
-# it by whole ones. Where activations or the cache are rounded to few bits, a value next to a border
-# moves by a whole step, which is worth several such roundings.
+# In nats. Rounding of fp16 and bf16 sums shifts a logit by hundredths to tenths; wrong data shifts
+# it by whole nats. With activations or a cache of few bits, a value near a rounding boundary moves
+# by a whole quantisation step, equivalent to several such errors.
 MARGIN, COARSE_MARGIN = 1.0, 2.0
 NOT_JSON = "not JSON compliant"
-"""Part of the error that Python's json raises for NaN, and so of a server's for such an answer."""
+"""Part of the error that Python's json, and so a server, raises for NaN."""
 KEPT = 32
-"""How many plans' answers are kept, the newest."""
-MAX_TEXT = 256  # characters of a token
-SUREST = 100.0  # nats; a margin above says no more
+"""How many plans' answers are stored, newest first to be kept."""
+MAX_TEXT = 256  # characters per token
+SUREST = 100.0  # nats; larger margins carry no more information
 
 
 class Degenerate(Exception):
-    """An answer that no sound engine gives."""
+    """An answer that no sound engine produces."""
 
 
 @dataclass(frozen=True)
 class GreedyAnswer:
-    """A greedy answer; `margins` are how far each token's logprob was above the second best."""
+    """A greedy answer; `margins` are the leads of each token's logprob over the second best."""
 
     tokens: tuple[str, ...]
     margins: tuple[float, ...]
 
     @property
     def repeats(self) -> bool:
-        """Whether it is one token again and again."""
+        """Whether it repeats a single token."""
         return len(self.tokens) > 1 and len(set(self.tokens)) == 1
 
     def sure(self, margin: float) -> bool:
-        """Whether most tokens led by more than this."""
+        """Whether most tokens led by more than `margin`."""
         return 2 * sum(lead > margin for lead in self.margins) > len(self.margins)
 
 
@@ -65,10 +66,10 @@ Kept = Mapping[str, GreedyAnswer]
 """First answers by their keys, oldest first."""
 
 
-def read(body: str, most: int = TOKENS) -> GreedyAnswer | None:
-    """The answer in the JSON of OpenAI's completions with `logprobs: 2`, None if it has none.
+def read(body: str, max_tokens: int = TOKENS) -> GreedyAnswer | None:
+    """Parse a response of OpenAI completions with `logprobs: 2`; None if it contains no answer.
 
-    It has at most `most` tokens. Raises Degenerate.
+    At most `max_tokens` tokens are accepted. Raises Degenerate.
     """
     try:
         found = json.loads(body)["choices"][0]["logprobs"]
@@ -80,7 +81,7 @@ def read(body: str, most: int = TOKENS) -> GreedyAnswer | None:
         margins = tuple(map(_margin, logprobs, tops))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    return GreedyAnswer(tokens, margins) if 0 < len(tokens) == len(margins) <= most else None
+    return GreedyAnswer(tokens, margins) if 0 < len(tokens) == len(margins) <= max_tokens else None
 
 
 def find_change(first: GreedyAnswer, now: GreedyAnswer, margin: float) -> str:
@@ -99,7 +100,7 @@ def find_change(first: GreedyAnswer, now: GreedyAnswer, margin: float) -> str:
 
 
 def was_alone(before: Progress | None, after: Progress | None) -> bool:
-    """Whether nobody else was served between these readings, while one answer was made."""
+    """Whether no other request was served between these readings, while one answer was made."""
     if before is None or after is None:
         return False
     busy = (one.running + one.waiting + (one.pending or 0) for one in (before, after))
@@ -109,10 +110,10 @@ def was_alone(before: Progress | None, after: Progress | None) -> bool:
 
 
 def key_of(plan: Plan, inventory: Inventory, files: Collection[Any]) -> str:
-    """What a first answer holds for; `files` identify the model's files."""
+    """Key under which a first answer is valid; `files` identify the model's files."""
     engine = inventory.engine
     seen = {
-        "plan": replace(plan, key="").identity,  # another API key changes no answer
+        "plan": replace(plan, key="").identity,  # the API key does not affect answers
         "engine": (engine.version, engine.torch, engine.flashinfer, engine.plugin),
         "files": list(files),
         "cards": [(gpu.name, gpu.uuid, gpu.driver) for gpu in inventory.gpus],
@@ -123,13 +124,13 @@ def key_of(plan: Plan, inventory: Inventory, files: Collection[Any]) -> str:
 
 
 def to_document(kept: Kept) -> dict[str, Any]:
-    """The document to keep of first answers: the last KEPT of them."""
+    """Encode the last KEPT first answers."""
     last = list(kept.items())[-KEPT:]
     return {key: [list(one.tokens), list(one.margins)] for key, one in last}
 
 
 def from_document(document: Any) -> dict[str, GreedyAnswer] | None:
-    """The first answers in a document; None if it is unreadable."""
+    """Decode first answers; None if the document is unreadable."""
     if not isinstance(document, dict) or len(document) > KEPT:
         return None
     found = {}
@@ -159,7 +160,8 @@ def _is_margin(found: Any) -> bool:
 
 
 def _margin(chosen: float, best: Any) -> float:
-    """0 if the two best tokens share one text, and so one entry: such a place never counts."""
+    """The lead over the second token; 0 if the two best tokens share one text, and so one entry.
+    Such a position never counts."""
     second = sorted((float(value) for value in best.values()), reverse=True)[1:2]
     lead = chosen - (second[0] if second else chosen)
     return 0.0 if math.isnan(lead) else max(min(lead, SUREST), -SUREST)

@@ -1,11 +1,11 @@
-"""Turns observations of one child into signs: progress, a stall, a hang, death, slowness.
+"""Turn observations of one child into signs: progress, a stall, a hang, death, slowness.
 
-`observe(watch, observation, rules)` is pure; a Watch belongs to one child. A start stalls when
-nothing moves for the phase's time: no mark, no progress bar, no new kind of line. While serving, a
+`observe(watch, observation, rules)` is pure; a Watch belongs to one child. A start stalls if it
+shows no mark, no progress bar and no new kind of line for the phase's time limit. While serving, a
 hang is *suspected* when work is pending and no counter moves, and *confirmed* when that lasts
-`hang_s` and a test completion does not come back. The test is sent early, since it costs one token;
-an engine that was only slow gets no early one for an hour. `/health` is trusted only when it
-reports a dead engine: it may answer while the thread that decodes, and counts, hangs.
+`hang_s` and a test completion gets no answer. The test costs only one token, so it is sent early;
+after a false alarm, the next early test waits an hour. `/health` is trusted only when it reports a
+dead engine: it may answer while the thread that decodes and counts hangs.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe,
 from caovand.core.health.stall import stall_s
 from caovand.core.health.suspicion import Suspicion
 
-JIT_PATIENCE = 3.0  # times hang_s, just after a kernel was compiled while serving
-EARLY = 1 / 3  # of hang_s, after which a test completion is sent
-READINGS = 6  # of the counters in hang_s, at least: two before an early test completion
-DEAD_CHECKS = 2  # answers of 503 in a row: a single one may be part of an orderly end
-KINDS_KEPT = 500  # kinds of lines in a start; further ones do not count as progress
+JIT_PATIENCE = 3.0  # factor on hang_s just after a kernel was compiled while serving
+EARLY = 1 / 3  # share of hang_s after which a test completion is sent
+READINGS = 6  # minimum readings of the counters within hang_s: two before an early test completion
+DEAD_CHECKS = 2  # consecutive 503 responses: a single one may be part of an orderly shutdown
+KINDS_KEPT = 500  # kinds of lines remembered per start; further kinds do not count as progress
 
 _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class DetectorRules:
-    """The operator's thresholds; `looked_up`: drafts come from a lookup in the text."""
+    """The operator's thresholds; `looked_up`: drafts are looked up in the text (n-grams)."""
 
     watch: WatchSection = field(default_factory=WatchSection)
     looked_up: bool = False
@@ -53,7 +53,7 @@ class DetectorRules:
 class Watch:
     """The state of the watch over one child. Times are monotonic seconds, None for never.
 
-    Work has been pending without movement since `owed_since`. A `broken` child produces no more
+    Work has been pending without progress since `owed_since`. A `broken` child yields no more
     signs.
     """
 
@@ -79,7 +79,7 @@ Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit 
 
 
 def begin(at: float) -> Watch:
-    """Begin the watch over a child that has just started."""
+    """Start watching a child that has just started."""
     return Watch(moved_at=at, heard_at=at)
 
 
@@ -89,7 +89,7 @@ def proven(watch: Watch, at: float) -> Watch:
 
 
 def observe(watch: Watch, observation: Observation, rules: DetectorRules) -> Result:
-    """The watch after an observation, and the signs that follow from it."""
+    """Process an observation: the new watch, and the resulting signs."""
     if watch.broken:
         return watch, ()
     return _HANDLERS[type(observation)](watch, observation, rules)
@@ -118,7 +118,7 @@ def _line(watch: Watch, line: LogLine, rules: DetectorRules) -> Result:
 
 
 def _new_kind(watch: Watch, line: LogLine) -> Result:
-    """A line of a new kind is progress too, since wordings change with versions."""
+    """Treat a new kind of line as progress too, because wording changes between versions."""
     kind = _NUMBERS.sub("#", line.text[:200])
     if not kind.strip() or kind in watch.kinds or len(watch.kinds) >= KINDS_KEPT:
         return watch, ()
@@ -159,7 +159,7 @@ def _counters(watch: Watch, now: Progress, rules: DetectorRules) -> Result:
 
 
 def _vector(progress: Progress) -> tuple[float, ...]:
-    """The counters that move while the engine works; in a long prefill only the KV cache's use."""
+    """Counters that move while the engine works; during a long prefill only KV cache use moves."""
     return (
         progress.generation_tokens,
         progress.prompt_tokens,
@@ -170,18 +170,18 @@ def _vector(progress: Progress) -> tuple[float, ...]:
 
 
 def _pending(progress: Progress) -> float:
-    """Requests under way. vLLM's own gauge stays 0 if the first step after idling hangs."""
+    """Requests in progress. vLLM's own gauge stays 0 if the first step after idling hangs."""
     return progress.running + progress.waiting if progress.pending is None else progress.pending
 
 
 def _given_up(before: Progress, now: Progress) -> bool:
-    """Whether requests ended and none finished: clients gave up, perhaps between two readings."""
+    """Whether requests ended but none finished: clients gave up, possibly between two readings."""
     gone = _pending(now) < _pending(before) or now.requests_ended > before.requests_ended
     return gone and now.requests_finished == before.requests_finished
 
 
 def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
-    """Suspect a hang when it is time to, and confirm one whose probe never came back."""
+    """Suspect a hang when due, and confirm one whose probe went unanswered."""
     if watch.suspicion.since is not None:
         if at < watch.suspicion.answer_by:
             return watch, ()
@@ -196,7 +196,7 @@ def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
     early = watch.suspicion.allows_early_test(since, at)
     ask_s = patience_s * EARLY if early else patience_s
     if watch.jit_at is not None and at - watch.jit_at < rules.watch.hang_s * JIT_PATIENCE:
-        # The reason for the standstill is known: no early test.
+        # Kernel compilation explains the standstill: no early test.
         patience_s = ask_s = rules.watch.hang_s * JIT_PATIENCE
     if at - since < ask_s:
         return watch, ()
@@ -239,7 +239,7 @@ def _clear(watch: Watch, at: float, reason: str) -> Result:
 
 
 def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
-    """Test an engine that nobody has used for a while."""
+    """Test an engine that has been idle for a while."""
     after_s, now = rules.watch.idle_probe_s, watch.suspicion
     quiet = watch.owed_since is None and not now.probing and now.since is None
     if not after_s or not quiet or at - watch.moved_at < after_s:
@@ -273,7 +273,7 @@ def _tick(watch: Watch, tick: Tick, rules: DetectorRules) -> Result:
 
 
 def _not_observed(watch: Watch, event: NotObserved, rules: DetectorRules) -> Result:
-    """An engine that we could not read is not silent: restart every timer."""
+    """Restart every timer: an engine that we could not read is not silent."""
     suspicion = watch.suspicion.postpone(event.at + rules.watch.confirm_s)
     owed_since = None if watch.owed_since is None else event.at
     return replace(watch, heard_at=event.at, owed_since=owed_since, suspicion=suspicion), ()
@@ -298,7 +298,8 @@ def _gpu(watch: Watch, sample: GpuSample, rules: DetectorRules) -> Result:
 
 
 def _exit(watch: Watch, exit: ChildExit, rules: DetectorRules) -> Result:
-    """Any end of a wanted engine is a failure; vLLM's status is 0 after most deaths."""
+    """Treat any exit of a wanted engine as a failure; vLLM usually exits with 0 even when it
+    dies."""
     how = f"killed by signal {-exit.status}" if exit.status < 0 else f"exit status {exit.status}"
     phase = "serving" if watch.serving else watch.phase or "launch"
     return _break(watch, exit.at, Finding("engine-died", f"the engine ended: {how}", phase))

@@ -1,6 +1,6 @@
-"""Observations by the adapters: plain facts, each with its time.
+"""Observations by the adapters: plain facts with timestamps.
 
-Every `at` is seconds of one monotonic clock.
+Every `at` is in seconds of the same monotonic clock.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Mark:
-    """The engine's progress according to one log line.
+    """Progress that one log line shows.
 
-    `phase` is None if the line belongs to whichever phase runs. A `heartbeat` only shows that
-    something still waits: it is not progress. `jit` is a kernel compiled while serving, which may
-    delay a step of the engine by minutes.
+    `phase` is None if the line may belong to any phase. A `heartbeat` only shows that something
+    still waits: it is no progress. `jit` is a kernel compiled while serving, which may delay an
+    engine step by minutes.
     """
 
     phase: str | None
@@ -26,7 +26,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of the engine, without colours and line ends, and its mark in a start."""
+    """A line of the engine's output, without colours and line end, and its mark."""
 
     text: str
     at: float
@@ -40,17 +40,17 @@ THROTTLES = (
     "heat (hardware)",
     "the power supply",
 )
-"""What slows cards down, idling and the operator's own limits left out."""
+"""Causes of throttling; idling and the operator's own limits are excluded."""
 
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One sample of one card: memory in MiB, percent busy, degrees Celsius, watts, MHz.
+    """A sample of one card: memory in MiB, utilisation in percent, degrees Celsius, watts, MHz.
 
-    `throttled` names what slows the card down, several joined by ", "; `fault` is the driver's
-    error, such as "GPU is lost". Both are normally empty. `users` are the processes on the card:
-    (pid, MiB). Energy in joules and NVLink's bytes are totals since the driver was loaded, its
-    rates those since the sample before. None is unknown.
+    `throttled` names the causes of throttling, joined by ", "; `fault` is the driver's error, such
+    as "GPU is lost". Both are normally empty. `users` are the processes on the card: (pid, MiB).
+    Energy in joules and NVLink bytes are totals since the driver was loaded; rates are relative to
+    the previous sample. None is unknown.
     """
 
     index: int
@@ -77,10 +77,10 @@ class GpuSample:
 
 @dataclass(frozen=True)
 class Progress:
-    """Counters whose movement proves that the engine works; read from /metrics and /load.
+    """Counters whose movement proves that the engine works, from /metrics and /load.
 
-    `pending` is the number of requests being served, None if the engine does not count them;
-    `requests_ended` counts all that ended, those of clients that gave up included.
+    `pending` is the number of requests in progress, None if the engine does not count them;
+    `requests_ended` counts all that ended, including those whose clients gave up.
     """
 
     generation_tokens: float
@@ -99,7 +99,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Health:
-    """The answer of `/health`: an HTTP status, None for no answer in time."""
+    """Response of `/health`: its HTTP status, None if none came in time."""
 
     status: int | None
     at: float
@@ -107,14 +107,15 @@ class Health:
 
 @dataclass(frozen=True)
 class NotObserved:
-    """We could not ask the engine: we ran out of descriptors, threads or memory ourselves."""
+    """The daemon could not query the engine: it ran out of descriptors, threads or memory
+    itself."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The end of a test completion; `text` says why it failed."""
+    """The outcome of a test completion; `text` says why it failed."""
 
     answered: bool
     text: str

@@ -1,4 +1,4 @@
-"""What the detector notices about a child."""
+"""Signs that the detector derives from observations of a child."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from caovand.core.healing.failure import Finding
 
 @dataclass(frozen=True)
 class Sign:
-    """Something was noticed at `at`."""
+    """A sign observed at `at`."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class Advanced(Sign):
-    """The start progressed, or a heartbeat showed that it waits."""
+    """The start progressed, or a heartbeat showed that it is waiting."""
 
     phase: str
     progress: float | None
@@ -26,7 +26,8 @@ class Advanced(Sign):
 
 @dataclass(frozen=True)
 class Probe(Sign):
-    """Send a completion and observe its ProbeResult within `timeout_s`; `idle` if none runs."""
+    """Send a completion and observe its ProbeResult within `timeout_s`; `idle` if no request
+    runs."""
 
     timeout_s: float
     reason: str
@@ -49,6 +50,6 @@ class Broken(Sign):
 
 @dataclass(frozen=True)
 class Noticed(Sign):
-    """Worth reporting, without action: slow, throttled, or normal again."""
+    """Worth reporting, without action: slow, throttled, or back to normal."""
 
     text: str

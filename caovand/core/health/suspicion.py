@@ -1,19 +1,19 @@
-"""The suspicion that an engine hangs, which test completions confirm or refute."""
+"""The suspicion that an engine hangs, and the test completions that confirm or refute it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-CALM_S = 3600.0  # without an early test, after one hit an engine that was merely slow
+CALM_S = 3600.0  # pause of early tests after one hit an engine that was merely slow
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Why an engine is suspected, and what its tests have shown. Times are monotonic seconds.
+    """Why an engine is suspected, and the results of its tests. Times are monotonic seconds.
 
-    `since` is None while nothing is suspected. A test completion is `probing` the engine, also when
-    it was only idle. The test is due by `answer_by`; its failure confirms a hang from `hung_from`
-    on, and counts for nothing before. An early test failed at `refused_at`, or proved to be
+    `since` is None while nothing is suspected. `probing` means that a test completion is running,
+    even on an idle engine. Its answer is due by `answer_by`; a failure confirms a hang from
+    `hung_from` on, and counts for nothing before. An early test failed at `refused_at`, or proved
     unnecessary at `needless_at`; None is never.
     """
 
@@ -26,22 +26,22 @@ class Suspicion:
     needless_at: float | None = None
 
     def allows_early_test(self, standstill_since: float, at: float) -> bool:
-        """Whether a test may be sent before a standstill has lasted for the whole `hang_s`."""
+        """Whether a test may be sent before a standstill has lasted the whole `hang_s`."""
         refused = self.refused_at is not None and self.refused_at >= standstill_since
         calm = self.needless_at is not None and at - self.needless_at < CALM_S
         return not refused and not calm
 
     def begin(self, at: float, reason: str, hung_from: float, answer_by: float) -> Suspicion:
-        """Suspect the engine, and wait for the answer to a test."""
+        """Suspect the engine, and await the answer to a test."""
         test = {"hung_from": hung_from, "answer_by": answer_by}
         return replace(self, since=at, reason=reason, probing=True, **test)
 
     def refuse(self, at: float) -> Suspicion:
-        """Go back to waiting after an early test failed."""
+        """Resume waiting after an early test failed."""
         return replace(self, since=None, reason="", refused_at=at)
 
     def postpone(self, answer_by: float) -> Suspicion:
-        """Wait for the answer until at least `answer_by`."""
+        """Await the answer until at least `answer_by`."""
         return replace(self, answer_by=max(self.answer_by, answer_by))
 
     def clear(self, at: float) -> Suspicion:

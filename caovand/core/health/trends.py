@@ -1,8 +1,7 @@
-"""Trends over minutes: drafts that gain nothing, and decoding slower than before.
+"""Trends over minutes: useless drafts, and decoding slower than before.
 
-Both compare intervals of the counters. The measure of slowness is the median of this child's own
-intervals of pure decoding, so that no model, card or load needs a threshold; slowness is reported,
-never acted on.
+Both compare intervals of the counters. Slowness is relative to the median of this child's own pure
+decoding intervals, so no model, card or load needs a threshold. It is reported, never acted on.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from caovand.core.health.observation import Progress
 
 INTERVAL_S = 10.0
 HISTORY = 60  # rates kept
-FEWEST_RATES = 12  # needed before slowness is reported
+MIN_RATES = 12  # minimum rates before slowness is reported
 SLOW_SHARE = 0.3
 SLOW_INTERVALS = 6
 
@@ -31,7 +30,7 @@ class Trend:
 
 
 def follow(trend: Trend, now: Progress) -> tuple[Trend, tuple[str, ...]]:
-    """The trend with one more reading of the counters, and texts worth reporting."""
+    """Add a reading of the counters; return the new trend and texts worth reporting."""
     began = trend.began
     if began is None or now.generation_tokens < began.generation_tokens:
         return replace(trend, began=now), ()
@@ -45,7 +44,7 @@ def follow(trend: Trend, now: Progress) -> tuple[Trend, tuple[str, ...]]:
 
 
 def _decoding_rate(began: Progress, now: Progress) -> float | None:
-    """Tokens a second and request, in an interval in which a steady set of requests decoded."""
+    """Tokens per second and request, if the same requests decoded throughout the interval."""
     steady = began.running == now.running and began.running > 0
     if not steady or now.prompt_tokens != began.prompt_tokens:
         return None
@@ -54,7 +53,7 @@ def _decoding_rate(began: Progress, now: Progress) -> float | None:
 
 
 def _compared(trend: Trend, rate: float) -> tuple[Trend, tuple[str, ...]]:
-    usual = median(trend.rates) if len(trend.rates) >= FEWEST_RATES else None
+    usual = median(trend.rates) if len(trend.rates) >= MIN_RATES else None
     if usual is None or rate >= usual * SLOW_SHARE:
         was_reported = trend.slow >= SLOW_INTERVALS and usual is not None
         kept = (*trend.rates, rate)[-HISTORY:]

@@ -1,1 +1,1 @@
-"""The state machine of one slot: its events, its actions, how often it tries again."""
+"""The state machine of one slot: its events, its actions and its back-off."""

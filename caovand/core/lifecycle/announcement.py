@@ -1,4 +1,4 @@
-"""Turns a state change into one log line and one event."""
+"""Turn a state change into one log line and one event."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle.state import Snapshot, State
 
 WAITED_FOR: frozenset[Failure] = frozenset({"node-missing"})
-"""What is waited for and no failure: a worker waits for its head most of the time."""
+"""Conditions to wait for that are no failures: a worker usually waits for its head."""
 
 
 @dataclass(frozen=True)
 class Announcement:
-    """A line and its event; `failed` marks a failure that was not announced before."""
+    """A log line and its event; `failed` marks a failure that was not announced before."""
 
     kind: str
     text: str
@@ -23,7 +23,7 @@ class Announcement:
 
 
 def announcement(before: Snapshot, after: Snapshot) -> Announcement | None:
-    """The announcement of `after`; None if nothing changed that concerns people."""
+    """The announcement of `after`; None if nothing of interest to people changed."""
     if after.state is not before.state:
         return _new_state(before, after)
     if after.state is State.HOLD and after.reason != before.reason:
@@ -36,7 +36,7 @@ def announcement(before: Snapshot, after: Snapshot) -> Announcement | None:
 
 
 def _kind(finding: Finding | None) -> str:
-    """What an event about this finding is."""
+    """The kind of event for this finding."""
     return "state" if finding is not None and finding.failure in WAITED_FOR else "failure"
 
 

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt."""
+"""Delay before the next attempt."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ SPREAD = 0.1
 
 
 def delay(attempt: int, chance: float) -> float:
-    """Seconds to wait after failure number `attempt`: 1, 2, 4 ... 300, give or take a tenth.
+    """Seconds to wait after failure number `attempt`: 1, 2, 4 ... 300, plus or minus 10 %.
 
-    `chance` in [0, 1) spreads machines that failed together.
+    `chance` in [0, 1) spreads out machines that failed together.
     """
     whole = MAX_S if attempt > 9 else min(FIRST_S * 2.0 ** (attempt - 1), MAX_S)
     return float(whole * (1 + SPREAD * (2 * chance - 1)))

@@ -1,4 +1,4 @@
-"""Why an engine ended: what the start after it is counted under."""
+"""Why an engine ended: the label under which the next start is counted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CAUSES = (*FAILURES, OPERATOR, HEAD, PLAN)
 
 
 def cause_of_end(before: Snapshot, event: Event, after: Snapshot) -> str:
-    """What ended the engine: a failure, the operator, the head of a cluster or another plan.
+    """The cause of the engine's end: a failure, the operator, the cluster's head or a new plan.
 
-    "" if none was ended.
+    "" if no engine ended.
     """
     if not before.spawned or before.ending is not None or after.ending is None:
         return ""

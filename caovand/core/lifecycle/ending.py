@@ -1,4 +1,4 @@
-"""A child is ended: what that may take, what follows it, and what if it does not go."""
+"""End a child: the time limits, what follows, and what happens if it does not end."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ from caovand.core.lifecycle.events import (
 from caovand.core.lifecycle.starting import begin
 from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
 
-# How long ending a child takes at most: TERM while it starts, then KILL and the proof; after that
-# the cards' memory has a minute to come back.
+# Time limits for ending a child: TERM while it starts, then KILL and the proof; after that, the
+# cards' memory has a minute to be freed.
 STARTING_GRACE_S = 2.0
 DRAIN_MARGIN_S = 2.0
 KILL_S = 100.0
-# What a watcher may find wrong with an engine that still finishes requests: one that is slow, one
-# that has lost some process to the kernel, and one whose answers are wrong.
+# Problems of an engine that still finishes requests: it is slow, it lost a process to the kernel's
+# OOM killer, or its answers are wrong.
 LIVES_ON: frozenset[Failure] = frozenset({
     "draft-collapse", "host-oom", "answers-changed", "answers-degenerate",
 })  # fmt: skip
-# A plan that keeps failing for something outside is tried again this often at least.
+# A plan that keeps failing for an outside reason is retried at least this often.
 HOLD_S = 300.0
 
 
 def recycle(
     s: Snapshot, event: Event, rules: LifecycleRules, ending: Ending, reason: str
 ) -> Result:
-    """End the child; `ending` is what follows."""
+    """End the child; `ending` says what follows."""
     gentle = _ends_gently(s, event)
     grace_s = STARTING_GRACE_S if s.state is not State.SERVING else 0.0
     grace_s = rules.watch.shutdown_timeout_s + DRAIN_MARGIN_S if gentle else grace_s
     drain_s = rules.gateway_drain_s if gentle and not isinstance(event, Exited) else 0.0
     deadline = event.at + drain_s + grace_s + KILL_S
     if s.ending is not None and s.deadline is not None:
-        deadline = max(deadline, s.deadline)  # answers that finish go on finishing
+        deadline = max(deadline, s.deadline)  # answers in progress keep their time to finish
     s = s.enter(
         ending.state, event.at, deadline, ending=ending, reason=reason,
-        # An inspection under way saw neither this child's orphans nor its port: drop its answer.
+        # A running inspection did not see this child's orphans or port: drop its answer.
         inspection=s.inspection + 1, next_plan=None,
     )  # fmt: skip
     return s, (End(s.generation, grace_s, drain_s),)
 
 
 def _ends_gently(s: Snapshot, event: Event) -> bool:
-    """Whether the child can finish what it answers.
+    """Whether the child can finish its requests.
 
-    vLLM swallows TERM while it starts, and then has no request to finish either. Nor does one
-    finish any that hangs, or has died below its HTTP server.
+    While it starts, vLLM ignores TERM and has no requests to finish. An engine that hangs, or has
+    died below its HTTP server, cannot finish any.
     """
     stuck = isinstance(event, Failed) and event.finding.failure not in LIVES_ON
     return s.state is State.SERVING and not stuck
 
 
-def _of(s: Snapshot) -> Ending:
-    """The ending under way: RECYCLING and STOPPING always have one."""
+def _ending_of(s: Snapshot) -> Ending:
+    """The ending in progress: RECYCLING and STOPPING always have one."""
     assert s.ending is not None
     return s.ending
 
@@ -76,9 +76,9 @@ def _of(s: Snapshot) -> Ending:
 
 
 def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
-    """The child is gone: carry out what it was ended for."""
-    after_stop = _of(s).after_stop
-    s = replace(s, next_plan=_of(s).next_plan)
+    """The child is gone: do what it was ended for."""
+    after_stop = _ending_of(s).after_stop
+    s = replace(s, next_plan=_ending_of(s).next_plan)
     if after_stop == "start":
         return begin(s, event, rules)
     if after_stop == "backoff":
@@ -90,27 +90,26 @@ def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
 
 
 def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
-    """No other engine can run while processes of this one are left: wait until they are gone."""
+    """No other engine can run while processes of this one remain: wait until they are gone."""
     return _hold_unended(s, event.at, event.finding, rules)
 
 
 def recycling_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """The last resort where ending a child gave no answer at all."""
+    """The last resort if ending a child produced no result at all."""
     text = "cannot end the engine: no answer within the deadline; look for its processes"
     return _hold_unended(s, event.at, Finding("unknown", text), rules)
 
 
 def _hold_unended(s: Snapshot, at: float, finding: Finding, rules: LifecycleRules) -> Result:
-    s = s.enter(
-        State.HOLD, at, at + _hold_s(s, rules), next_plan=_of(s).next_plan, reason=finding.text
-    )
+    plan = _ending_of(s).next_plan
+    s = s.enter(State.HOLD, at, at + _hold_s(s, rules), next_plan=plan, reason=finding.text)
     return s.met(finding, at), ()
 
 
 def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
-    """Longer with each failure: an inspection may see nothing of what only an engine meets.
+    """Longer after each failure: an inspection may miss what only a running engine meets.
 
-    A card with bad memory answers NVML well, and each attempt costs its model a load.
+    A card with bad memory answers NVML normally, and each attempt costs a model load.
     """
     longest = max(HOLD_S, rules.watch.recheck_s)
     doublings = min(max(s.failures, 1) - 1, 16)
@@ -123,7 +122,7 @@ def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) 
 
 
 def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
-    """A changed configuration is tried next; an unchanged one restores nothing the ladder took."""
+    """Try a changed configuration next; an unchanged one does not undo the ladder's changes."""
     return (replace(s, ending=Ending("start")) if event.changed else s), ()
 
 
@@ -131,19 +130,19 @@ def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: Lifecy
 
 
 def stop(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
-    """End the child, and start no other."""
+    """End the child without starting another."""
     ending = Ending("quit" if event.quit else "stopped")
     return recycle(s.without_changes(), event, rules, ending, "stop requested")
 
 
 def stop_now(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
-    """Asked again: no more grace."""
+    """A repeated request: skip the grace period."""
     ending = Ending("quit") if event.quit else s.ending
     return replace(s, ending=ending, deadline=event.at + KILL_S), (End(s.generation, 0.0),)
 
 
 def start_after_stop(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
-    """Start again once the child is gone; a daemon that quits starts nothing."""
+    """Start again once the child is gone, unless the daemon is quitting."""
     if s.quitting:
         return s, ()
     s = s.forgiven()
@@ -158,12 +157,12 @@ def stopped(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
 
 
 def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
-    """The reason for STOPPED is what could not be ended."""
+    """STOPPED, with the processes that could not be ended as the reason."""
     return _stop_with(s, event.at, event.finding.text)
 
 
 def stopping_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Stop anyway: the next daemon ends what is left."""
+    """Stop anyway: the next daemon ends what remains."""
     return _stop_with(
         s, event.at, "the engine did not end within its deadline; look for its processes"
     )

@@ -1,6 +1,6 @@
-"""What happens to the state machine, and the actions it answers with.
+"""Events of the state machine, and the actions with which it responds.
 
-Events of a child carry its generation, answers to an inspection its number: late ones are dropped.
+Events of a child carry its generation, answers to an inspection its number; late ones are dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from caovand.core.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something happened at `at` (monotonic seconds); `chance` in [0, 1) is drawn by the caller."""
+    """An event at `at` (monotonic seconds); the caller draws `chance` from [0, 1)."""
 
     at: float
     chance: float = 0.5
@@ -36,12 +36,12 @@ class OfInspection(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Start(Event):
-    """The operator wants the engine; failures are forgotten."""
+    """The operator wants the engine; earlier failures are forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restart(Event):
-    """The operator or the head of a cluster wants a new child, or a better plan may fit."""
+    """The operator or the cluster's head wants a new child, or a better plan may fit."""
 
     reason: str = "restart requested"
     by: Literal["operator", "head", "plan"] = "operator"
@@ -49,9 +49,9 @@ class Restart(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Reconfigured(Event):
-    """Configuration or mode were read; only a changed plan restarts the engine.
+    """Configuration or mode were reread; only a changed plan restarts the engine.
 
-    `changed` is False where both are the same as before.
+    `changed` is False if both are the same as before.
     """
 
     changed: bool = True
@@ -59,7 +59,7 @@ class Reconfigured(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Stop(Event):
-    """The operator wants no engine; with `quit` the daemon ends too."""
+    """The operator wants no engine; with `quit` the daemon also ends."""
 
     quit: bool = False
 
@@ -78,7 +78,7 @@ class Planned(OfInspection):
 
 @dataclass(frozen=True, kw_only=True)
 class Refused(OfInspection):
-    """No plan can be made or started: `hold` where waiting may help, else the operator must act."""
+    """No plan can be made or started; only with `hold` may waiting help."""
 
     finding: Finding
     hold: bool
@@ -86,7 +86,7 @@ class Refused(OfInspection):
 
 @dataclass(frozen=True, kw_only=True)
 class Progressed(OfChild):
-    """The starting child got further; `heartbeat` lines show life but move no deadline."""
+    """The starting child progressed; `heartbeat` lines show life but do not extend the deadline."""
 
     phase: str
     progress: float | None = None
@@ -101,7 +101,7 @@ class Proven(OfChild):
 
 @dataclass(frozen=True, kw_only=True)
 class Failed(OfChild):
-    """The child lives but is of no use: hung, stalled, not answering."""
+    """The child lives but is unusable: hung, stalled or not answering."""
 
     finding: Finding
 
@@ -115,7 +115,7 @@ class Exited(OfChild):
 
 @dataclass(frozen=True, kw_only=True)
 class Gone(OfChild):
-    """It is proven that nothing of the child is left."""
+    """Nothing of the child is left; this is proven."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class Unkillable(OfChild):
 
 @dataclass(frozen=True)
 class Inspect:
-    """Inspect host and model, and make a plan unless `plan` is one; answer with `number`."""
+    """Inspect host and model, and make a plan unless `plan` is one; reply with `number`."""
 
     number: int
     plan: Plan | None
@@ -143,9 +143,9 @@ class Spawn:
 
 @dataclass(frozen=True)
 class End:
-    """End the child and everything it left; TERM first, KILL after `grace_s`; answer Gone.
+    """End the child and all processes it left: TERM first, KILL after `grace_s`; reply Gone.
 
-    Before that the gateway's begun answers may take `drain_s` to finish.
+    Before that, the gateway's answers in progress get `drain_s` to finish.
     """
 
     generation: int

@@ -1,4 +1,4 @@
-"""A child lives, still starting or serving: it progresses, fails, or a new plan replaces it."""
+"""While a child starts or serves: it progresses, fails, or is replaced because of a new plan."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapsho
 from caovand.core.plan import Plan
 
 PLAN_CHANGED = "the plan changed"
-"""The reason of a restart that the operator's own changes of the configuration lead to."""
+"""The reason for a restart caused by the operator's own configuration changes."""
 WAY_BACK = "back to the plan that served before the change"
 
 
 def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
-    """Show how far the start is; only a heartbeat leaves the deadline alone."""
+    """Show the start's progress; heartbeats alone do not extend the deadline."""
     if event.heartbeat:
         return replace(s, detail=event.detail), ()
     phase = event.phase or s.phase
@@ -48,15 +48,16 @@ def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> Result:
 
 
 def stable(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Only long serving clears the count: slow boots and fast crashes are treated alike.
+    """Clear the failure count after serving stably, so slow boots and fast crashes are treated
+    alike.
 
-    What comes back later all the same is known by its `recurrence`.
+    `recurrence` still recognises failures that come back later.
     """
     return replace(s, deadline=None, failures=0, failed_plan=""), ()
 
 
 def overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """A start that no longer progresses has failed, unless there is no child to blame yet."""
+    """A start without progress has failed, unless it has no child yet."""
     if not s.spawned:
         return wait_for_inspection(s, event, rules)
     doing = f" ({s.detail})" if s.detail else ""
@@ -67,10 +68,10 @@ def overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
 
 
 def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result:
-    """Judge and count a failure of the running plan, then end everything of the child."""
+    """Judge and count a failure of the running plan, then end the child."""
     plan, finding = s.plan, event.finding
     if plan is None or not s.spawned:
-        return s, ()  # of a child that never was
+        return s, ()  # the child does not exist
     known = plan.identity == s.failed_plan
     failures, excused = (s.failures + 1, s.excused) if known else (1, 0)
     counted = failures - excused
@@ -86,7 +87,7 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result
         s = replace(s, refusal=refusal, abandoned=plan.identity)
     s = replace(
         s, failures=failures, failed_plan=plan.identity, remedy=remedy,
-        # What is waited for is no fault of the plan.
+        # A hold has an outside cause: the plan is not at fault.
         excused=excused + (remedy.excused or remedy.verdict == "hold"),
         recurrence=s.recurrence if remedy.excused else recurrence,
     )  # fmt: skip
@@ -94,9 +95,10 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result
 
 
 def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
-    """Whether a failure is evidence against the plan that replaced `fallback`, with no free remedy.
+    """Whether a failure is evidence against the plan that replaced `fallback`, with no remedy that
+    costs nothing.
 
-    A plan that the judge goes back to by itself was on trial: nobody is refused anything.
+    A plan that the judge reverts by itself was on trial, so it is not refused.
     """
     if remedy.verdict == "lower":
         lower = remedy.plan
@@ -109,7 +111,7 @@ def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
 def _ending(s: Snapshot, remedy: Decision) -> Ending:
     """What follows a failure that calls for `remedy`."""
     if s.replanning:
-        # The operator has changed something meanwhile: what failed is the plan from before that.
+        # The operator has changed something since: the failed plan predates the change.
         return Ending("start")
     if remedy.verdict == "lower":
         return Ending("backoff", remedy.plan)
@@ -126,7 +128,7 @@ def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
 
 
 def _last_served(s: Snapshot) -> Plan | None:
-    """The plan that a change may fall back to."""
+    """The plan to which a failed change can revert."""
     return s.plan if s.state is State.SERVING else s.fallback
 
 
@@ -136,12 +138,12 @@ def retry_refused(s: Snapshot, event: Start, rules: LifecycleRules) -> Result:
 
 
 def replan(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
-    """Make a new plan while the child goes on."""
+    """Make a new plan while the child keeps running."""
     return inspect(replace(s, next_plan=None))
 
 
 def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
-    """Spawn what was planned; a child that lives is ended only for a changed plan."""
+    """Spawn the planned child; a living child is ended only if its plan changed."""
     if not s.spawned:
         return spawn(s, event, rules)
     s = replace(s, inspecting=False)
@@ -155,7 +157,7 @@ def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
 
 
 def refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
-    """A living child goes on with its plan; only the refusal of the new one is shown."""
+    """A living child keeps its plan; only the refusal of the new one is shown."""
     if not s.spawned:
         return wait_refused(s, event, rules)
     return replace(s, inspecting=False, refusal=event.finding), ()

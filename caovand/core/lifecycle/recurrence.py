@@ -1,4 +1,4 @@
-"""Counts how often each kind of failure came back: in a row, and after long serving."""
+"""Count how often each kind of failure recurred: in a row, and after long serving."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ RECALL_S = 6 * 3600.0
 
 @dataclass(frozen=True)
 class Recurrence:
-    """How often `plan` failed, by kind of failure; `count` is that of the latest.
+    """How often `plan` failed, by kind of failure; `count` is the latest kind's.
 
-    `seen` has the number of each kind, and the monotonic seconds of its latest one.
+    `seen` has each kind's number and the monotonic time of its latest occurrence.
     """
 
     plan: str = ""
@@ -21,7 +21,8 @@ class Recurrence:
     count: int = 0
 
     def after(self, kind: str, plan: str, at: float, *, in_a_row: bool = False) -> Recurrence:
-        """Add a failure; `in_a_row`, without stable serving in between, none is too old."""
+        """Add a failure; `in_a_row` means no stable serving in between, so that earlier ones never
+        expire."""
         seen = self.seen if plan == self.plan else {}
         if not in_a_row:
             seen = {k: (n, last) for k, (n, last) in seen.items() if at - last <= RECALL_S}

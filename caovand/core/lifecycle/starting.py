@@ -1,4 +1,4 @@
-"""An attempt until it has a child: inspect, plan, spawn, or wait because that cannot be done."""
+"""An attempt until its child exists: inspect, plan, spawn, or wait if that is impossible."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from caovand.core.lifecycle.events import (
 )
 from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
-# How long an inspection may take: a cold probe imports all of vLLM.
+# Time limit of an inspection: a cold probe imports all of vLLM.
 INSPECT_S = 300.0
 
 
 def inspect(s: Snapshot) -> Result:
-    """Begin another inspection; the answer to the one before no longer counts."""
+    """Begin another inspection; the previous one's answer no longer counts."""
     s = replace(s, inspection=s.inspection + 1, inspecting=True)
     return s, (Inspect(s.inspection, s.next_plan),)
 
 
 def begin(s: Snapshot, event: Event, rules: LifecycleRules, **changes: Any) -> Result:
-    """Begin an attempt: a new generation, and first of all an inspection."""
+    """Begin an attempt: a new generation, starting with an inspection."""
     longest_s = max(INSPECT_S, stall_s("plan", rules.watch.stall_s))
     s = s.enter(
         State.STARTING, event.at, event.at + longest_s,
@@ -41,29 +41,29 @@ def begin(s: Snapshot, event: Event, rules: LifecycleRules, **changes: Any) -> R
 
 
 def start_afresh(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
-    """The operator acted: old failures and degraded plans no longer count."""
+    """The operator acted: forget old failures and degraded plans."""
     return begin(s.forgiven(), event, rules, next_plan=None, refusal=None, reason="")
 
 
 def start_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
-    """Try at once, but keep counting failures: the plan may be the one that failed."""
+    """Try at once, but keep counting failures: this plan may be the one that failed."""
     return begin(s, event, rules, next_plan=None if event.changed else s.next_plan, reason="")
 
 
 def start_after_backoff(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Try again, once the back-off is over."""
+    """Try again once the back-off is over."""
     return begin(s, event, rules)
 
 
 def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
-    """Start the child of this attempt; a plan that has not failed begins a new count."""
+    """Start the child of this attempt; a plan that has not failed resets the count."""
     plan = event.plan
     if plan.identity != s.failed_plan:
         s = replace(s, failures=0, excused=0)
     if s.fallback is not None and plan.identity == s.fallback.identity:
         s = replace(s, fallback=None)
     if s.next_plan is None or s.next_plan.identity != plan.identity:
-        # Retried unchanged or degraded, the plan is still not what the file asks for.
+        # Retried unchanged or degraded, the plan still differs from what the file asks for.
         s = replace(s, refusal=None, abandoned="")
     s = replace(
         s, plan=plan, next_plan=None, inspecting=False, spawned=True, spawns=s.spawns + 1,
@@ -73,9 +73,9 @@ def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
 
 
 def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
-    """No child can be started: wait for the world, or for the operator.
+    """No child can be started: wait for the outside cause or for the operator.
 
-    What served before a change that has no plan serves again.
+    If the operator's change has no plan, the plan that served before serves again.
     """
     if not event.hold and s.fallback is not None and not s.goes_back:
         s = replace(s.met(event.finding, event.at), next_plan=s.fallback, remedy=None)
@@ -94,7 +94,8 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
 
 
 def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Keep waiting: no answer is no evidence against the plan, and a late one still counts."""
+    """Keep waiting: a missing answer is no evidence against the plan, and a late one still
+    counts."""
     doing = f" ({s.detail})" if s.detail else "; check for a hung disk or driver"
     text = (
         "cannot plan: the inspection of engine, model and host has not finished after"

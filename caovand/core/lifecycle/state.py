@@ -1,4 +1,4 @@
-"""What the state machine knows about one slot, and the thresholds it decides by."""
+"""The state machine's knowledge of one slot, and the thresholds for its decisions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from caovand.core.plan import Plan
 class State(str, Enum):
     """What the daemon is doing about its engine.
 
-    STOPPED -> STARTING -> SERVING -> RECYCLING -> BACKOFF -> STARTING ...
-    STARTING: inspect, plan, spawn, phases, proof.    HOLD: waits for something outside.
-    RECYCLING: ends a child so that another can run.  FAILED: the operator must act.
+    STOPPED -> STARTING -> SERVING -> RECYCLING -> BACKOFF -> STARTING ... STARTING: inspect, plan,
+    spawn, phases, proof. HOLD: waits for an outside cause to pass. RECYCLING: ends a child so that
+    another can run. FAILED: the operator must act.
     """
 
     STOPPED = "STOPPED"
@@ -33,16 +33,16 @@ class State(str, Enum):
     STOPPING = "STOPPING"
 
 
-# A child lives on into these; STARTING begins without one.
+# A child survives into these states; STARTING begins without one.
 KEEPS_CHILD = frozenset({State.SERVING, State.RECYCLING, State.STOPPING})
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What follows once nothing of the child is left; only RECYCLING and STOPPING have one.
+    """What follows once nothing of the child is left; only RECYCLING and STOPPING have an ending.
 
-    RECYCLING goes on to start, backoff, hold or fail, and the attempt after that uses `next_plan`
-    or makes a new plan. STOPPING ends in stopped, or quits the daemon too.
+    RECYCLING leads to start, backoff, hold or fail; the attempt after that uses `next_plan` or
+    makes a new plan. STOPPING leads to stopped, or also quits the daemon.
     """
 
     after_stop: Literal["start", "backoff", "hold", "fail", "stopped", "quit"]
@@ -50,19 +50,20 @@ class Ending:
 
     @property
     def state(self) -> State:
-        """The state in which a child is ended for this."""
+        """The state in which the child is ended."""
         return State.STOPPING if self.after_stop in ("stopped", "quit") else State.RECYCLING
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything the machine knows; `deadline`, `since` and `found_at` are monotonic seconds.
+    """The machine's complete state; `deadline`, `since` and `found_at` are monotonic seconds.
 
-    `inspecting` means that the answer to inspection number `inspection` is awaited. The next
-    attempt uses `next_plan`, or makes a new plan. `found_at` is when `finding` was last met.
-    `failures` of `failed_plan` in a row lengthen waits; `excused` of them do not count against it.
-    `fallback` served until a planned change replaced it, and comes back unless the new plan is
-    proven. `abandoned` is the identity of a plan that failed so: only the operator retries it.
+    `inspecting` means that inspection number `inspection` has not been answered yet. The next
+    attempt uses `next_plan`, or makes a new plan. `found_at` is when `finding` last occurred.
+    `failures` counts consecutive failures of `failed_plan` and lengthens waits; `excused` of them
+    do not count against it. `fallback` served until a planned change replaced it, and returns
+    unless the new plan is proven. `abandoned` is the identity of a plan that failed such a trial:
+    only the operator retries it.
     """
 
     state: State = State.STOPPED
@@ -111,7 +112,7 @@ class Snapshot:
         return self.deadline is not None and at >= self.deadline
 
     def enter(self, state: State, at: float, deadline: float | None, **changes: Any) -> Snapshot:
-        """Change to `state`, dropping what only the previous one had."""
+        """Change to `state`, dropping what belongs to the previous state alone."""
         dropped = {
             "inspecting": False, "spawned": self.spawned and state in KEEPS_CHILD, "ending": None,
             "phase": "", "progress": None, "detail": "",
@@ -128,11 +129,11 @@ class Snapshot:
         return replace(self, finding=finding, found_at=at)
 
     def without_changes(self) -> Snapshot:
-        """Forget which change was refused, and what served before it."""
+        """Forget the refused change and the plan that served before it."""
         return replace(self, refusal=None, fallback=None, abandoned="")
 
     def forgiven(self) -> Snapshot:
-        """Forget the failures so far: the operator asked for another attempt."""
+        """Forget all failures: the operator asked for another attempt."""
         return replace(self, failures=0, failed_plan="", recurrence=NEVER)
 
 
@@ -144,7 +145,7 @@ Judge = Callable[[Plan, Finding, int], Decision]
 
 
 def same_again(plan: Plan, finding: Finding, repeats: int) -> Decision:
-    """Judge every failure worth another attempt of the same plan."""
+    """Retry the same plan after every failure that permits another attempt."""
     return Decision("again")
 
 
@@ -152,8 +153,8 @@ def same_again(plan: Plan, finding: Finding, repeats: int) -> Decision:
 class LifecycleRules:
     """The operator's thresholds, and `judge`, which decides what follows a failure.
 
-    It takes the plan, the finding, and how often that plan has failed in this way. Begun answers
-    get `gateway_drain_s` before a planned end.
+    `judge` takes the plan, the finding, and how often that plan has failed in this way. Answers in
+    progress get `gateway_drain_s` before a planned end.
     """
 
     watch: WatchSection = field(default_factory=WatchSection)

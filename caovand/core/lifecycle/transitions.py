@@ -1,8 +1,8 @@
-"""The state machine: what one event does to one snapshot, and which actions follow.
+"""The state machine: how an event changes a snapshot, and which actions follow.
 
-EDGES has one row for each (state, event) that means something: its handler, and the states that
-it may enter. Any other pair changes nothing. Only Spawn makes a child, only STARTING asks for it,
-and STARTING is entered only when the child before is gone.
+EDGES has one row for each meaningful (state, event): its handler, and the states that it may enter.
+Any other pair changes nothing. Only Spawn creates a child, only STARTING requests it, and STARTING
+is entered only once the previous child is gone.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ EDGES: Mapping[tuple[State, type[Event]], Row] = {
 
 
 def step(snapshot: Snapshot, event: Event, rules: LifecycleRules) -> Result:
-    """What `event` makes of `snapshot`, and the actions that follow.
+    """Apply `event` to `snapshot`; return the new snapshot and the actions.
 
-    Dropped are late events of another child or inspection, and ticks before the deadline.
+    Late events of another child or inspection, and ticks before the deadline, are dropped.
     """
     if isinstance(event, OfChild) and event.generation != snapshot.generation:
         return snapshot, ()

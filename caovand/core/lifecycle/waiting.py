@@ -1,4 +1,4 @@
-"""No child lives: wait for something outside, or stop."""
+"""No child lives: wait for an outside cause to pass, or stop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
 
 def recheck(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
-    """Inspect again; after that only when an answer comes, or when none comes for long."""
+    """Inspect again; then wait for the answer, or until it is long overdue."""
     return inspect(replace(s, deadline=event.at + max(INSPECT_S, rules.watch.recheck_s)))
 
 
 def start_from_hold(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
-    """What was missing is back."""
+    """What was missing is available again."""
     s = s.enter(State.STARTING, event.at, None, generation=s.generation + 1, reason="")
     return spawn(s, event, rules)
 
@@ -26,7 +26,7 @@ def start_if_changed(s: Snapshot, event: Reconfigured, rules: LifecycleRules) ->
 
 
 def stop_without_child(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
-    """Stop when there is no child. If an earlier one could not be killed, keep that reason."""
+    """Stop without a child. If an earlier child could not be killed, keep that reason."""
     left = s.state is State.STOPPED or (s.finding and s.finding.phase == "ending")
     reason = (left and s.reason) or "stopped"
     s = s.without_changes().enter(State.STOPPED, event.at, None, reason=reason)

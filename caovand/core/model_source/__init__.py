@@ -1,1 +1,1 @@
-"""What a hub offers of a model, which part of it is wanted, and how a cut download goes on."""
+"""Model downloads: a hub's listing, the selection of files, and resuming after an interruption."""

@@ -1,4 +1,4 @@
-"""The GGUF models of a repository: publishers put several of them there, each in other types."""
+"""Choose among a repository's GGUF models: publishers put several into one, of different types."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ SUFFIX = ".gguf"
 TYPE = re.compile(
     r"[-._]((?:UD-)?(?:(?:I?Q\d|TQ\d|MXFP4|NVFP4)\w{0,16}|BF16|F16|F32))(?=[-.]|$)", re.I
 )
-"""The type of the weights in a GGUF file's name; the number of the part may follow."""
+"""The weight type in a GGUF file's name; a part number may follow."""
 USUAL = ("Q4_K_M", "UD-Q4_K_XL", "Q4_K_S", "UD-Q4_K_S", "IQ4_XS", "IQ4_NL", "Q4_0", "MXFP4")
-"""Types of some four bits, the usual compromise, best first."""
+"""Types of about four bits, the usual compromise, best first."""
 WHOLE = ("BF16", "F16", "F32")
-"""Types that are not quantised: eight bits answer the same, in half the memory."""
+"""Unquantised types: eight bits give the same answers in half the memory."""
 CARD_SHARE = 0.75
-"""The share of the cards' free memory for weights; caches and compute buffers need the rest."""
+"""Share of the cards' free memory for weights; caches and compute buffers need the rest."""
 HOST_SHARE = 0.7
 PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-"""A file's path, where the model is split over several."""
+"""Path of one part of a model that is split over several files."""
 NO_MODEL = re.compile(r"mmproj|imatrix", re.I)
-"""How the names of files begin that are no model by themselves: vision towers, and statistics."""
+"""Prefixes of file names that are no models by themselves: vision towers and statistics."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One model of the repository: the type in its file's name, and its parts in order."""
+    """One of the repository's models: the type in its file's name, and its parts in order."""
 
     label: str
     files: tuple[RemoteFile, ...]
@@ -39,15 +39,15 @@ class Variant:
 
 
 def type_of(path: str) -> str:
-    """The type of the weights by a file's name, in capitals; empty if the name has none."""
+    """Weight type in a file's name, in capitals; empty if the name has none."""
     found = TYPE.findall(path.rpartition("/")[2].removesuffix(SUFFIX))
     return found[-1].upper() if found else ""
 
 
 def variants(files: Iterable[RemoteFile]) -> tuple[Variant, ...]:
-    """Every complete model, the smallest first.
+    """Every complete model, smallest first.
 
-    A name without a type is its own label, so that each label names one model.
+    A name without a type serves as its own label, so each label identifies one model.
     """
     groups: dict[str, list[RemoteFile]] = {}
     for one in sorted(files, key=lambda one: one.path):
@@ -69,16 +69,16 @@ def variants(files: Iterable[RemoteFile]) -> tuple[Variant, ...]:
 
 
 def find_variant(found: Sequence[Variant], label: str) -> Variant | None:
-    """The model of this label, whatever its case."""
+    """The model with this label, ignoring case."""
     return next((one for one in found if one.label.casefold() == label.casefold()), None)
 
 
 def preferred_variant(found: Sequence[Variant], card_bytes: int, host_bytes: int) -> Variant:
-    """The model for a machine with so much free memory on cards and host.
+    """The model for a machine with this much free memory on cards and host.
 
-    The best that lies on the cards as a whole; else one of four bits, which cards and host share;
-    else the largest that there is room for. Without a card a smaller model is a quicker one, so
-    that four bits come first.
+    Preferred is the best one that fits entirely on the cards; else one of four bits, split between
+    cards and host; else the largest that fits. Without a card, smaller models are faster, so four
+    bits come first.
     """
     quantised = [one for one in found if one.label not in WHOLE] or list(found)
     usual = next((one for label in USUAL if (one := find_variant(found, label))), None)

@@ -1,7 +1,7 @@
-"""The files of a model as a hub lists them, each with its size and the publisher's hash.
+"""A model's files as a hub lists them, each with its size and the publisher's hash.
 
-The hub is a stranger: a list that could write outside the model's folder, or that is too long to
-belong to a model, is refused as a whole.
+The hub is untrusted: a list that could write outside the model's folder, or that is too long for a
+model, is refused as a whole.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from caovand.core.printable import one_line
 
 MAX_FILES = 10_000
 MAX_BYTES = 1 << 41
-"""The maximum size of one file: 2 TiB, ten times the largest checkpoint there is."""
-MAX_PART = 200  # bytes of a file's or folder's name, with room for what we append
+"""Maximum size of one file: 2 TiB, ten times the largest known checkpoint."""
+MAX_PART = 200  # bytes of a file or folder name, leaving room for suffixes that we append
 DEEPEST = 8
 TRUNCATED = 3000
-"""ModelScope ends a list here without a word: one this long may lack files."""
+"""ModelScope silently truncates lists here: a list of this length may lack files."""
 
 SHA256 = "sha256"
 GIT = "git"
-"""The hash that git uses for a small file: SHA-1 of its length and content."""
+"""Git's hash of a small file: SHA-1 of its length and content."""
 _HEX = {SHA256: re.compile(r"[0-9a-f]{64}"), GIT: re.compile(r"[0-9a-f]{40}")}
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
@@ -31,7 +31,7 @@ _LABEL = re.compile(r"[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 
 
 class BadListing(Exception):
-    """Why this is not a list of a model's files."""
+    """The document is not a list of a model's files."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,20 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """All files of a model at one commit; `commit` is empty where the hub names none."""
+    """All files of a model at one commit; `commit` is empty if the hub reports none."""
 
     commit: str
     files: tuple[RemoteFile, ...]
 
 
 def is_name(text: str) -> bool:
-    """Whether this is OWNER/NAME; `--` stands for the slash in a folder's name."""
+    """Whether this is OWNER/NAME; in folder names, `--` stands for the slash."""
     return bool(_NAME.fullmatch(text)) and "--" not in text and ".." not in text
 
 
 def split_name(text: str) -> tuple[str, str] | None:
-    """OWNER/NAME and the label behind a colon, empty without one; None for any other text."""
+    """Split OWNER/NAME:LABEL; the label may be missing and is then empty. None for any other
+    text."""
     name, colon, label = text.partition(":")
     if not is_name(name) or (colon and not _LABEL.fullmatch(label)) or ".." in label:
         return None
@@ -76,7 +77,7 @@ def split_name(text: str) -> tuple[str, str] | None:
 
 
 def digest(text: Any) -> Digest:
-    """A hash as `str` writes it; raises BadListing for anything else."""
+    """Parse a hash as `str` prints it; raises BadListing."""
     kind, _, value = text.partition(":") if isinstance(text, str) else ("", "", "")
     if kind not in _HEX or not _HEX[kind].fullmatch(value):
         raise BadListing("a file's hash is not a SHA-256 or git digest")
@@ -84,7 +85,7 @@ def digest(text: Any) -> Digest:
 
 
 def file(path: Any, size_bytes: Any, known_by: Any) -> RemoteFile:
-    """One entry, checked; raises BadListing if nothing may be written under this name."""
+    """Validate one entry; raises BadListing if nothing may be written under this name."""
     if not isinstance(path, str) or not is_safe(path):
         raise BadListing(f"a file's name is refused: {one_line(ascii(path)[:80])}")
     if type(size_bytes) is not int or not 0 <= size_bytes <= MAX_BYTES:
@@ -96,7 +97,7 @@ def file(path: Any, size_bytes: Any, known_by: Any) -> RemoteFile:
 
 
 def is_safe(path: str) -> bool:
-    """Whether this names a file inside a folder, on every file system, in a printable way."""
+    """Whether this names a printable path inside a folder on every file system."""
     parts = path.split("/")
     return (
         path.isprintable()
@@ -108,7 +109,7 @@ def is_safe(path: str) -> bool:
 
 
 def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
-    """A list in which no file is a folder of another, and none comes twice."""
+    """Validate a list: no file is another one's folder, and none occurs twice."""
     found = tuple(sorted(files, key=lambda one: one.path))
     names = {one.path for one in found}
     if len(names) != len(found):
@@ -123,7 +124,7 @@ def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
 
 
 def of_hugging_face(document: Any) -> Listing:
-    """The answer to /api/models/NAME/revision/REVISION?blobs=true."""
+    """Parse the response of /api/models/NAME/revision/REVISION?blobs=true."""
     if not isinstance(document, Mapping):
         raise BadListing("it is not a table")
     commit = document.get("sha")
@@ -140,7 +141,8 @@ def _of_sibling(entry: Mapping[str, Any]) -> RemoteFile:
 
 
 def of_modelscope(document: Any) -> Listing:
-    """The answer to /api/v1/models/NAME/repo/files; the service names no commit of the whole."""
+    """Parse the response of /api/v1/models/NAME/repo/files, which reports no commit of the
+    whole."""
     data = document.get("Data") if isinstance(document, Mapping) else None
     if not isinstance(data, Mapping):
         raise BadListing("it has no data")

@@ -1,6 +1,6 @@
-"""What was pulled into a folder: from where, which commit, and the hash of every file.
+"""The origin of a pulled model: hub, commit, and the hash of every file.
 
-It is written last, so a folder that has one was complete.
+The manifest is written last, so a folder that contains one was complete.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from caovand.core.model_source import listing
 from caovand.core.model_source.listing import BadListing, RemoteFile
 
 VERSION = 1
-MAX_TEXT = 512  # characters of a text in it
+MAX_TEXT = 512  # characters per text
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A pulled model. `commit` is empty where the hub names none; `pulled_at` is ISO 8601, UTC."""
+    """A pulled model. `commit` is empty if the hub reports none; `pulled_at` is ISO 8601, UTC."""
 
     name: str
     endpoint: str
@@ -32,7 +32,7 @@ class Manifest:
         return sum(one.size_bytes for one in self.files)
 
     def document(self) -> dict[str, Any]:
-        """As it stands in the file."""
+        """The content of the manifest's file."""
         return {
             "version": VERSION,
             "name": self.name,
@@ -47,7 +47,7 @@ class Manifest:
 
 
 def read(document: Any) -> Manifest:
-    """What `document` wrote, checked like a hub's list; raises BadListing for anything else."""
+    """Parse `document`'s output, validated like a hub's list; raises BadListing."""
     if not isinstance(document, Mapping) or document.get("version") != VERSION:
         raise BadListing("it is of another version")
     texts = [document.get(key) for key in ("name", "endpoint", "revision", "commit", "pulled_at")]

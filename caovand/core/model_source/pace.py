@@ -1,4 +1,4 @@
-"""The rate of a download over its last seconds, and the time left at it."""
+"""The rate of a download over the last seconds, and the time left at that rate."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ _MIB = 2**20
 
 
 class Pace:
-    """Fed with the bytes that came; the clock's readings are arguments."""
+    """Measures a download's rate; the caller passes the time."""
 
     def __init__(self) -> None:
         self._came: deque[tuple[float, int]] = deque()
 
     def add(self, at_s: float, done_bytes: int) -> None:
-        """At `at_s`, `done_bytes` were there in all."""
+        """Record that `done_bytes` in total were present at `at_s`."""
         self._came.append((at_s, done_bytes))
         while self._came[0][0] < at_s - WINDOW_S:
             self._came.popleft()
 
     def text(self, total_bytes: int) -> str:
-        """Such as "35.2 MiB/s, 12 min left"; empty before there is a rate."""
+        """Format rate and time left, such as "35.2 MiB/s, 12 min left"; empty before there is a
+        rate."""
         if not self._came:
             return ""
         (first_s, first), (last_s, last) = self._came[0], self._came[-1]
@@ -33,7 +34,7 @@ class Pace:
 
 
 def duration(seconds: float) -> str:
-    """A time in one or two units."""
+    """Format a duration in one or two units."""
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""The files of a repository that an engine needs: one set of weights, and what belongs to it."""
+"""Select the files that an engine needs: one set of weights with its configuration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from caovand.core.model_source.listing import RemoteFile
 
 INDEX = "model.safetensors.index.json"
 MANIFEST = "caovan-model.json"
-"""The file that we add to a model's folder."""
+"""The file that caovan adds to a model's folder."""
 _WEIGHTS = ".safetensors"
-_SECOND_SET = "consolidated"  # the same weights under Mistral's own names
+_SECOND_SET = "consolidated"  # the same weights under Mistral's own file names
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 _TERMS = re.compile(r"(?i)(licen[cs]e|notice|usage_policy|use_policy)(\.(md|txt))?")
-# What transformers reads from subfolders: pooling of embedding models, extra chat templates.
+# Files that Transformers reads from subfolders: pooling of embedding models, extra chat templates.
 _FOLDERS = re.compile(r"\d+_[A-Za-z]+/config\.json|additional_chat_templates/[^/]+\.jinja")
 _OTHER_WEIGHTS = (
     ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".pkl", ".npz",
@@ -32,7 +32,7 @@ REST = "other files"
 
 @dataclass(frozen=True)
 class Selection:
-    """The files to download, and the names of the others by what they are."""
+    """The files to download, and the names of the others by kind."""
 
     files: tuple[RemoteFile, ...]
     left_out: tuple[tuple[str, tuple[str, ...]], ...]
@@ -46,15 +46,15 @@ class Selection:
         return tuple(one for one in self.files if one.path.endswith((_WEIGHTS, SUFFIX)))
 
     def of(self, kind: str) -> tuple[str, ...]:
-        """Names of the files of one kind that are left out."""
+        """Names of skipped files of one kind."""
         return dict(self.left_out).get(kind, ())
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A model at one revision; files are asked for at `address`, the commit if known.
+    """A model at one revision; files are requested at `address`, the commit if known.
 
-    `variant` is which of a repository's GGUF models it is, empty for safetensors.
+    `variant` names one of a repository's GGUF models; empty for safetensors.
     """
 
     name: str
@@ -69,17 +69,17 @@ class Offer:
 
     @property
     def title(self) -> str:
-        """The name as it is typed, and shown."""
+        """The model's name as typed and displayed."""
         return f"{self.name}:{self.variant}" if self.variant else self.name
 
     @property
     def model(self) -> str:
-        """Where in the folder the model is: its first GGUF file, empty for the folder itself."""
+        """Path of the model in its folder: its first GGUF file; empty for the folder itself."""
         return self.selection.weights[0].path if self.variant else ""
 
 
 def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) -> Selection:
-    """What to download; `shards` are those of the index, none without one."""
+    """Select the files to download; `shards` are those of the index, none without one."""
     everything = tuple(files)
     has_first = any(_is_first_set(one.path) for one in everything)
     kept: list[RemoteFile] = []
@@ -94,7 +94,7 @@ def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) 
 
 
 def choose_gguf(files: Iterable[RemoteFile], variant: Variant) -> Selection:
-    """What to download of a repository for one of its GGUF models: its parts, and the terms."""
+    """Select the files of one of a repository's GGUF models: its parts, and the licence."""
     kept, left = list(variant.files), []
     for one in files:
         if _TERMS.fullmatch(one.path):
@@ -109,7 +109,7 @@ def _is_first_set(path: str) -> bool:
 
 
 def _kind(path: str, shards: Collection[str], *, has_first: bool) -> str:
-    """What a file is that is left out; empty for one that is needed."""
+    """The kind of a skipped file; empty for one that is needed."""
     if path.startswith(".") or "/." in path or path == MANIFEST:
         return REST
     if path.endswith(".py"):

@@ -1,7 +1,7 @@
-"""How a download goes on after a cut: what to ask for, and what an answer may do to the file.
+"""Resume an interrupted download: what to request, and what a response may do to the file.
 
-Whether the content is right, its hash decides at the end. This decides where bytes may be
-written, so that no answer makes a file that only its hash can refuse, after hours.
+The hash decides at the end whether the content is right. This module decides where bytes may be
+written, so that no response ruins a file in a way that only the hash would reveal, hours later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum, auto
 from caovand.core.lifecycle import backoff
 
 MAX_ATTEMPTS = 10
-"""In a row without a byte gained: about eight minutes."""
+"""Consecutive attempts without progress: about eight minutes."""
 MAX_WAIT_S = 900.0
 RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15}|\*)")
@@ -23,13 +23,13 @@ _LENGTH = re.compile(r"\d{1,15}")
 
 @dataclass(frozen=True)
 class RangeRequest:
-    """The next request for a file: from `offset` on, provided that it is still `etag`'s."""
+    """The next request for a file: from `offset` on, if the file still has `etag`."""
 
     offset: int
     etag: str = ""
 
     def headers(self) -> dict[str, str]:
-        """Nothing for the whole file: then every server answers with all of it."""
+        """No headers for the whole file: every server then answers with all of it."""
         if not self.offset:
             return {}
         asked = {"Range": f"bytes={self.offset}-"}
@@ -37,21 +37,21 @@ class RangeRequest:
 
 
 class Do(Enum):
-    """What an answer is good for."""
+    """What to do with a response."""
 
     WRITE = auto()
-    """Its body belongs at `Judgement.offset`; the file is cut there first."""
+    """Write its body at `Judgement.offset`; the file is truncated there first."""
     START_OVER = auto()
-    """What was kept cannot be continued."""
+    """The bytes kept so far cannot be continued."""
     WAIT = auto()
-    """The server is busy or broken: the same request later."""
+    """The server is busy or broken: repeat the same request later."""
     REFUSE = auto()
-    """It is no answer to this request."""
+    """The response does not match the request."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What to do with an answer; `why` is for people."""
+    """The verdict on a response; `why` is for people."""
 
     do: Do
     offset: int = 0
@@ -59,18 +59,18 @@ class Judgement:
 
 
 def ask(have_bytes: int, size_bytes: int, etag: str) -> RangeRequest:
-    """What to ask for with `have_bytes` of `size_bytes` on disk."""
+    """The request to send with `have_bytes` of `size_bytes` on disk."""
     if not 0 < have_bytes < size_bytes:
         return RangeRequest(0)
     return RangeRequest(
         have_bytes, "" if etag.startswith("W/") else etag
-    )  # a weak one forbids ranges
+    )  # a weak ETag forbids ranges
 
 
 def judge(
     asked: RangeRequest, size_bytes: int, status: int, headers: Mapping[str, str]
 ) -> Judgement:
-    """What an answer to `asked` is good for; the names of its headers are in lower case."""
+    """Judge a response to `asked`; header names are in lower case."""
     if status in RETRIED:
         return Judgement(Do.WAIT, why=f"HTTP {status}")
     if status == 416 and asked.offset:
@@ -98,7 +98,7 @@ def judge(
 
 
 def pause_s(attempt: int, chance: float, retry_after_s: float | None) -> float | None:
-    """Seconds to wait after attempt number `attempt` failed; None if it is not worth it."""
+    """Seconds to wait after attempt number `attempt` failed; None to give up."""
     if attempt >= MAX_ATTEMPTS:
         return None
     if retry_after_s is None:

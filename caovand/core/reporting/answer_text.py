@@ -1,6 +1,6 @@
-"""An answer in lines for people: of `caovanctl explain`, and in an incident's report.
+"""Format an answer in lines for people: for `caovanctl explain` and incident reports.
 
-It is read from the form that documents have, `asdict(Answer)`.
+The input is the document form, `asdict(Answer)`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _HEALS = {"yes": "yes", "waits": "it waits", "no": "no", "depends": "it depends"
 
 
 def evidence(answer: Mapping[str, Any]) -> Iterator[str]:
-    """How sure the cause is, and why this line counts."""
+    """The certainty of the cause, and why this line counts."""
     yield f"  how sure  {_SURE[answer['certainty']]}"
     yield f"  why       {answer['why']}"
 
 
 def remedy(answer: Mapping[str, Any]) -> Iterator[str]:
-    """What to change, what caovan does by itself, and the public reports that it resembles."""
+    """What to change, what caovan does by itself, and similar public reports."""
     yield from _list("change", [_setting(change) for change in answer["changes"]])
     yield f"  by itself {_HEALS[answer['heals']]}: {answer['how']}"
     yield from _list("resembles", [_linked(report) for report in answer["resembles"]])

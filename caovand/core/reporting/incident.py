@@ -1,4 +1,4 @@
-"""An incident: the evidence of a failure, for later questions, without secrets."""
+"""An incident: the evidence of a failure, kept for later questions, without secrets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from caovand.core.secrets import hide_in
 
 BEFORE, AFTER = 20, 10  # lines of context around the causing line
 MAX_TEXT = 2000
-# Failures that only the living engine can explain: why it waits.
+# Failures that only the living engine can explain, by showing what it waits for.
 LIVE = frozenset({"hang", "start-stall"})
 
-# Too long for a report, and the same in every incident of an engine or a model.
+# Too long for a report, and identical in every incident of an engine or a model.
 _BULKY = frozenset(
     {"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers", "weights"}
     | {"chat_template", "layer_types"}
@@ -40,21 +40,21 @@ class Case:
     inventory: Inventory | None = None
     argv: Sequence[str] = ()
     extra_args: Sequence[str] = ()
-    """The plan's, without secrets."""
+    """The plan's arguments, without secrets."""
     samples: Sequence[GpuSample] = ()
     kernel: Sequence[str] = ()
     metrics: str = ""
     secrets: Sequence[str] = field(default=())
     live: bool = False
-    """Whether the living engine explains it, as it does each of LIVE."""
+    """Whether the living engine explains the failure, as for all in LIVE."""
     nodes: Mapping[str, int] = field(default_factory=dict)
-    """The other nodes that ran a rank of it, with that rank."""
+    """The other nodes that ran one of its ranks, with that rank."""
 
 
 def draft(
     case: Case, *, at: str, processes: Sequence[Mapping[str, Any]], host: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`incident.json` without its `cause`, with secrets; `at` is wall-clock time for people."""
+    """`incident.json` before redaction and without `cause`; `at` is wall-clock time for people."""
     return {
         "at": at,
         "failure": case.finding.failure,
@@ -78,13 +78,13 @@ def draft(
 
 
 def document(draft: Mapping[str, Any], lines: Sequence[str], secrets: Iterable[str]) -> Any:
-    """`incident.json` as stored: with the causing one of `lines`, without secrets."""
+    """`incident.json` as stored: with the causing line from `lines`, and without secrets."""
     full = {**draft, "cause": causing_lines(lines, draft["finding"]["line"])}
-    return hide_in(full, secrets, longest=MAX_TEXT)
+    return hide_in(full, secrets, max_length=MAX_TEXT)
 
 
 def without_texts(case: Case, *, at: str, why: str) -> dict[str, Any]:
-    """The incident stored if secrets could not be removed: without any text from outside."""
+    """The incident to store if redaction failed: without any text from outside."""
     finding, decision = case.finding, case.decision
     bare = Case(
         replace(finding, text=f"({why})", captures={}), (), {},
@@ -96,15 +96,15 @@ def without_texts(case: Case, *, at: str, why: str) -> dict[str, Any]:
 
 
 def node_file(rank: int) -> str:
-    """The file with what the node of this rank has of it, which comes later than the rest."""
+    """Name of the file with the evidence of this rank's node, which arrives after the rest."""
     return f"node-{rank}.json"
 
 
 def dedup_mark(snapshot: Snapshot) -> str:
-    """Equal for failures of which another incident would add nothing, "" for all others.
+    """Equal for failures of which another incident would add nothing; "" for all others.
 
-    A failure that is only waited out recurs; its incidents would displace the first one and those
-    of other failures.
+    A failure that only requires waiting recurs; its incidents would displace the first one and
+    those of other failures.
     """
     finding, plan, remedy = snapshot.finding, snapshot.plan, snapshot.remedy
     if finding is None or plan is None or remedy is None or snapshot.failures < 1:
@@ -114,7 +114,7 @@ def dedup_mark(snapshot: Snapshot) -> str:
 
 
 def causing_lines(lines: Sequence[str], number: int) -> dict[str, Any] | None:
-    """Line `number`, the causing one, with the lines around it; None without such a line."""
+    """The causing line, number `number`, and the lines around it; None if there is no such line."""
     at = number - 1
     if not 0 <= at < len(lines):
         return None

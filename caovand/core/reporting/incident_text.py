@@ -1,4 +1,4 @@
-"""An incident's report in lines for people, for the command line and the page."""
+"""Format an incident's report for people, for the command line and the page."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 from caovand.core.reporting import answer_text, card_text
 
 REPORT = "incident.json"
-"""The file of an incident with its report."""
-LOG_LINES, KERNEL_LINES = 10, 5  # of another node, the latest
+"""Name of the incident's report file."""
+LOG_LINES, KERNEL_LINES = 10, 5  # the latest lines of another node
 Nodes = Mapping[str, Mapping[str, Any]]
 
 
 def node_files(report: Mapping[str, Any], files: Mapping[str, int]) -> list[str]:
-    """Which of an incident's files hold the evidence of other nodes."""
-    # An incident from before an upgrade names no nodes.
+    """The incident's files with evidence from other nodes."""
+    # Incidents from earlier releases have no nodes.
     return [node["file"] for node in report.get("nodes", ()) if node["file"] in files]
 
 
 def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: Nodes) -> Iterator[str]:
-    """An incident for people; `nodes` are the documents in its `node_files`."""
+    """Format an incident; `nodes` are the documents in its `node_files`."""
     finding = report["finding"]
     yield f"incident {report['number']}, {report['at']}: {report['failure']}"
     yield f"  phase     {finding['phase'] or '-'}"
     yield f"  what      {finding['text']}"
     for request in report.get("requests", ()):
         yield f"  request   {request}: an engine ended with it twice, the second time with no other"
-    answer = report.get("answer")  # an incident from before an upgrade has none
+    answer = report.get("answer")  # incidents from earlier releases have none
     yield from answer_text.evidence(answer) if answer else ()
     decision = report["decision"]
     if decision:
@@ -52,7 +52,7 @@ def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: Nodes) -> 
 
 
 def _node(node: Mapping[str, Any], found: Mapping[str, Any] | None) -> Iterator[str]:
-    """What another node has of it, which comes a few seconds after the rest."""
+    """Evidence from another node, which arrives a few seconds after the rest."""
     title = f"node {node['name']}, rank {node['rank']}"
     if found is None:
         yield f"{title}: its evidence has not come"

@@ -31,7 +31,7 @@ def describe(
 
 
 def values(memory: MemoryEstimate) -> dict[str, Any]:
-    """The forecast as plain values, null without a forecast."""
+    """The forecast as plain values; null without a forecast."""
     values = _values(memory)
     if not memory.parts:
         known = ("gpu_memory_utilization", "reserve_mib", "advice", "reason")
@@ -72,9 +72,9 @@ def _rank(rank: RankForecast) -> dict[str, Any]:
 
 
 def forecast_figures(memory: MemoryEstimate | None) -> dict[str, float]:
-    """What the forecast expects an engine to report, by the name of that figure.
+    """The values that the forecast expects the engine to report, by figure.
 
-    The stages of a pipeline differ: each reports figures of its own, such as `stage_0_weights_gib`.
+    Pipeline stages differ, so each has figures of its own, such as `stage_0_weights_gib`.
     """
     if memory is None or memory.fits is None:
         return {}
@@ -91,7 +91,7 @@ def forecast_figures(memory: MemoryEstimate | None) -> dict[str, float]:
 def compare(
     forecast: Mapping[str, float], reported: Mapping[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """What was foreseen, the engine's own report, and the relative error, by name."""
+    """Forecast value, reported value and relative error, by figure."""
     pairs = ((name, value, reported.get(name)) for name, value in forecast.items())
     return {
         name: {"forecast": value, "reported": actual, "off": round(value / actual - 1, 3)}

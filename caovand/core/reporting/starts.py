@@ -1,4 +1,4 @@
-"""Where the seconds of a start went: phase by phase while it runs, and those of starts before."""
+"""Durations of a start's phases: during the start, and of earlier starts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LAUNCH = "launch"
 
 @dataclass(frozen=True)
 class StartInProgress:
-    """A start under way: seconds of the phases so far, and since when the present one runs.
+    """A start in progress: the seconds of finished phases, and when the current one began.
 
-    `moved` is when it last showed progress.
+    `moved` is the time of its latest progress.
     """
 
     generation: int
@@ -30,7 +30,8 @@ class StartInProgress:
     spent: Mapping[str, float] = field(default_factory=dict)
 
     def enter(self, phase: str, at: float, launches: AbstractSet[str]) -> StartInProgress:
-        """Another phase begins; the last silence of a phase in `launches` is a process's launch."""
+        """Enter another phase; if the previous one is in `launches`, its final silence counts as
+        launching a process."""
         split = max(self.since, self.moved) if self.phase in launches else at
         spent = _with(self.spent, self.phase, split - self.since)
         spent = _with(spent, LAUNCH, at - split)
@@ -39,7 +40,7 @@ class StartInProgress:
 
 @dataclass(frozen=True)
 class Start:
-    """A start that led to serving: its phases in seconds, and what the engine's log says itself.
+    """A completed start: its phases in seconds, and the durations in the engine's log.
 
     `plan` is the plan's identity, `at` Unix time.
     """
@@ -58,7 +59,8 @@ def follow(
     event: Event,
     launches: AbstractSet[str],
 ) -> StartInProgress | None:
-    """The course after a step of the machine; None if no start is under way or was finished."""
+    """The course after a step of the state machine; None if no start is in progress or just
+    finished."""
     if after.state is not State.STARTING:
         serves = after.state is State.SERVING and before.state is State.STARTING
         return course.enter("", event.at, launches) if course and serves else None
@@ -74,7 +76,7 @@ def follow(
 def finish_start(
     course: StartInProgress, plan: str, at: float, figures: Mapping[str, Any]
 ) -> Start:
-    """The start whose phases are over; of the engine's figures those in seconds are taken."""
+    """Finish a start; only those of the engine's figures that are in seconds are kept."""
     reported = {
         name: float(value)
         for name, value in dict(figures).items()
@@ -85,29 +87,29 @@ def finish_start(
 
 
 def earlier_start(starts: Sequence[Start], plan: str) -> Start | None:
-    """The latest start of this plan, else of any; None without one."""
+    """The latest start of this plan, else of any plan; None without one."""
     same = [start for start in starts if start.plan == plan]
     return next(reversed(same or [*starts]), None)
 
 
 def remaining_s(starts: Sequence[Start], plan: str, elapsed_s: float) -> float | None:
-    """How long a start of this plan will take from now on; None if nobody knows.
+    """Estimated remaining time of a start of this plan; None if unknown.
 
-    A start that already takes longer than the last one is a different one.
+    A start that already takes longer than the last one is not comparable.
     """
     last = earlier_start(starts, plan)
     return last.seconds - elapsed_s if last and last.seconds > elapsed_s else None
 
 
 def describe(start: Start, before: Start | None) -> dict[str, Any]:
-    """Both as plain values, for the status."""
+    """Both starts as plain values, for the status."""
     if before is None:
         return {**_plain(start), "before": None}
     return {**_plain(start), "before": {**_plain(before), "same_plan": before.plan == start.plan}}
 
 
 def duration_text(seconds: float, parts: Mapping[str, float]) -> str:
-    """A duration and what it was spent on: "96 s: launch 41, load 22, other 3"."""
+    """Format a duration with its parts: "96 s: launch 41, load 22, other 3"."""
     whole = {name: round(spent) for name, spent in parts.items() if round(spent) >= 1}
     if (rest := round(seconds) - sum(whole.values())) >= 1:
         whole["other"] = rest
@@ -116,7 +118,7 @@ def duration_text(seconds: float, parts: Mapping[str, float]) -> str:
 
 
 def start_text(start: Start, before: Start | None) -> str:
-    """A finished start for people, next to the one before."""
+    """Describe a finished start next to the previous one."""
     text = f"the start took {duration_text(start.seconds, start.phases)}"
     if before is None:
         return text
@@ -125,12 +127,12 @@ def start_text(start: Start, before: Start | None) -> str:
 
 
 def to_document(starts: Sequence[Start]) -> dict[str, Any]:
-    """The latest of these starts as a document for the next daemon."""
+    """Encode the latest of these starts for the next daemon."""
     return {"starts": [asdict(start) for start in starts[-KEPT:]]}
 
 
 def from_document(document: Any) -> tuple[Start, ...] | None:
-    """The starts in a document; None if it has not the form of one."""
+    """Decode starts; None if the document is invalid."""
     listed = document.get("starts") if isinstance(document, dict) else None
     if not isinstance(listed, list) or len(listed) > KEPT:
         return None

@@ -1,4 +1,4 @@
-"""The daemon's status as one plain document, and as one line."""
+"""The daemon's status as a plain document and as one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting.report import compare, forecast_figures
 
-# States that last until someone acts, or that are fine.
+# States that need no waiting: serving, or lasting until someone acts.
 SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
 WITHOUT_ENGINE = frozenset({State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED})
 
@@ -38,7 +38,7 @@ WORST_FIRST = (
 
 @dataclass(frozen=True)
 class SlotFacts:
-    """What the supervisor knows in addition to the snapshot."""
+    """The supervisor's knowledge in addition to the snapshot."""
 
     version: str
     pid: int
@@ -47,40 +47,40 @@ class SlotFacts:
     config_path: str
     engine_pid: int | None
     reported: Mapping[str, Any]
-    """What the engine's log reports."""
+    """Figures from the engine's log."""
     figures: Mapping[str, Any]
-    """What it does, as `figures.track` describes it."""
+    """The engine's figures, from `figures.track`."""
     revision: int
     gpus: tuple[GpuSample, ...] = ()
     forecast: MemoryEstimate | None = None
     degraded_since: float | None = None
-    """Since when the plan is degraded, Unix time."""
+    """When the plan was degraded, Unix time."""
     engine_mode: str = ""
-    """The mode of the engine's plan; after `mode --defer` another one than `mode`."""
+    """The mode of the engine's plan; differs from `mode` after `mode --defer`."""
     failed: Mapping[str, int] = field(default_factory=dict)
-    """How often each failure was seen since the daemon started."""
+    """Number of failures by id since the daemon started."""
     log_bytes_lost: int = 0
-    """Output of the engine that engine.log lacks: its disk was full or too slow."""
+    """Bytes of engine output missing in engine.log, because its disk was full or too slow."""
     start: Mapping[str, Any] | None = None
-    """Where the seconds of the last start went, and of the one before: `starts.describe`."""
+    """Durations of the last start and the one before: `starts.describe`."""
     warnings: tuple[str, ...] = ()
-    """Shortages of the daemon itself, such as space on a disk."""
+    """Shortages of the daemon itself, such as disk space."""
     cache_path: str = ""
     """The folder of the daemon's caches."""
     engine_user: str = ""
-    """The user of engines, if that is not the daemon's; else `own_user` says why."""
+    """The engines' user if it is not the daemon's; otherwise `own_user` says why not."""
     own_user: str = ""
     phases: tuple[Phase, ...] = ()
-    """Those of the engine's start."""
+    """Phases of the engine's start."""
 
 
 def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]:
     """The status document; ages are seconds before `now` (monotonic, like the snapshot's times)."""
     plan = snapshot.plan
     deadline = snapshot.deadline
-    # While HOLD checks again, the deadline is that of the check.
+    # While HOLD checks again, the deadline is the check's.
     waits = snapshot.state in (State.BACKOFF, State.HOLD) and not snapshot.looking
-    # An engine that could not be ended is still known, but its last figures do not matter.
+    # An engine that could not be ended is still known, but its last figures are irrelevant.
     lives = snapshot.state not in WITHOUT_ENGINE
     return {
         "state": snapshot.state.value,
@@ -148,7 +148,7 @@ def _step(snapshot: Snapshot, phases: tuple[Phase, ...]) -> dict[str, str | None
 
 
 def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:
-    """Warn if the engine's log says why our kernels are not used on a card they support."""
+    """Warn if the engine's log says why caovan's kernels are not used on a supported card."""
     why = reported.get("kernels_refusal")
     return (f"{UNUSED}: {why}",) if why else ()
 
@@ -158,7 +158,8 @@ def _age(at: float | None, now: float) -> float | None:
 
 
 def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
-    """The ladder's changes, their reasons, since when, and the way back; None for a full plan."""
+    """The ladder's changes, their reasons, since when, and how to undo them; None for a full
+    plan."""
     if plan is None or not plan.degraded:
         return None
     degraded = [
@@ -175,7 +176,7 @@ def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
 
 
 def is_settled(snapshot: Snapshot) -> bool:
-    """Whether the last request has succeeded or failed for good."""
+    """Whether the last request has finally succeeded or failed."""
     return snapshot.state in SETTLED and not snapshot.replanning
 
 
@@ -197,14 +198,14 @@ def one_line(snapshot: Snapshot) -> str:
 
 
 def one_line_of_all(snapshots: Mapping[str, Snapshot]) -> str:
-    """The states of all slots on one line, the worst first; their names where there are several."""
+    """The states of all slots on one line, worst first; with names if there are several."""
     if len(snapshots) == 1:
         return one_line(*snapshots.values())
     return "; ".join(f"{name}: {one_line(snapshots[name])}" for name in worst_first(snapshots))
 
 
 def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
-    """The names of slots: those that need someone first, those that serve in full last."""
+    """Slot names: those that need attention first, those that serve a full plan last."""
 
     def rank(name: str) -> tuple[int, bool]:
         snapshot = snapshots[name]
@@ -215,15 +216,15 @@ def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
 
 
 def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """What the list of slots has of one: its document without what is the daemon's."""
+    """A slot's entry in the list of slots: its document without the daemon's own fields."""
     own = {key: value for key, value in document.items() if key not in DAEMONS}
     return {"name": name, **own}
 
 
 def public(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The status document for the socket that everybody may read: without words of the engine."""
+    """The status document for the socket that everybody may read, without text from the engine."""
     shown = {**document, "detail": public_detail(document["detail"])}
-    # The reason is what the plugin met, and may hold a path.
+    # The reason comes from the plugin and may contain a path.
     for refused in unused_kernels(document["reported"]):
         shown["reported"] = {**document["reported"], "kernels_refusal": ""}
         shown["warnings"] = [UNUSED if one == refused else one for one in document["warnings"]]
@@ -245,7 +246,7 @@ def public(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_detail(detail: str) -> str:
-    """A phase's detail, if everybody may read it: words of the engine's log are in quotes."""
+    """A phase's detail if everybody may read it: text from the engine's log is in quotes."""
     return "" if '"' in detail else detail
 
 

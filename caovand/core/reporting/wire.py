@@ -4,10 +4,10 @@
     {"v":1,"id":"...","ok":true,"result":{...}}
     {"v":1,"id":"...","ok":false,"error":{"code":"...","message":"cannot ...","hint":"..."}}
 
-A request may name one of several models, `"model":"NAME"`, by the `name` it has in the `slots` of
-`status`; without it the only one is meant. Notices (the events socket) are
-`{"v":1,"seq":N,"at":UNIX_S,"kind":"...","text":"...","data":{}}`; `data` has the `slot` that one is
-about.
+With several models, a request names one by `"model":"NAME"`, its `name` in the `slots` of `status`;
+without it, the request is for the only model. Notices (on the events socket) are
+`{"v":1,"seq":N,"at":UNIX_S,"kind":"...","text":"...","data":{}}`; `data` names the `slot`
+concerned.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 VERSION = 1
 MAX_BYTES = 64 * 1024
 MAX_LINE_BYTES = 1 << 20
-"""The maximum size of an answer to a request that is a line."""
+"""Maximum size of the response to a one-line request."""
 OPEN_TO_ALL = frozenset({"status", "version", "wait", "recent"})
-"""What any user may ask, as a line: ZeroMQ's handshake would take longer than the answer."""
+"""What any user may request, as a line: ZeroMQ's handshake would take longer than the response."""
 
 
 class WireError(Exception):
-    """A frame that is not a request; `id` is the sender's if it could be read."""
+    """A frame is not a valid request; `id` is the sender's if readable."""
 
     def __init__(self, code: str, message: str, hint: str = "", id: str = "") -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class WireError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A client's request; `trusted` is set by the socket it came on, never by the client."""
+    """A client's request; `trusted` depends on the socket it came on, never on the client."""
 
     op: str
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer: `result` on success, else `code`, `message` and `hint`."""
+    """The response: `result` on success, else `code`, `message` and `hint`."""
 
     id: str
     result: Mapping[str, Any] | None = None
@@ -57,13 +57,13 @@ class Reply:
 
     @property
     def ok(self) -> bool:
-        """Whether the request was carried out."""
+        """Whether the request succeeded."""
         return self.result is not None
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something the daemon did or saw; `seq` counts from 1, `at` is Unix time in seconds."""
+    """An action or observation of the daemon; `seq` counts from 1, `at` is Unix time in seconds."""
 
     seq: int
     at: float
@@ -73,14 +73,14 @@ class Notice:
 
 
 def encode_request(request: Request) -> bytes:
-    """The frame of a request."""
+    """Encode a request as a frame."""
     model = {"model": request.model} if request.model else {}
     frame = {"v": VERSION, "id": request.id, "op": request.op, "args": dict(request.args)}
     return _dump({**frame, **model})
 
 
 def encode_reply(reply: Reply) -> bytes:
-    """The frame of a reply."""
+    """Encode a reply as a frame."""
     if reply.result is not None:
         return _dump({"v": VERSION, "id": reply.id, "ok": True, "result": dict(reply.result)})
     failure = failure_fields(reply.code, reply.message, reply.hint)
@@ -93,7 +93,7 @@ def failure_fields(code: str, message: str, hint: str) -> dict[str, Any]:
 
 
 def encode_notice(notice: Notice) -> bytes:
-    """The frame of a notice."""
+    """Encode a notice as a frame."""
     return _dump(notice_fields(notice))
 
 
@@ -106,7 +106,7 @@ def notice_fields(notice: Notice) -> dict[str, Any]:
 
 
 def decode_request(frame: bytes) -> Request:
-    """The request in `frame`; WireError says what is wrong with it."""
+    """Decode a request; WireError says what is wrong with it."""
     document = _load(frame)
     if not isinstance(document, dict):
         raise WireError("bad-frame", "cannot read the request: it is not a JSON object")
@@ -115,7 +115,7 @@ def decode_request(frame: bytes) -> Request:
         raise WireError("bad-frame", "cannot read the request: id must be a string of at most 64")
     version = document.get("v")
     if version is True or version != VERSION:
-        # The sender may have put 64 KiB of anything there: quote only a number.
+        # The sender may have put 64 KiB of anything there: only quote a number.
         theirs = json.dumps(version)[:20] if isinstance(version, (int, float)) else "none"
         raise WireError(
             "bad-version", f"cannot talk protocol version {theirs}: this is {VERSION}",
@@ -134,9 +134,9 @@ def decode_request(frame: bytes) -> Request:
     return Request(op, args, request_id, model=model)
 
 
-def decode_reply(frame: bytes, most_bytes: int = MAX_BYTES) -> Reply:
-    """The reply in `frame`; raises WireError if it is none."""
-    document = _load(frame, most_bytes)
+def decode_reply(frame: bytes, max_bytes: int = MAX_BYTES) -> Reply:
+    """Decode a reply; raises WireError."""
+    document = _load(frame, max_bytes)
     if isinstance(document, dict) and document.get("v") == VERSION:
         reply_id, result, error = (document.get(name) for name in ("id", "result", "error"))
         if document.get("ok") is True and isinstance(result, dict):
@@ -148,7 +148,7 @@ def decode_reply(frame: bytes, most_bytes: int = MAX_BYTES) -> Reply:
 
 
 def decode_notice(frame: bytes) -> Notice:
-    """The notice in `frame`; raises WireError if it is none."""
+    """Decode a notice; raises WireError."""
     document = _load(frame)
     try:
         return Notice(
@@ -164,9 +164,9 @@ def _dump(document: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-def _load(frame: bytes, most_bytes: int = MAX_BYTES) -> Any:
-    if len(frame) > most_bytes:
-        raise WireError("too-large", f"cannot read {len(frame)} bytes: the limit is {most_bytes}")
+def _load(frame: bytes, max_bytes: int = MAX_BYTES) -> Any:
+    if len(frame) > max_bytes:
+        raise WireError("too-large", f"cannot read {len(frame)} bytes: the limit is {max_bytes}")
     try:
         return json.loads(frame)
     except (ValueError, RecursionError) as problem:

@@ -1,1 +1,1 @@
-"""The draft tuner: what each drafting depth costs and yields, and the move to the fastest one."""
+"""The draft tuner: the cost and yield of each draft depth, and moves to the fastest one."""

@@ -1,8 +1,8 @@
-"""What was measured of drafting, by depth and length of the context.
+"""Measurements of drafting by depth and context length.
 
-Only steps of one request alone count: with more at once a step costs something else. Contexts are
-kept apart by length, since attention and acceptance change with it: otherwise long conversations at
-one depth would be compared with short ones at another.
+Only steps with a single request count: with more, a step's cost differs. Contexts are grouped by
+length, because attention and acceptance depend on it: otherwise long conversations at one depth
+would be compared with short ones at another.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from itertools import zip_longest
 from caovand.core.figures.track import Point
 
 DEPTHS = range(7)
-DEEPEST = 8  # an operator's own depth may be deeper than those that are modelled
+DEEPEST = 8  # the operator's depth may exceed the modelled ones
 BANDS = (0, 8 << 10, 32 << 10)
-"""The shortest context of each band, in tokens."""
+"""Minimum context of each band, in tokens."""
 KEPT_STEPS = 20_000
-"""Above this many steps the older ones count less: what people ask for changes."""
+"""Beyond this many steps, older ones lose weight, because users' requests change."""
 LARGEST = 1e12
-_LESS_THAN_ONE = 0.5  # counts are whole, their differences as floats nearly so
+_LESS_THAN_ONE = 0.5  # counts are whole numbers, but their differences as floats only nearly so
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Steps, their seconds, and drafts accepted by position."""
+    """Steps, their total seconds, and accepted drafts by position."""
 
     steps: float = 0.0
     seconds: float = 0.0
     accepted: tuple[float, ...] = ()
 
     def plus(self, more: Measurements) -> Measurements:
-        """Both together; of more than KEPT_STEPS the share of the earlier ones shrinks."""
+        """The sum of both; beyond KEPT_STEPS, the earlier ones lose weight."""
         steps = self.steps + more.steps
         keep = min(max(KEPT_STEPS - more.steps, 0.0) / self.steps, 1.0) if self.steps else 1.0
         if keep == 1.0:
@@ -43,35 +43,36 @@ class Measurements:
 
     @property
     def step_s(self) -> float:
-        """The mean seconds of a step."""
+        """Mean seconds per step."""
         return self.seconds / self.steps
 
     @property
     def tokens(self) -> float:
-        """Each step's own token and the drafts accepted."""
+        """Generated tokens: one per step, plus accepted drafts."""
         return self.steps + sum(self.accepted)
 
 
 Evidence = Mapping[tuple[int, int], Measurements]
-"""What was measured, by depth and number of the band."""
+"""Measurements by (depth, band)."""
 
 
 def band_of(context: float) -> int:
-    """The number of the band of a context."""
+    """Index of a context's band."""
     return sum(context >= first for first in BANDS) - 1
 
 
 def context_after(earlier: float | None, before: Point, after: Point) -> float | None:
-    """Tokens of the request that is alone, or of the last that was; `earlier` is this at `before`.
+    """Context length of the only request, or of the last one if none runs; `earlier` is its value
+    at `before`.
 
-    Of several prompts that came since then it is the mean. None if it is not known: another one
-    was there, the prompt came before the first scrape, or one of several prompts, not all short, is
-    still under way. The share of the cache in use says less: in a hybrid model it counts states as
-    well, more with each draft.
+    With several prompts since, it is their mean. None if unknown: another request ran, the prompt
+    came before the first scrape, or one of several prompts, not all of them short, is still in
+    progress. Cache use would say less: in a hybrid model it also counts states, and more with each
+    draft.
     """
     more = after.total.since(before.total)
     prompts = more.first_token_s.count
-    # Of one request alone each step has one output: its first token, or one more.
+    # With one request at a time, each step yields one output: its first token or one more.
     together = more.steps and prompts + more.step_s.count > more.steps + _LESS_THAN_ONE
     if together or max(_under_way(before), _under_way(after)) > 1:
         return None
@@ -85,10 +86,10 @@ def context_after(earlier: float | None, before: Point, after: Point) -> float |
 def measured(
     before: Point, after: Point, earlier: float | None, context: float | None
 ) -> tuple[int, Measurements] | None:
-    """The band and the steps between two scrapes of one engine; None if nothing counts.
+    """Band and steps between two scrapes of one engine; None if nothing counts.
 
-    The contexts are those of `context_after` at both. Steps of a request that was under way before
-    count if both are of one band: else some of them may be of another one.
+    `earlier` and `context` are the results of `context_after` at both scrapes. Steps of a request
+    that was already running count only if both contexts are in the same band.
     """
     more = after.total.since(before.total)
     steps, seconds = more.step_s.count, more.step_s.sum

@@ -1,7 +1,7 @@
-"""Tokens a second at each drafting depth, from what was measured at some of them.
+"""Model tokens per second at each draft depth from measurements of some depths.
 
-A step costs a part that every depth has and a part for each draft; a draft counts only if all those
-before it in the step were accepted. Both are learned from every depth that was measured.
+A step has a fixed cost and a cost per draft. A draft counts only if all drafts before it in the
+step were accepted. Both costs and acceptance are learned from every measured depth.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from statistics import fmean
 
 from caovand.core.tuning.evidence import DEPTHS, Evidence, Measurements
 
-ENOUGH_STEPS = 1000  # the noise of fewer is as large as what a depth gains
+ENOUGH_STEPS = 1000  # with fewer, noise is as large as the difference between depths
 NOISE = 0.05
-"""How far the mean step of one depth is off, as a share."""
+"""Relative error of one depth's mean step time."""
 _SHARES = tuple(percent / 100 for percent in (*range(0, 40, 2), *range(40, 201, 8)))
-"""What a draft may add to a step, as a share of a step without any: much for a tiny model."""
+"""Possible cost of a draft relative to a step without any; large for a tiny model."""
 _USUAL_SHARE, _SPREAD = 0.1, 0.08
-"""What it adds usually, and how far that varies; far more is unusual, not impossible."""
+"""A draft's usual relative cost and its spread; far higher costs are unusual, not impossible."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Modelled tokens a second of one request by depth, in each band that was measured enough.
+    """Modelled tokens per second of one request by depth, in each band with enough measurements.
 
-    `weights` are the bands' shares of the tokens; `depths` were measured enough, with `tokens`.
+    `weights` are the bands' shares of the tokens; `depths` have enough measurements, `tokens` in
+    total.
     """
 
     by_band: Mapping[int, tuple[float, ...]]
@@ -37,21 +38,21 @@ class Estimate:
 
     @cached_property
     def per_s(self) -> tuple[float, ...]:
-        """Over all these bands, in proportion to the requests in each."""
+        """Rates over all these bands, weighted by each band's share."""
         return tuple(
             1 / sum(weight / self.by_band[band][depth] for band, weight in self.weights.items())
             for depth in DEPTHS
         )
 
     def gain(self, depth: int, over: int) -> float:
-        """How much faster `depth` is than another one, as a share."""
+        """Relative speed-up of `depth` over another one."""
         return self.per_s[depth] / self.per_s[over] - 1
 
 
 def estimate(evidence: Evidence, *depths: int) -> Estimate | None:
-    """The estimate over the bands in which each of `depths` was measured enough; None without any.
+    """Estimate over the bands with enough measurements of each of `depths`; None without any.
 
-    Draft yield is only known for steps that drafted.
+    Acceptance is only known from steps that drafted.
     """
     known = dict[int, dict[int, Measurements]]()
     for (depth, band), seen in evidence.items():
@@ -72,9 +73,10 @@ def estimate(evidence: Evidence, *depths: int) -> Estimate | None:
 
 
 def _rates(known: Mapping[int, Measurements]) -> tuple[float, ...]:
-    """Tokens a second at each depth.
+    """Tokens per second at each depth.
 
-    The model smooths the noise of each depth's own step; one that is off by far more is believed.
+    The model smooths the noise of each depth's measured steps; a measurement that is far off
+    overrides it.
     """
     chances, speeds = _chances(known), _speeds(known)
     rates, tokens, chance = list[float](), 1.0, 1.0
@@ -90,9 +92,9 @@ def _rates(known: Mapping[int, Measurements]) -> tuple[float, ...]:
 
 
 def _chances(known: Mapping[int, Measurements]) -> list[float]:
-    """The chance that a draft is accepted if the one before it was, by position.
+    """Conditional acceptance probability of a draft after an accepted one, by position.
 
-    Beyond the deepest position measured it is that of the deepest: acceptance seldom rises.
+    Positions beyond the deepest measured one reuse its probability: acceptance seldom rises.
     """
     found = list[float]()
     for position in range(DEPTHS[-1]):
@@ -107,7 +109,7 @@ def _chances(known: Mapping[int, Measurements]) -> list[float]:
 
 
 def _speeds(known: Mapping[int, Measurements]) -> list[float]:
-    """Steps a second at each depth: the mean of all that fits, weighed by how likely it is."""
+    """Steps per second at each depth: the mean over all plausible costs, weighted by likelihood."""
     fits = list[tuple[float, float, float]]()
     for share in _SHARES:
         starts = [log(seen.step_s / (1 + share * depth)) for depth, seen in known.items()]

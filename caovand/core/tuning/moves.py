@@ -1,7 +1,7 @@
 """The draft tuner's decisions: what to suggest, where to move, and when a move must wait.
 
-A move is a change of depth, which costs a restart; another depth is on trial until enough of its
-steps were measured, and abandoned if it was not faster.
+A move changes the depth, which costs a restart. A new depth is on trial until enough of its steps
+are measured, and abandoned if it is not faster.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from caovand.core.tuning.record import MAX_MOVES, Record
 WORTH = 0.02  # a smaller gain is not worth a restart
 COOL_DOWN_S = 3600.0
 REST_S = 7 * 86400.0
-"""The period in which there are at most MAX_MOVES moves."""
+"""The period that allows at most MAX_MOVES moves."""
 MAX_TRIAL_S, MAX_TRIAL_STEPS = 3 * 86400.0, 5 * ENOUGH_STEPS
-"""Limits of a trial: a depth that met too few comparable requests by then (other contexts, never
-alone) is abandoned."""
+"""Limits of a trial: a depth with too few comparable requests by then (other contexts, never a
+single request) is abandoned."""
 TRIAL = (1, 3)
-"""Depths that show, together with another one, what a draft costs."""
+"""Depths that, together with another one, reveal the cost of a draft."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The best depth, its modelled gain over the present one, and what both are based on.
+    """The best depth, its modelled gain over the current one, and the basis of both.
 
-    A `trial` is no gain expected: its step shows what drafts cost, which one depth alone does not.
+    A `trial` promises no gain: its steps reveal the cost of drafts, which a single depth cannot.
     """
 
     depth: int
@@ -39,7 +39,7 @@ class Suggestion:
 
     @property
     def text(self) -> str:
-        """In one sentence."""
+        """The suggestion in one sentence."""
         depths = ", ".join(map(str, self.basis.depths))
         measured = f"{self.basis.tokens:,} tokens measured at depth {depths}{self._losing}"
         if self.trial:
@@ -51,7 +51,7 @@ class Suggestion:
 
     @property
     def loses_from(self) -> int | None:
-        """The context from which on no depth is faster than none, None if that is not so."""
+        """The context length from which drafting loses at every depth; None if there is none."""
         bands = sorted(self.basis.by_band)
         drafts = [max(DEPTHS, key=self.basis.by_band[band].__getitem__) > 0 for band in bands]
         if all(drafts) or not any(drafts) or drafts != sorted(drafts, reverse=True):
@@ -87,7 +87,7 @@ def _rounded(rates: tuple[float, ...]) -> list[float]:
 
 
 def suggestion(record: Record, depth: int) -> Suggestion | None:
-    """What to suggest at the present `depth`; None until enough was measured at it."""
+    """The suggestion at the current `depth`; None until it has enough measurements."""
     basis = estimate(record.evidence, depth) if depth in DEPTHS else None
     if basis is None:
         return None
@@ -103,10 +103,10 @@ def suggestion(record: Record, depth: int) -> Suggestion | None:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a move has to wait for, besides a reason for one.
+    """Conditions for a move, apart from its reason.
 
-    `failed_s` is the time since an engine of the slot failed, None if none did; `idle_s` that since
-    its last request.
+    `failed_s` is the time since the slot's last engine failure, None without one; `idle_s` the time
+    since its last request.
     """
 
     stable: bool
@@ -116,7 +116,7 @@ class Moment:
 
     @property
     def obstacle(self) -> str:
-        """Why the engine may not be restarted now, "" if it may."""
+        """Why the engine may not be restarted now; "" if it may."""
         if self.failed_s is not None and self.failed_s < COOL_DOWN_S:
             minutes = (COOL_DOWN_S - self.failed_s) / 60
             return f"an engine failed: no change for {minutes:.0f} min"
@@ -136,7 +136,8 @@ class Step:
 
 
 def judge(record: Record) -> Step:
-    """Keep the depth on trial, or leave the record alone; it needs no restart."""
+    """Keep the depth on trial if it proved itself; otherwise leave the record alone. Needs no
+    restart."""
     basis = _of_trial(record)
     if basis is None or basis.gain(record.depth, record.home) <= 0:
         return Step(record)
@@ -146,7 +147,7 @@ def judge(record: Record) -> Step:
 def move(record: Record, at: float) -> Step:
     """The next move, if any: to another depth on trial, or back from one that was not faster.
 
-    A depth that was never measured needs two moves left, one of them for the way back.
+    Trying a depth without measurements requires two remaining moves, one of them for the way back.
     """
     basis = _of_trial(record)
     home = replace(record, depth=record.home)
@@ -176,12 +177,12 @@ def move(record: Record, at: float) -> Step:
 
 
 def steps_left(record: Record, at: float) -> int:
-    """How many moves may still be made."""
+    """Number of moves that may still be made."""
     return MAX_MOVES - sum(at - REST_S < one <= at for one in record.moves)
 
 
 def trial_progress(record: Record, depth: int) -> str:
-    """How far the trial of a depth is; "" without one that is under way."""
+    """Progress of a depth's trial; "" if none is running."""
     if not record.trying or depth != record.depth or _of_trial(record) is not None:
         return ""
     known = {band for (d, band), s in record.evidence.items()
@@ -193,7 +194,7 @@ def trial_progress(record: Record, depth: int) -> str:
 
 
 def awaited_evidence(record: Record, depth: int) -> str:
-    """What a suggestion waits for at the present `depth`, which has none."""
+    """What a suggestion at the current `depth` still waits for."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
         return f"drafting depth {depth}: nothing to suggest: no drafts have been measured yet"

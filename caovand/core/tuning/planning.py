@@ -1,4 +1,4 @@
-"""A plan with the depth that the draft tuner chose."""
+"""Apply the draft tuner's depth to a plan."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from caovand.core.tuning.record import Record
 
 
 def may_tune(plan: Plan) -> bool:
-    """Whether the depth of this plan is the tuner's to choose."""
+    """Whether the tuner may choose this plan's depth."""
     return plan.policy_drafts and not plan.taken
 
 
 def depth_for(plan: Plan, policy: PolicySection, records: Mapping[str, Record]) -> int | None:
-    """The depth that was chosen instead of the policy's in `plan`, None for that one."""
+    """The chosen depth that replaces the policy's in `plan`; None to keep the policy's."""
     record = records.get(plan.step_time_key)
     if policy.tune != "apply" or record is None or not may_tune(plan):
         return None
@@ -30,7 +30,8 @@ def tuned_plan(
     make: Callable[[Config], Plan],
     fits: Callable[[Plan], bool | None],
 ) -> Plan:
-    """The plan with that depth, or itself where there is none or anything else is lost by it."""
+    """The plan with that depth; the original plan without one, or if anything else would get
+    worse."""
     if depth is None:
         return plan
     try:

@@ -1,4 +1,4 @@
-"""What the draft tuner remembers of one model on one plan, as a value and as a document."""
+"""The draft tuner's memory of one model on one plan, as a value and as a document."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MAX_TEXT = 64
 
 @dataclass(frozen=True)
 class Record:
-    """`basis` is what the figures are valid for, `own` the depth of the policy.
+    """`basis` identifies what the measurements are valid for; `own` is the policy's depth.
 
-    `depth` is the one to plan with, `home` the one that is gone back to while another is on trial.
-    `refused` are depths that failed or do not fit. `moves` are the times of the latest moves and
-    `used` that of the last change, Unix time.
+    `depth` is the one to plan with; `home` is the one to return to while another is on trial.
+    `refused` are depths that failed or do not fit. `moves` are the times of the latest moves,
+    `used` the time of the last change (Unix time).
     """
 
     basis: str
@@ -37,24 +37,24 @@ class Record:
         return self.depth != self.home
 
     def with_steps(self, depth: int, band: int, more: Measurements) -> Record:
-        """With more steps, at the depth that served them."""
+        """Add steps, at the depth that produced them."""
         seen = self.evidence.get((depth, band), Measurements()).plus(more)
         return replace(self, evidence={**self.evidence, (depth, band): seen})
 
     def moved(self, depth: int, at: float) -> Record:
-        """With another depth to plan with; `home` stays."""
+        """Change the depth to plan with; `home` stays."""
         return replace(self, depth=depth, moves=(*self.moves, at)[-MAX_MOVES:], used=at)
 
     def kept(self) -> Record:
-        """The depth on trial was not slower."""
+        """Make the depth on trial the new home: it was not slower."""
         return replace(self, home=self.depth)
 
     def failed(self, at: float) -> Record:
-        """The depth on trial failed: a restart goes back from it."""
+        """Refuse the depth on trial: it failed, and a restart returns from it."""
         return replace(self.moved(self.home, at), refused=self.refused | {self.depth})
 
     def unplanned(self) -> Record:
-        """The depth on trial cannot be planned: no restart was made for it."""
+        """Refuse the depth on trial: it cannot be planned, so no restart was made for it."""
         refused = self.refused | {self.depth}
         return replace(self, depth=self.home, refused=refused, moves=self.moves[:-1])
 
@@ -65,13 +65,13 @@ def begin(basis: str, own: int) -> Record:
 
 
 def to_document(records: Iterable[Record], failed_at: float) -> dict[str, Any]:
-    """The document to keep of the latest records, and of when an engine failed last."""
+    """Encode the latest records and the time of the last engine failure."""
     latest = sorted(records, key=lambda record: record.used)[-MAX_RECORDS:]
     return {"failed_at": failed_at, "records": [_plain(record) for record in latest]}
 
 
 def from_document(found: Any) -> tuple[dict[str, Record], float] | None:
-    """Records by basis and the time of the last failure; None if something does not belong."""
+    """Records by basis, and the time of the last failure; None if the document is invalid."""
     if not isinstance(found, dict) or not _is_count(found.get("failed_at")):
         return None
     rows = found.get("records")

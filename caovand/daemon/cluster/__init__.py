@@ -1,1 +1,1 @@
-"""A slot's part in a cluster: alone, the head, or a worker."""
+"""A slot's role in a cluster: standalone, head or worker."""

@@ -1,4 +1,4 @@
-"""The document of the op `cluster` as one answer has room for it."""
+"""Fit the document of the op `cluster` into one response."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from caovand.core.facts.checks import CheckResult
 from caovand.core.reporting.wire import MAX_BYTES
 
 ROOM_BYTES = MAX_BYTES - 1024
-"""The room in an answer for nodes and findings; the frame and the line about omissions take the
+"""Space in a response for nodes and findings; the frame and the line about omissions take the
 rest."""
 CHECKS_BYTES = 4096
-"""The part of it that absent nodes must leave to the findings."""
+"""Space that absent nodes must leave for findings."""
 HERE = ("here", "joined")
 BARE: Mapping[str, Any] = {
     "facts": {}, "link": None, "ranks": [], "gpus": [], "reported": {}, "network": "",
 }  # fmt: skip
-"""An entry of which nothing more is known than who it is, and since when it is not here."""
+"""An entry that contains only a node's name, and how long it has been absent."""
 WORST_FIRST = ("FAIL", "WARN", "PASS")
 
 
 def with_checks(
     document: Mapping[str, Any], found: Sequence[tuple[str, CheckResult]]
 ) -> dict[str, Any]:
-    """The document with these findings, each with its node's name: as many as there is room for.
+    """Add findings, each with its node's name, as far as there is room.
 
-    The worst come first. A last one counts those left out, with the verdict of the worst of them.
+    The worst come first. The last entry counts the omitted ones, with the worst verdict among them.
     """
     document, unlisted = _shortened(document)
     if unlisted:
@@ -46,10 +46,10 @@ def with_checks(
 
 
 def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-    """The document with room for findings, and how many nodes are left out of it.
+    """The document with room for findings, and the number of omitted nodes.
 
-    Of those that are not here the details go first, and then those that went the longest ago: a
-    head remembers more names than an answer has room for.
+    Absent nodes first lose their details; then those absent longest are omitted, because a head
+    remembers more names than a response can hold.
     """
     room = ROOM_BYTES - CHECKS_BYTES
     if _size(document) <= room:
@@ -83,6 +83,6 @@ def _entry(name: str, one: CheckResult) -> dict[str, Any]:
 
 
 def _size(part: Mapping[str, Any]) -> int:
-    """Its bytes in a frame, and a comma."""
+    """Its size in a frame in bytes, including a comma."""
     text = json.dumps(part, separators=(",", ":"), ensure_ascii=False)
     return len(text.encode("utf-8", "replace")) + 1

@@ -1,4 +1,4 @@
-"""Evidence of all nodes for the head's incidents: the head collects, each worker has its own."""
+"""Evidence from all nodes for the head's incidents: the head collects what each worker gathers."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ NOT_RUN = "no rank of this start ran since caovand was started there: no log"
 
 
 class Collection:
-    """What the nodes `ranks` have of the failed start `start`: added to its incident as it comes.
+    """Collects evidence of the failed start `start` from the nodes in `ranks`, for its incident.
 
-    `lost` tells what is known about a node that sends nothing.
+    `lost` describes a node that sends nothing.
     """
 
     def __init__(
@@ -42,27 +42,27 @@ class Collection:
         self._changed = Changed()
 
     def lacks(self, name: str) -> bool:
-        """Whether the evidence of this node has still to come."""
+        """Whether this node's evidence is still missing."""
         return name in self._lacking and now() < self._until
 
     def take(self, name: str, found: Evidence) -> None:
-        """Take a node's evidence, if it has still to come."""
+        """Take a node's evidence if it is still missing."""
         if found.start == self.start and self.lacks(name):
             self._lacking.discard(name)
             self._came[name] = found
             self._changed.wake()
 
     def recorded(self, gathered: GatheredEvidence) -> None:
-        """The incident is stored, or never will be."""
+        """The incident has been stored, or never will be."""
         self._incident.set_result(gathered.name)
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._until = now()
         self._changed.wake()
 
     async def run(self) -> str:
-        """Add all that comes to the incident; in words what it has then, "" without an incident."""
+        """Add arriving evidence to the incident; return a summary, "" without an incident."""
         incident, came, lacks = await self._incident, list[str](), list[str]()
         if not incident:
             self.close()
@@ -84,7 +84,7 @@ class Collection:
         return f"incident {incident}: {'; '.join([*has, *lacks])}"
 
     async def _add(self, incident: str, name: str, document: Mapping[str, Any]) -> str:
-        """Store what is known about a node; why not, "" on success."""
+        """Store a node's document; return the reason for a failure, "" on success."""
         file, text = node_file(self._ranks[name]), json.dumps(document, indent=1) + "\n"
         try:
             await asyncio.to_thread(self._store.add, incident, file, text)
@@ -94,7 +94,7 @@ class Collection:
 
 
 class Collector:
-    """The head's: one collection at a time, each a few seconds long."""
+    """The head's collector: one collection at a time, each a few seconds long."""
 
     def __init__(self, slot: ClusterSlotProtocol, lost: Callable[[str], str]) -> None:
         self._slot, self._lost = slot, lost
@@ -103,7 +103,8 @@ class Collector:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, start: str, ranks: Mapping[str, int], finding: Finding) -> Then:
-        """Begin to collect what these nodes have of a failed start, for the incident begun."""
+        """Start collecting evidence of a failed start from these nodes, for the current
+        incident."""
         if self._open is not None:
             self._open.close()
         found = self._open = Collection(start, ranks, self._slot.incidents, self._lost)
@@ -118,7 +119,7 @@ class Collector:
             self._slot.notice("cluster", text)
 
     def ask(self, name: str, order: Order) -> Order:
-        """The order with the question for what is still lacking of this node."""
+        """Add to the order the request for evidence that this node still lacks."""
         if self._open is None or not self._open.lacks(name):
             return order
         return replace(order, evidence=self._open.start, stacks=self._stacks)
@@ -130,24 +131,24 @@ class Collector:
 
 
 class Witness:
-    """A worker's: what it has of the start that the head asks about, gathered once."""
+    """A worker's evidence of the start that the head asks about, gathered once."""
 
     def __init__(self, slot: ClusterSlotProtocol) -> None:
         self._slot = slot
-        self._ran = ""  # the last start whose rank ran here
+        self._ran = ""  # the last start with a rank on this node
         self._found: Evidence | None = None
         self._gathering = False
 
     def started(self, start: str) -> None:
-        """The rank of this start is being started here."""
+        """This node is starting its rank of `start`."""
         self._ran = start
 
     def recorded(self, start: str) -> Then:
-        """An incident of this start is started here: its evidence is what the head will want."""
+        """An incident of this start is being recorded here: the head will want its evidence."""
         return lambda gathered: self._take(start, True, gathered)
 
     def follow(self, order: Order, failed: tuple[str, Finding | None]) -> None:
-        """Gather what the head asks for, unless it is here; `failed` is what failed here last."""
+        """Gather what the head asks for, unless present; `failed` is this node's last failure."""
         start = order.evidence
         if not start or self._gathering or (self._found and self._found.start == start):
             return
@@ -161,13 +162,13 @@ class Witness:
         self._slot.gather(finding, order.stacks, then)
 
     def frame(self, order: Order) -> bytes:
-        """What is to be sent to the head now, b"" for nothing."""
+        """The frame to send to the head now; b"" for none."""
         wanted = self._found is not None and self._found.start == order.evidence
         return evidence.encode(self._found) if self._found and wanted else b""
 
     def _take(self, start: str, failed: bool, gathered: GatheredEvidence) -> None:
         if not gathered.report:
-            return  # the next question finds it lacking
+            return  # the head will ask again
         ran = start == self._ran
         lacks = "; ".join(filter(None, [gathered.problem, "" if ran else NOT_RUN]))
         files = gathered.files if ran else {**gathered.files, "log.txt": ""}

@@ -43,13 +43,13 @@ from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
 ENDING_S = 60.0
-"""How long a worker may take to end its rank."""
+"""Time limit for a worker to end its rank."""
 
 
 class Head(Part):
-    """The part of the head called `name`, which the workers join at `address`.
+    """The head called `name`, which workers join at `address`.
 
-    `executor` starts the ranks, as [cluster] has it.
+    `executor` is [cluster] executor, which starts the ranks.
     """
 
     role = "head"
@@ -74,11 +74,11 @@ class Head(Part):
         self._notices = Notices(slot.notice)
         self._since = now()
         self._own_ranks = here.Ranks(slot)
-        self._latest = ""  # the last start, also once it has ended
+        self._latest = ""  # the last start, even once it has ended
         self._evidence = Collector(slot, self._silence)
 
     async def begin(self) -> None:
-        """Hear the workers and send each its order, until cancelled."""
+        """Receive reports and send each worker its order, until cancelled."""
         link = await link_when_possible(self._listen, self._notices)
         try:
             while True:
@@ -165,7 +165,7 @@ class Head(Part):
                 self._fail("node-lost", f"node {name}: its operator stopped it")
 
     def _report_duplicate_name(self, rival: Member) -> None:
-        """Report a worker that uses the name of another one, or of the head."""
+        """Report a worker that uses the name of another worker, or of the head."""
         if self._workers.contest(rival):
             self._slot.notice("cluster", finding_text(checks.duplicate_names(rival.report.name)))
             self._changed.wake()
@@ -173,7 +173,7 @@ class Head(Part):
             self._changed.wake()  # so that both answer
 
     def _check_presence(self) -> None:
-        """Stop waiting for workers that are away, and end a start that has lost one."""
+        """Stop waiting for absent workers, and end a start that has lost one."""
         members = self._workers.by_name
         boots = {name: one.report.boot for name, one in members.items() if not one.away}
         self._links.keep(boots)
@@ -182,7 +182,7 @@ class Head(Part):
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
 
     def _fail(self, failure: Failure, text: str, found: Finding | None = None) -> None:
-        """End everything over what happened on another node, once."""
+        """End all ranks because of an event on another node, once."""
         if not self._start:
             return
         self._start = ""
@@ -220,7 +220,7 @@ class Head(Part):
         return await self._selection.plan(coming, living)
 
     def outdated(self) -> str:
-        """Who of the chosen workers has changed since: checks and planning take minutes."""
+        """Chosen workers that have changed since: checks and planning take minutes."""
         return self._team.outdated(self._workers.by_name)
 
     async def check_links(self) -> None:
@@ -232,7 +232,7 @@ class Head(Part):
         return self._selection.team
 
     def own(self, plan: Plan) -> Plan:
-        """The head's share of the plan: rank 0."""
+        """The head's part of the plan: rank 0."""
         if self._team.count == 1:
             return plan
         nodes = self._slot.engine.nodes
@@ -244,25 +244,25 @@ class Head(Part):
         return nodes.own(plan, Place(0, own.address, own.interface, others, self._pairs.token))
 
     def started(self, plan: Plan, generation: int) -> None:
-        """The engine is being started here: let the workers start theirs."""
+        """The engine is starting here: let the workers start theirs."""
         self._generation, self._plan = generation, plan
         self._start = self._latest = f"{self._boot}-{generation}"
         self._changed.wake()
 
     def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then]:
-        """Collect what the workers have of the start that failed."""
+        """Collect the workers' evidence of the failed start."""
         self._changed.wake()
         return self._team.ranks, self._evidence.begin(self._latest, self._team.ranks, finding)
 
     def _silence(self, name: str) -> str:
-        """The facts about a worker that sends no evidence."""
+        """Describe a worker that sends no evidence."""
         member = self._workers.by_name.get(name)
         if member is None or member.lost:
             return "nothing is heard of it: see whether its machine and caovan are up"
         return f"it sent none within {WAIT_S:.0f} s"
 
     async def ended(self, *, left: bool) -> None:
-        """Let the workers end their ranks; comes back once they have, or are lost."""
+        """Make the workers end their ranks; return once they have, or are lost."""
         self._start = ""
         self._changed.wake()
         until = now() + ENDING_S
@@ -281,7 +281,7 @@ class Head(Part):
     # -- telling ----------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
-        """What `status` shows: how many nodes there are to be, and which are here."""
+        """The `status` summary: the number of nodes, and which have joined."""
         return {
             "role": self.role, "name": self._name,
             "nodes": self._quorum.nodes, "missing": self._missing,
@@ -321,7 +321,7 @@ class Head(Part):
             for one in self._workers.refused()
         ]
         runs = bool(self._start)
-        # A finding about the head alone comes with each worker: it is shown once.
+        # A finding about the head alone comes with each worker: show it once.
         found = {one: name for name, one in reversed(self._selection.findings(runs))}
         document = {
             "role": self.role, "name": self._name, "head": self._address,

@@ -1,4 +1,4 @@
-"""What a node reports of itself to the others."""
+"""The facts that this node reports to the others."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from caovand.daemon.start.inspection import Obstacle
 
 RANKS_S = 2.0
 SIZES = ("weights_gib", "kv_gib")
-MAX_NETWORK = 120  # characters: one answer has 64 nodes
+MAX_NETWORK = 120  # characters: one response covers 64 nodes
 Known = tuple[tuple[str, int, int | None], ...]
-"""Names of ranks, such as "TP1", each with the pid of its process and its card, if known."""
+"""Names of ranks, such as "TP1", each with its process's pid and its card, if known."""
 
 
 async def facts(name: str, slot: ClusterSlotProtocol, inventory: Inventory, head: str) -> NodeFacts:
     """The facts of this node, called `name`.
 
-    Raises Obstacle if it has no route to `head`, and Unplannable if ranks can use no card here.
+    Raises Obstacle if there is no route to `head`, and Unplannable if ranks can use no card here.
     """
     config, nodes = slot.config(), slot.engine.nodes
     assert nodes is not None
@@ -59,12 +59,12 @@ def entry(
     sizes: Mapping[str, float] | None = None,
     network: str = "",
 ) -> dict[str, Any]:
-    """A node in the document of the op `cluster`.
+    """A node's entry in the document of the op `cluster`.
 
-    `link` is the one to the head, if it was checked, `sizes` what the node reports of its ranks'
-    memory, and `network` what NCCL uses there.
+    `link` is the link to the head, if checked; `sizes` is the ranks' reported memory, `network`
+    what NCCL uses there.
     """
-    gpus = [gpu for _, _, gpu in ranks]  # a list of its own: one answer has 512 ranks
+    gpus = [gpu for _, _, gpu in ranks]  # a list of its own, because one response covers 512 ranks
     return {
         "name": name,
         "address": address or (facts.address if facts else ""),
@@ -80,7 +80,7 @@ def entry(
 
 
 def sizes(slot: ClusterSlotProtocol) -> dict[str, float]:
-    """What the engine here reports of the memory of its ranks, in GiB: of stages by stage alone."""
+    """The ranks' memory in GiB that the engine reports; for pipeline stages, by stage only."""
     reported = slot.reported()
     staged = {name.split("_", 2)[2] for name in reported if name.startswith("stage_")}
     return {
@@ -91,7 +91,8 @@ def sizes(slot: ClusterSlotProtocol) -> dict[str, float]:
 
 
 def network(slot: ClusterSlotProtocol) -> str:
-    """What NCCL says it uses to other nodes, such as "0 -> 1 Socket/0"; "" if it does not say."""
+    """What NCCL reports to use towards other nodes, such as "0 -> 1 Socket/0"; "" if it reports
+    nothing."""
     sends = (
         f"{name.removeprefix(TRANSPORT).replace('_', ' -> ')} {used}"
         for name, used in slot.reported().items()
@@ -101,10 +102,10 @@ def network(slot: ClusterSlotProtocol) -> str:
 
 
 class Ranks:
-    """The ranks of the engine that are on this node, `known` by the titles of their processes.
+    """The engine's ranks on this node; `known` lists them by process title.
 
-    Those whose title does not say it are known by their lines in the log, which leave it again.
-    Reading a title may hang with its process.
+    Ranks without a descriptive title are recognised by their log lines, which scroll out of the
+    log. Reading a title may hang together with its process.
     """
 
     def __init__(self, slot: ClusterSlotProtocol) -> None:
@@ -115,7 +116,7 @@ class Ranks:
         self._by_log: dict[int, str] = {}
 
     def refresh(self) -> None:
-        """Read the process titles again, at most once in RANKS_S."""
+        """Reread the process titles, at most once per RANKS_S."""
         if now() < self._next or (self._reading is not None and not self._reading.done()):
             return
         self._next = now() + RANKS_S
@@ -127,7 +128,7 @@ class Ranks:
     async def _read(self, pids: Sequence[int]) -> None:
         nodes = self._slot.engine.nodes
         assert nodes is not None
-        with contextlib.suppress(RuntimeError):  # too many threads: the next time is soon
+        with contextlib.suppress(RuntimeError):  # too many threads: the next attempt follows soon
             titles = await asyncio.to_thread(lambda: [(processes.command_of(p), p) for p in pids])
             named = {pid: nodes.rank_of(title) for title, pid in titles}
             untitled = [pid for pid, rank in named.items() if rank == UNTITLED]

@@ -1,4 +1,4 @@
-"""The links between all nodes, checked while no engine runs, and the nodes compared over them."""
+"""Check the links between all nodes while no engine runs, and compare the nodes over them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from caovand.daemon.cluster.workers import Member
 from caovand.daemon.shared import now
 
 REPORT_S = 30.0
-"""How long workers may take to listen, and then to connect to all others."""
+"""Time limit for workers to listen, and then to connect to all others."""
 MAX_LINKS = 64 * 63
-"""Twice the links of the largest cluster."""
+"""Twice the number of links in the largest cluster."""
 
 
 class Peer(NamedTuple):
@@ -39,32 +39,33 @@ class Peer(NamedTuple):
 
 
 class Links:
-    """What is known about the links of the head called `head`, whose ranks meet at `host` and
-    `port`, to its workers, and of those between them.
+    """The state of all links in the cluster of the head called `head`, whose ranks rendezvous at
+    `host` and `port`: to each worker, and between workers.
 
-    `changed` wakes what sends the orders.
+    `changed` wakes the sender of orders.
     """
 
     def __init__(self, head: str, host: str, port: int, changed: Changed) -> None:
         self._head, self._host, self._port = head, host, port
         self._changed = changed
         self._known: dict[frozenset[str], tuple[frozenset[str], Link]] = {}
-        self._stale: set[frozenset[str]] = set()  # failed links that do not count
+        self._stale: set[frozenset[str]] = set()  # failed links that no longer count
         self._probe: Probe | None = None
-        self._asked: dict[str, str] = {}  # the workers that are to report, with their boots
+        self._asked: dict[str, str] = {}  # the workers that must report, with their boots
         self._reports: dict[str, ProbeReport] = {}
         self._heard = Changed()
         self.turn = asyncio.Lock()
-        """The lock of whoever checks: there is one port, and one probe."""
+        """Serialises checks: there is only one port, and one probe."""
 
     # -- what is known ----------------------------------------------------------------------
 
     def of(self, name: str, boot: str) -> Link | None:
-        """The link to the worker `name`, None if nothing that counts is known in this run of it."""
+        """The link to the worker `name`; None if no valid result exists for this run of its
+        daemon."""
         return self._of({self._head: "", name: boot})
 
     def between(self, one: str, other: str, boots: Mapping[str, str]) -> Link | None:
-        """The link between two workers, as if the first of their names were the head's."""
+        """The link between two workers; the first of their names takes the head's place."""
         return self._of({one: boots[one], other: boots[other]})
 
     def _of(self, boots: Mapping[str, str]) -> Link | None:
@@ -74,21 +75,21 @@ class Links:
         return link if known else None
 
     def has_failed(self, name: str, others: Collection[str]) -> bool:
-        """Whether a worker's link to the head, or to one of `others`, failed when last checked.
+        """Whether a worker's link to the head, or to one of `others`, failed its last check.
 
-        A restart of its daemon changes none of them.
+        Restarting the worker's daemon does not change that.
         """
         known = (self._known.get(frozenset({name, one})) for one in (self._head, *others))
         return any(not one[1].works for one in known if one)
 
     def forget_failures(self) -> None:
-        """Let links that failed count as unknown until they are checked again."""
+        """Treat failed links as unknown until they are checked again."""
         self._stale = {ends for ends, (_, link) in self._known.items() if not link.works}
 
     def network(self, facts: Iterable[NodeFacts], boots: Mapping[str, str]) -> Network | None:
-        """What joins the head and these workers; `facts` are those of all nodes.
+        """The network between the head and these workers; `facts` are those of all nodes.
 
-        None if the speed of an interface, or the round trip to a worker, is unknown.
+        None if an interface's speed, or the round trip to a worker, is unknown.
         """
         links = [self.of(name, boot) for name, boot in boots.items()]
         trips = [link.connect_s for link in links if link and link.connect_s]
@@ -163,7 +164,7 @@ class Links:
             self._changed.wake()
 
     async def _reported(self, probe: Probe, met: Callable[[ProbeReport], object]) -> None:
-        """Wait until all workers that are not lost have reported so, but not forever."""
+        """Wait until all workers that are not lost have reported, within a time limit."""
         self._probe = probe
         self._changed.wake()
         until = now() + REPORT_S
@@ -173,7 +174,7 @@ class Links:
             await self._heard.within(until - now())
 
     def _with_head(self, peer: Peer, at: Link, connection: Connection) -> Link:
-        """The link to a worker, by its report and the head's connection to it."""
+        """The link to a worker, from its report and the head's connection to it."""
         report = self._reports.get(peer.name)
         if report and report.deaf:
             at = replace(at, worker_deaf=report.deaf)
@@ -191,7 +192,7 @@ class Links:
         )  # fmt: skip
 
     def _of_two(self, one: Peer, other: Peer) -> Link | None:
-        """The link between two workers, None without the reports of both."""
+        """The link between two workers; None unless both have reported."""
         to_one = self._reports[other.name].failures.get(one.name)
         to_other = self._reports[one.name].failures.get(other.name)
         if to_one is None or to_other is None:
@@ -199,7 +200,7 @@ class Links:
         return Link(one.address, 0, to_head=to_one, to_worker=to_other)
 
     def probe(self, name: str) -> Probe | None:
-        """The probe that this worker is to carry out now."""
+        """The probe that this worker must run now."""
         return self._probe if name in self._asked else None
 
     def hear(self, name: str, reached: ProbeReport | None) -> None:
@@ -209,7 +210,7 @@ class Links:
             self._heard.wake()
 
     def keep(self, boots: Mapping[str, str]) -> None:
-        """Wait for no workers but these, each with the run of its daemon."""
+        """Stop waiting for workers other than these, which come with the run of their daemon."""
         lost = [name for name, boot in self._asked.items() if boots.get(name) != boot]
         for name in lost:
             del self._asked[name]
@@ -218,9 +219,9 @@ class Links:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What workers are compared with: `own` are the head's facts, None before it has any.
+    """The basis for comparing workers: `own` are the head's facts, None until known.
 
-    `all_reduces`, `ranks` and `package` are as in `checks.compare`; `configured` is why the
+    `all_reduces`, `ranks` and `package` are as in `checks.compare`; `configured` says why the
     configuration keeps NCCL from InfiniBand, "" if it does not.
     """
 
@@ -232,14 +233,14 @@ class Comparison:
     configured: str
 
     def no_rdma(self, members: Iterable[Member]) -> str:
-        """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""
+        """Why the head and these workers cannot use InfiniBand or RoCE; "" if they can."""
         facts = (self.own, *(member.facts for member in members))
         return self.configured or no_rdma([one for one in facts if one is not None])
 
     def findings(
         self, members: Mapping[str, Member], tcp_only: bool = False
     ) -> list[tuple[str, CheckResult]]:
-        """The findings about these workers; `tcp_only` decides over warnings alone."""
+        """The findings about these workers; `tcp_only` only affects warnings."""
         found = []
         for name, one in members.items():
             if self.own is not None and one.facts is not None:
@@ -258,8 +259,8 @@ class Comparison:
         return [*found, *self._between_workers(members)]
 
     def _between_workers(self, members: Mapping[str, Member]) -> list[tuple[str, CheckResult]]:
-        """What is wrong between workers, each with the one to do without: that with more links
-        that fail."""
+        """Problems between workers, each blamed on the worker with more failed links, which a start
+        should leave out."""
         facts = {name: one.facts for name, one in members.items() if one.facts}
         boots = {name: one.report.boot for name, one in members.items()}
         found = {

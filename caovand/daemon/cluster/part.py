@@ -1,4 +1,4 @@
-"""What a slot does for a cluster, by its role; by itself it does nothing."""
+"""A slot's role in a cluster. The base class is the standalone role, which does nothing."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
 IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
-"""States without an engine that one may follow."""
+"""States without an engine, from which one may start."""
 RETRY_S = 5.0
 MAX_TEXTS, FORGOTTEN_S = 32, 3600.0
 Link = TypeVar("Link")
 
 
 def state_of(snapshot: Snapshot) -> str:
-    """How a slot is, as nodes report it: the reason while it waits, else what it does."""
+    """The slot's state as reported to other nodes: the reason while it waits, else its activity."""
     return snapshot.reason if snapshot.state in IDLE else snapshot.state.value
 
 
 def is_stopped(snapshot: Snapshot) -> bool:
-    """Whether the operator of a slot wants no engine."""
+    """Whether the slot's operator wants no engine."""
     return snapshot.state in (State.STOPPED, State.STOPPING)
 
 
 class NextPlan(Protocol):
-    """A plan that is still to be made, as planning.NextPlan is: between its two steps a head
-    chooses the `others`, which `link` joins."""
+    """A plan in two steps, like planning.NextPlan: in between, a head chooses the `others` and the
+    `link` to them."""
 
     async def look(self) -> Inventory: ...
 
@@ -53,7 +53,7 @@ class NextPlan(Protocol):
 
 
 class SlotMachine(Protocol):
-    """The state machine of a part's slot."""
+    """The slot's state machine, as seen by its role."""
 
     def config(self) -> Config: ...
     def snapshot(self) -> Snapshot: ...
@@ -63,12 +63,12 @@ class SlotMachine(Protocol):
 
 
 class SlotEngine(Protocol):
-    """The engine of a part's slot, and the way to its plan.
+    """The slot's engine and planning, as seen by its role.
 
-    `look` inspects engine, model and machine, and raises inspection.Obstacle. `adopt` makes a plan
-    from elsewhere the slot's own. `lines` are the last of the engine's log; `idle` is whether it
-    had no request when it was polled last. `cache` is the daemon's folder for what it finds out,
-    `runtime` the one for its sockets.
+    `look` inspects engine, model and machine, and raises inspection.Obstacle. `adopt` makes another
+    node's plan the slot's own. `lines` are the last lines of the engine's log; `idle` says whether
+    it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the folder
+    of its sockets.
     """
 
     engine: Engine
@@ -87,10 +87,10 @@ class SlotEngine(Protocol):
 
 
 class SlotEvidence(Protocol):
-    """What is kept of failures.
+    """The evidence of failures.
 
-    `gather` gathers the evidence of a failure, with the stacks of the engine's processes if
-    `stacks`; without a finding, what a failure on another node left here.
+    `gather` gathers the evidence of a failure, with stacks of the engine's processes if `stacks`;
+    without a finding, the local traces of a failure on another node.
     """
 
     incidents: Incidents
@@ -99,20 +99,20 @@ class SlotEvidence(Protocol):
 
 
 class ClusterSlotProtocol(SlotMachine, SlotEngine, SlotEvidence, Protocol):
-    """What a part needs of its slot."""
+    """The interface between a role and its slot."""
 
 
 class Part:
-    """The part of a slot that serves alone, and what the others have in common."""
+    """The role of a standalone slot, and the base of the others."""
 
     role = "off"
     answers = True
-    """Whether the engine here answers requests, and is proven and watched by them."""
+    """Whether the engine here answers requests, by which it is proven and watched."""
     planned_by = ""
-    """Where the head is that makes this node's plan; "" for a node that makes its own."""
+    """Address of the head that plans for this node; "" for a node that plans by itself."""
 
     async def begin(self) -> None:
-        """Begin to work; ends when it is cancelled."""
+        """Do the role's background work until cancelled."""
 
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The plan of the next engine, or of the `living` one; raises inspection.Obstacle."""
@@ -120,35 +120,35 @@ class Part:
         return await coming.plan()
 
     def outdated(self) -> str:
-        """Why the plan just made cannot start any more, "" if it can."""
+        """Why the plan just made can no longer start; "" if it can."""
         return ""
 
     def own(self, plan: Plan) -> Plan:
-        """This node's share of a plan."""
+        """This node's part of a plan."""
         return plan
 
     def started(self, plan: Plan, generation: int) -> None:
-        """The engine of this generation is being started here."""
+        """This node is starting the engine of this generation."""
 
     async def ended(self, *, left: bool) -> None:
-        """The engine here is ended, except what is `left` of it: processes that outlived KILL.
+        """The engine here has ended, except for processes that outlived KILL, if `left`.
 
-        Comes back once it is ended everywhere.
+        Returns once it has ended on all nodes.
         """
 
     def refused(self, finding: Finding) -> None:
         """No engine can start here, for this reason."""
 
     def judge(self, finding: Finding) -> Decision | None:
-        """The answer to a failure here, None if that is the ladder's."""
+        """The role's answer to a failure here; None leaves it to the ladder."""
         return None
 
     def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then | None]:
-        """Note a new incident; return the other nodes that share it, and what follows."""
+        """Note a new incident; return the other nodes concerned, and the follow-up."""
         return {}, None
 
     def summary(self) -> dict[str, Any] | None:
-        """What `status` shows of the cluster, None if there is none."""
+        """The cluster's summary in `status`; None without a cluster."""
         return None
 
     async def check_links(self) -> None:
@@ -160,9 +160,10 @@ class Part:
 
 
 class Notices:
-    """Publishes each distinct text once, and a bounded number of them.
+    """Publishes each distinct text once, for a bounded number of texts.
 
-    A text that has not come for a long time is forgotten: it is new again, and frees its place.
+    A text that has not recurred for a long time is forgotten, which frees its place: it then counts
+    as new.
     """
 
     def __init__(self, notice: Callable[[str, str], None]) -> None:
@@ -181,7 +182,7 @@ class Notices:
 
 
 async def link_when_possible(link: Callable[[], Awaitable[Link]], notices: Notices) -> Link:
-    """Make the link, as soon as that is possible; publish the ProblemError of an attempt."""
+    """Set up the link as soon as possible; publish the ProblemError of each failed attempt."""
     while True:
         try:
             return await link()
@@ -191,18 +192,18 @@ async def link_when_possible(link: Callable[[], Awaitable[Link]], notices: Notic
 
 
 class Changed:
-    """Wakes one waiter when something has changed."""
+    """An event that wakes one waiter."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def wake(self) -> None:
-        """Something has changed."""
+        """Wake the waiter."""
         self._event.set()
 
     async def within(self, seconds: float) -> None:
         """Wait for a change, for at most `seconds`."""
-        # Before Python 3.12 wait_for forgets that it was cancelled if a change came as well.
+        # Before Python 3.12, wait_for swallows a cancellation that coincides with the change.
         timer = asyncio.get_running_loop().call_later(seconds, self._event.set)
         try:
             await self._event.wait()

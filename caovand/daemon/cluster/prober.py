@@ -1,4 +1,4 @@
-"""A worker's part of a check of ports: it listens, connects to the other nodes, and reports."""
+"""A worker's part in a port check: it listens, connects to the other nodes, and reports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from caovand.daemon.cluster.part import Changed
 
 
 class Prober:
-    """Carries out the head's last probe, and has what it `reached`.
+    """Runs the head's latest probe; its result is `reached`.
 
-    `name` is this worker's, and `head` where it joins, HOST:PORT. `changed` is woken by results.
+    `name` is this worker's name, and `head` the HOST:PORT where it joins. New results wake
+    `changed`.
     """
 
     def __init__(self, name: str, head: str, changed: Changed) -> None:
@@ -35,7 +36,7 @@ class Prober:
         self._targets: asyncio.Future[Mapping[str, tuple[str, int]]]
 
     def follow(self, probe: Probe | None, address: str) -> None:
-        """Begin this probe if it is new, and end the one before; ranks will listen at `address`."""
+        """Run this probe if it is new, and end the previous one; ranks will listen at `address`."""
         token = probe.token if probe else ""
         if token != self._token:
             if self._task is not None:
@@ -71,7 +72,7 @@ class Prober:
                 seen=meeting.seen,
                 joined=await _resolved(*addresses.split_address(self._head)),
             ))  # fmt: skip
-            await asyncio.Future()  # until the head has seen the others' results, too
+            await asyncio.Future()  # keep listening until the head has all nodes' results
 
     def _report(self, reached: ProbeReport) -> None:
         self.reached = reached
@@ -79,7 +80,7 @@ class Prober:
 
 
 def _own_towards(address: str) -> str:
-    """Our address on the route to another one, which a firewall there sees; "" without a route."""
+    """Our address on the route to another one, as a firewall there sees it; "" without a route."""
     with contextlib.suppress(OSError):
         if address:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -88,7 +89,7 @@ def _own_towards(address: str) -> str:
 
 
 async def _resolved(host: str, port: int) -> str:
-    """The address of a host, "" if it has none."""
+    """A host's address; "" if it has none."""
     with contextlib.suppress(OSError, UnicodeError, RuntimeError):
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return address_text(found[0][4])

@@ -1,4 +1,4 @@
-"""Gives a slot its part by [cluster] role."""
+"""Create a slot's role according to [cluster] role."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caovand.daemon.cluster.worker import Worker
 
 
 def part_of(slot: ClusterSlotProtocol) -> Part:
-    """The slot's part. Raises ConfigError if [cluster] cannot be used."""
+    """The slot's role. Raises ConfigError if [cluster] cannot be used."""
     section = slot.config().cluster
     if section.role == "off":
         return Part()

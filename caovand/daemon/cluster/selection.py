@@ -1,4 +1,4 @@
-"""Which workers a start takes: they agree with the head, and all reach each other."""
+"""Select the workers of a start: they agree with the head, and all nodes reach each other."""
 
 from __future__ import annotations
 
@@ -43,17 +43,16 @@ from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import Obstacle, check_port, obstacle_of
 
 REFRESH_S = 10.0
-"""How long a start waits for workers that inspect again how much memory of their cards is free."""
+"""How long a start waits for workers to re-inspect their cards' free memory."""
 INSPECTING = frozenset({State.RECYCLING, State.STARTING})
-"""States of a worker that inspects: the next one is HOLD, with what it found."""
+"""A worker's states during an inspection; HOLD follows, with the result."""
 WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
 """Failures that hold a start until something changes on another node."""
 
 
 class Quorum:
-    """How many nodes serve: all `nodes`, or at least `least` once the others have been missing for
-    `wait_s`. Numbers include the head.
-    """
+    """Number of nodes that must serve: all `nodes`, or at least `least` once the others have been
+    missing for `wait_s`. The head counts as a node."""
 
     def __init__(self, nodes: int, least: int, wait_s: float) -> None:
         self.nodes, self._least, self._wait_s = nodes, least, wait_s
@@ -61,11 +60,11 @@ class Quorum:
 
     @property
     def strict(self) -> bool:
-        """Whether only all of them serve."""
+        """Whether all nodes are required."""
         return self._least >= self.nodes
 
     def must_wait(self, here: int) -> bool:
-        """Whether a start has to wait for more nodes than the `here` that can take part in it."""
+        """Whether a start must wait for more nodes than the `here` available ones."""
         if here >= self.nodes:
             return False
         if self._since is None:
@@ -73,15 +72,16 @@ class Quorum:
         return here < self._least or not self._long(self._since)
 
     def on_start(self, count: int) -> None:
-        """Note that a start takes `count` nodes: with all of them, the wait begins anew.
+        """Note that a start uses `count` nodes; with all of them, the wait for missing nodes is
+        reset.
 
-        Before a start, a check may still show that one of them cannot take part.
+        Before a start, a check may still reject some of them.
         """
         if count >= self.nodes:
             self._since = None
 
     def justifies_restart(self, worker: Member) -> bool:
-        """Whether a worker has been here long enough for a restart that takes it in."""
+        """Whether a worker has been present long enough to justify a restart that includes it."""
         return self._long(worker.since)
 
     def _long(self, since: float) -> bool:
@@ -89,10 +89,11 @@ class Quorum:
 
 
 class Selection:
-    """The `team` of the last start or the next, of the `workers` of the head called `name`.
+    """The `team` of the current or next start, selected from the `workers` of the head called
+    `name`.
 
-    They join at `address`, the ranks meet at the port after it, and `executor` starts them.
-    `gone` is woken when a worker has changed.
+    Workers join at `address`, ranks rendezvous at the next port, and `executor` starts them. A
+    change of a worker wakes `gone`.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Selection:
         executor: str, gone: Changed,
     ) -> None:  # fmt: skip
         self.team = Team({})
-        self.facts: NodeFacts | None = None  # the head's
+        self.facts: NodeFacts | None = None  # of the head
         self._name, self._executor = name, executor
         self._host, port = addresses.split_address(address)
         self._port = port + 1
@@ -110,12 +111,12 @@ class Selection:
         self._refused: Problem | None = None  # why the engine here cannot serve over nodes
         self._short = False  # whether the last attempt had too few nodes
         self._no_rdma, self._all_reduces = "", False
-        self._each = 0  # ranks of each node, as last planned
+        self._each = 0  # ranks per node, as last planned
 
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The plan over all nodes; raises Obstacle while one is missing or differs.
 
-        Workers are chosen first: whether a model fits is a question about the cards of all.
+        Workers are chosen first, because whether a model fits depends on the cards of all.
         """
         nodes = self._slot.engine.nodes
         assert nodes is not None
@@ -124,7 +125,7 @@ class Selection:
             inventory = await self._inspect(coming)
         except Obstacle:
             if not living:
-                self.facts = None  # what cannot be inspected cannot serve
+                self.facts = None  # a machine that cannot be inspected cannot serve
             raise
         if not living:
             async with self._links.turn:
@@ -133,7 +134,7 @@ class Selection:
                 self._slot.notice(
                     "cluster", f"starts on {self.team.count} of {self.quorum.nodes} nodes: {why}"
                 )
-        if self._refused and self.team.count > 1:  # since the living engine was started
+        if self._refused and self.team.count > 1:  # since the living engine started
             raise Obstacle("bad-arguments", str(self._refused), hold=True)
         link = self._network(list(self.team.ranks))
         link = link and replace(link, rdma=not self._no_rdma)
@@ -153,7 +154,7 @@ class Selection:
         return spread, endpoint
 
     async def _inspect(self, coming: NextPlan) -> Inventory:
-        """Inspect the machine, whose facts are the head's from now on. Raises Obstacle."""
+        """Inspect the machine and make the result the head's facts. Raises Obstacle."""
         nodes = self._slot.engine.nodes
         assert nodes is not None
         inventory = await coming.look()
@@ -169,7 +170,7 @@ class Selection:
     # -- choosing ---------------------------------------------------------------------------
 
     async def _choose(self) -> str:
-        """Choose the workers of the next start by their links; as `_ready`."""
+        """Choose the workers of the next start by their links; returns and raises like `_ready`."""
         self._links.forget_failures()
         why = self._ready()
         await asyncio.to_thread(check_port, self._port, "[cluster] head, which is a port below")
@@ -185,7 +186,7 @@ class Selection:
         return why
 
     async def _refreshed(self) -> None:
-        """Wait for workers whose rank has just ended and whose facts are from before that."""
+        """Wait for workers whose rank has just ended and whose facts are older than that."""
         until = now() + REFRESH_S
         while now() < until and any(map(self._inspects, self.team.ranks)):
             await self._gone.within(EACH_S)
@@ -197,7 +198,8 @@ class Selection:
         return member.report.state in INSPECTING
 
     def _ready(self) -> str:
-        """Choose the workers of the next start; why they are fewer than all. Raises Obstacle."""
+        """Choose the workers of the next start; return why they are fewer than all. Raises
+        Obstacle."""
         chosen, why, failure = self._next()
         if self.quorum.must_wait(1 + len(chosen)):
             self._short = True
@@ -206,7 +208,7 @@ class Selection:
         return why
 
     def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
-        """As `_fit`, but nobody if the engine here cannot serve over nodes."""
+        """Like `_fit`, but without any worker if the engine here cannot serve over nodes."""
         if self._refused:
             return Choice({}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit")
         return self._fit(ours, without)
@@ -214,7 +216,7 @@ class Selection:
     def _fit(
         self, ours: Collection[str] = (), without: Collection[str] = (), wanted: int = 0
     ) -> Choice:
-        """The workers that a start can take, and why they are fewer than all that are `wanted`."""
+        """The workers that a start can use, and why they are fewer than `wanted`."""
         unheard = [finding_text(one) for _, one in self._workers.unheard()]
         found = self._comparison.findings(self._workers.present)
         known = self._workers.by_name
@@ -245,14 +247,14 @@ class Selection:
                 self.try_again()
 
     def try_again(self) -> None:
-        """Something of a node has changed: what waits for that need not wait for its turn."""
+        """A node has changed: whatever waits for that is retried at once."""
         snapshot = self._slot.snapshot()
         waits = snapshot.finding is not None and snapshot.finding.failure in WAITS
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def reconsider(self, runs: bool) -> None:
-        """If fewer nodes may serve: begin with those, and take in others that are back.
+        """If fewer nodes may serve: start with those, and include others once they are back.
 
         `runs` says that the last start has not ended.
         """
@@ -260,12 +262,14 @@ class Selection:
         if self.quorum.strict or snapshot.inspecting:
             return
         if snapshot.state is State.HOLD:
-            # Only if nodes were too few: any other reason is inspected again in its own time.
+            # Only if there were too few nodes: other reasons are re-inspected at their own
+            # intervals.
             if self._short and not self.quorum.must_wait(1 + len(self._next().workers)):
                 self._short = False
                 self.try_again()
         elif runs and snapshot.state is State.SERVING and self.team.count < self.quorum.nodes:
-            # Checks need an engine's port: until one finds that a link works again, it does not.
+            # Checks need an engine's port: a failed link stays failed until a check finds
+            # otherwise.
             new = self._workers.by_name.keys() - self.team.ranks
             failed = {name for name in new if self._links.has_failed(name, self.team.ranks)}
             chosen = self._next(self.team.ranks, failed).workers
@@ -282,7 +286,7 @@ class Selection:
 
     @property
     def _comparison(self) -> Comparison:
-        """What workers are compared with now."""
+        """The current basis for comparing workers."""
         nodes = self._slot.engine.nodes
         assert nodes is not None
         configured = nodes.no_rdma(dict(self._slot.config().engine.env))
@@ -292,31 +296,31 @@ class Selection:
         )
 
     def _why_no_rdma(self, names: Collection[str]) -> str:
-        """Why the head and these workers do not use InfiniBand or RoCE, "" if they do."""
+        """Why the head and these workers cannot use InfiniBand or RoCE; "" if they can."""
         return self._comparison.no_rdma(self._workers.by_name[name] for name in names)
 
     def _network(self, names: Collection[str]) -> Network | None:
-        """What joins the head and these workers, None if that is unknown."""
+        """The network between the head and these workers; None if unknown."""
         members = [self._workers.by_name.get(name) for name in names]
         facts = [self.facts, *(one and one.facts for one in members)]
         boots = {one.report.name: one.report.boot for one in members if one}
         return self._links.network([one for one in facts if one], boots) if all(facts) else None
 
     def _coming(self, runs: bool) -> list[str]:
-        """The workers of the start that runs, else of the next, by rank."""
+        """Workers of the running start, else of the next one, by rank."""
         return list(self.team.ranks if runs else self._next().workers)
 
     def findings(self, runs: bool) -> list[tuple[str, CheckResult]]:
-        """Everything that is known to be wrong, each with the node that it is about.
+        """All known problems, each with the node that it concerns.
 
-        What is wrong with the head alone comes with each worker.
+        Problems of the head alone are repeated for each worker.
         """
         tcp_only = bool(self._why_no_rdma(self._coming(runs)))
         compared = self._comparison.findings(self._workers.present, tcp_only)
         return [*self._workers.unheard(), *self._uncompared(), *compared]
 
     def _uncompared(self) -> Iterator[tuple[str, CheckResult]]:
-        """Who is here and has nothing to compare, or is not to serve."""
+        """Present workers that cannot be compared, or are not meant to serve."""
         if self.facts is None:
             snapshot = self._slot.snapshot()
             state, stopped = state_of(snapshot), is_stopped(snapshot)
@@ -326,8 +330,8 @@ class Selection:
                 yield name, uncompared_text(one)
 
     def planned(self, runs: bool) -> dict[str, Any]:
-        """The workers of the start that runs, else of the next, by rank, what joins them, and the
-        host memory of the one that has the least."""
+        """Workers of the running start, else of the next one, by rank; the link between them; and
+        the smallest host memory."""
         names = self._coming(runs)
         link = self._network(names)
         facts = (self._workers.by_name[name].facts for name in names)

@@ -1,4 +1,4 @@
-"""A worker runs its rank of the head's plan and reports on it; it decides nothing itself."""
+"""A worker runs its rank of the head's plan and reports on it; it makes no decisions of its own."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ REJECTED = (
     " restart caovan; or give each worker an address of its own"
 )
 Stage = tuple[str, float | None, str]
-"""How far the head's start is: phase, progress and detail."""
+"""Progress of the head's start: phase, progress and detail."""
 
 
 class Worker(Part):
-    """The part of a worker called `name`, under the head at `head`, HOST:PORT."""
+    """The worker called `name`, under the head at `head`, HOST:PORT."""
 
     role = "worker"
     answers = False
@@ -67,14 +67,14 @@ class Worker(Part):
         self._boot = os.urandom(8).hex()
         self._facts: NodeFacts | None = None
         self._order, self._heard = Order(head=""), float("-inf")
-        self._unread = ("", float("-inf"))  # what is wrong with the last order, and when it came
-        self._planned = self._order  # what the next rank is started for
-        self._running = ""  # the start whose engine is here
+        self._unread = ("", float("-inf"))  # the last order's error, and when it came
+        self._planned = self._order  # the order for which the next rank starts
+        self._running = ""  # the start whose engine runs here
         self._generation = 0
         self._failed: tuple[str, Finding | None] = ("", None)
         self._shown: Stage = ("", None, "")
         self._link: WorkerLink | None = None
-        self._waits = ""  # for a silent head, as its state says
+        self._waits = ""  # the stated reason while the head is silent
         self._notices = Notices(slot.notice)
         self._since = now()
         self._changed = Changed()
@@ -88,7 +88,7 @@ class Worker(Part):
         try:
             while True:
                 self._update_wait_reason()
-                # Before it ends a rank: the living one has more evidence.
+                # Gather evidence before ending a rank: a living one has more.
                 self._witness.follow(self._order, self._failed)
                 self._follow()
                 self._check_ports()
@@ -126,7 +126,7 @@ class Worker(Part):
 
     @property
     def _why_head_lost(self) -> str:
-        """Why the head is lost, as far as that is known."""
+        """Why the head is lost, as far as known."""
         if self._link is not None and self._link.rejected:
             return REJECTED
         problem, at = self._unread
@@ -136,7 +136,7 @@ class Worker(Part):
 
     @property
     def _wanted(self) -> str:
-        """The start to run now, "" for none."""
+        """The start to run now; "" for none."""
         order = self._order
         if self._lost or order.plan is None or order.start == self._failed[0]:
             return ""
@@ -173,18 +173,18 @@ class Worker(Part):
             self._slot.apply(step)
 
     def _try_again(self) -> None:
-        """Inspect again: the reason to wait has changed."""
+        """Inspect again: the reason for waiting has changed."""
         snapshot = self._slot.snapshot()
         if snapshot.state is State.HOLD and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
     def _update_wait_reason(self) -> None:
-        """Update why this node waits for a silent head, once more is known about it."""
+        """Update why this node waits for a silent head, as more becomes known."""
         if self._waits and self._lost and self._waits != self._why_head_lost:
             self._try_again()
 
     def _check_ports(self) -> None:
-        """Carry out the head's probe, unless an engine is here."""
+        """Run the head's probe, unless an engine is here."""
         free = not self._lost and not self._running and not self._slot.pids()
         address = self._facts.address if self._facts else ""
         self._prober.follow(self._order.probe if free and address else None, address)
@@ -192,7 +192,7 @@ class Worker(Part):
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The head's plan for this node; raises Obstacle while there is none."""
         if self._running and not living:
-            self._ended()  # what had outlived KILL is gone now
+            self._ended()  # processes that had outlived KILL are gone now
         config, nodes = self._slot.config(), self._slot.engine.nodes
         assert nodes is not None
         self._waits = ""
@@ -205,7 +205,8 @@ class Worker(Part):
             raise Obstacle(problem.failure, str(problem), hold=True) from problem
         except Obstacle as problem:
             self._forget(living)
-            # The head orders nothing of a node without facts: only another look finds a change.
+            # The head sends no order to a node without facts: only another inspection detects a
+            # change.
             problem.hold = True
             raise
         self._changed.wake()
@@ -224,12 +225,13 @@ class Worker(Part):
         return self._slot.adopt(plan, inventory)
 
     def _forget(self, living: bool) -> None:
-        """Drop the facts: what cannot be inspected cannot serve, except for a living rank."""
+        """Drop the facts: a machine that cannot be inspected cannot serve, except for a living
+        rank."""
         if not living:
             self._facts = None
 
     def own(self, plan: Plan) -> Plan:
-        """This node's share of the plan."""
+        """This node's part of the plan."""
         nodes = self._slot.engine.nodes
         assert nodes is not None
         assert self._facts is not None
@@ -245,7 +247,7 @@ class Worker(Part):
         self._changed.wake()
 
     async def ended(self, *, left: bool) -> None:
-        """The rank is ended; if the head still wants it, it has to start all ranks again."""
+        """The rank has ended; if the head still wants it, it has to restart all ranks."""
         if self._running and self._running == self._wanted:
             changed = self._slot.snapshot().reason == PLAN_CHANGED
             why = ", as its configuration changed there" if changed else " by an operator there"
@@ -256,27 +258,27 @@ class Worker(Part):
             self._ended()
 
     def _ended(self) -> None:
-        """Note that no process of the rank is left here: the head may start another."""
+        """Note that no process of the rank is left here: the head may start another one."""
         self._running = ""
         self._changed.wake()
 
     def refused(self, finding: Finding) -> None:
-        """No rank can start here: the head hears of it, and orders another start.
+        """No rank can start here: the head is informed and orders another start.
 
-        One that lives goes on with its plan, as alone: it is a reload's that was refused.
+        A living rank keeps its plan, as on a standalone node: a reload's plan was refused.
         """
         if self._wanted and self._wanted != self._running:
             self._failed = (self._wanted, finding)
             self._changed.wake()
 
     def judge(self, finding: Finding) -> Decision:
-        """Wait for the head, which hears of the failure."""
+        """Wait for the head, which is informed of the failure."""
         self._failed = (self._running or self._planned.start, finding)
         self._changed.wake()
         return Decision("hold", text="the head decides what follows")
 
     def recorded(self, finding: Finding) -> tuple[Mapping[str, int], Then]:
-        """Its evidence is what the head will ask for."""
+        """Note that the head will ask for this incident's evidence."""
         return {}, self._witness.recorded(self._failed[0])
 
     def _report(self) -> Report:
@@ -301,7 +303,7 @@ class Worker(Part):
         )
 
     def summary(self) -> dict[str, Any]:
-        """What `status` shows: under which head, and whether that answers."""
+        """The `status` summary: the head, and whether it answers."""
         lost = [self._head] if self._lost else []
         return {
             "role": self.role, "name": self._name, "head": self._head,
@@ -309,7 +311,7 @@ class Worker(Part):
         }  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
-        """The document of the op `cluster`: this node, and the head as it sees it."""
+        """The document of the op `cluster`: this node, and the head as seen from here."""
         age_s, ranks = now() - self._since, self._ranks.known
         own = here.entry(
             self._name, "here", age_s, self._facts, ranks,
@@ -325,7 +327,7 @@ class Worker(Part):
 
 
 def _news(order: Order) -> tuple[Any, ...]:
-    """The parts of an order that are followed at once."""
+    """The parts of an order that take effect at once."""
     return (
         order.head, order.start, order.proven, order.refusal, order.evidence, order.probe
     )  # fmt: skip

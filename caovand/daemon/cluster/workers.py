@@ -1,4 +1,4 @@
-"""The workers of a head: who reports, who can serve, and which of them a start takes."""
+"""A head's workers: who reports, who can serve, and which of them a start uses."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from caovand.core.healing.failure import Failure
 from caovand.core.lifecycle.state import State
 from caovand.daemon.shared import now
 
-MAX_WORKERS = 256  # names that are remembered
+MAX_WORKERS = 256  # names remembered
 
 
 @dataclass
 class Member:
-    """A worker as last heard at `heard`; `since` is when it joined, `identity` its connection.
+    """A worker as of its last report at `heard`; `since` is when it joined, `identity` its
+    connection.
 
     `gone` means that this connection has ended, `refused` that another machine has its name.
     """
@@ -45,18 +46,19 @@ class Member:
 
     @property
     def away(self) -> bool:
-        """Whether its name is free for another run of its daemon."""
+        """Whether another run of its daemon may take its name."""
         return self.gone or self.lost
 
     def has_answered(self, since: float) -> bool:
-        """Whether it has heard an order of ours since then: a report may have been under way."""
+        """Whether it has received one of our orders since then: a report may have been in
+        transit."""
         return since <= self.report.echo <= now()
 
     @property
     def standing(self) -> Any:
-        """The part of its state that a start depends on.
+        """The part of its state that affects a start.
 
-        It excludes free GPU memory, and the order of the cards, which follows free memory.
+        Excludes free GPU memory, and the order of the cards, which depends on free memory.
         """
         facts = self.facts and replace(
             self.facts, clock=0.0, shm_free_mib=0,
@@ -69,23 +71,24 @@ _kind = attrgetter("kind")
 
 
 class ReceivedReport(NamedTuple):
-    """A worker that has reported, and its state before; None if it joins."""
+    """A worker that has reported, and its state before; None if it has just joined."""
 
     worker: Member
     before: Member | None
 
 
 class Workers:
-    """Everybody who reports to the head called `own`; `by_name` has its workers, lost ones too.
+    """Everyone who reports to the head called `own`; `by_name` has its workers, including lost
+    ones.
 
-    Reports under the name of another worker, or the head's, are kept apart: a daemon that was
-    restarted sends such, too, until the connection of the one before has ended. They come from two
+    Reports under the name of another worker, or of the head, are kept apart as rivals. A restarted
+    daemon sends such reports too, until its previous connection has ended. They come from two
     machines once both have answered.
     """
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self.deaf: CheckResult | None = None  # why the head cannot hear anybody
+        self.deaf: CheckResult | None = None  # why the head cannot receive reports
         self.by_name: dict[str, Member] = {}
         self._rivals: dict[str, Member] = {}  # by boot
         self._unread: dict[bytes, tuple[float, str, CheckResult]] = {}
@@ -96,16 +99,16 @@ class Workers:
         return {name: one for name, one in self.by_name.items() if not one.lost}
 
     def name_of(self, identity: bytes) -> str | None:
-        """The name of the worker with this connection."""
+        """Name of the worker with this connection."""
         found = (name for name, one in self.by_name.items() if one.identity == identity)
         return next(found, None)
 
     def hear(
         self, identity: bytes, report: Report, facts: NodeFacts | None, needed: Collection[str]
     ) -> ReceivedReport | None:
-        """Take the report of a worker; None if there is no room for another one.
+        """Process a worker's report; None if there is no room for another worker.
 
-        For a new one the worker that is lost the longest is forgotten, unless it is `needed`.
+        To make room, the worker lost longest is forgotten, unless it is in `needed`.
         """
         name, at = report.name, now()
         before = self.by_name.get(name)
@@ -116,7 +119,7 @@ class Workers:
         worker = Member(identity, report, at, known.since if known else at, facts)
         if report.echo:
             trip_s = max(at - report.echo - report.held_s, 0.0)
-            # The shortest is the network's; others waited for a busy machine.
+            # The shortest is the network's; longer ones waited for a busy machine.
             shortest_s = known.round_trip_s if known else 0.0
             worker.round_trip_s = min(trip_s, shortest_s or trip_s)
             worker.offset_s = report.clock + worker.round_trip_s / 2 - wall_clock.now()
@@ -132,13 +135,13 @@ class Workers:
     # -- two machines with one name ---------------------------------------------------------
 
     def is_rival(self, report: Report) -> bool:
-        """Whether another run of a daemon, or the head, has the name of the one that reports."""
+        """Whether another run of a daemon, or the head, already has the reporter's name."""
         holder = self.by_name.get(report.name)
         taken = holder is not None and holder.report.boot != report.boot and not holder.away
         return taken or report.name == self._own
 
     def contest(self, rival: Member) -> bool:
-        """Take the report of a rival; True once it is certain that there are two machines."""
+        """Take a rival's report; True once two machines are certain."""
         boot, holder = rival.report.boot, self.by_name.get(rival.report.name)
         known = self._rivals.get(boot)
         if known is None and len(self._rivals) >= MAX_WORKERS:
@@ -156,11 +159,11 @@ class Workers:
         return list(self._rivals.values())
 
     def refused(self) -> list[Member]:
-        """The rivals that cannot take part under their name."""
+        """Rivals that cannot take part under their name."""
         return [rival for rival in self._present_rivals() if rival.refused]
 
     def take_freed(self) -> list[Member]:
-        """Take out the rivals whose name nobody has any more."""
+        """Remove and return the rivals whose name is free again."""
         names = {self._own, *(name for name, one in self.by_name.items() if not one.away)}
         found = [rival for rival in self._present_rivals() if rival.report.name not in names]
         for rival in found:
@@ -170,7 +173,7 @@ class Workers:
     # -- reports that cannot be read --------------------------------------------------------
 
     def note_unread(self, identity: bytes, frame: bytes, problem: Exception) -> CheckResult:
-        """Keep what is wrong with a frame until the next one, or until that worker is lost."""
+        """Remember a frame's error until the next frame, or until that worker is lost."""
         name = name_in(frame)
         found = checks.unreadable_report(name, problem)
         if identity in self._unread or len(self._unread) < MAX_WORKERS:
@@ -178,7 +181,7 @@ class Workers:
         return found
 
     def note_read(self, identity: bytes) -> None:
-        """The last report of this connection can be read."""
+        """The last report of this connection was readable."""
         self._unread.pop(identity, None)
 
     def _still_unread(self) -> dict[bytes, tuple[str, CheckResult]]:
@@ -186,17 +189,18 @@ class Workers:
         return {one: (name, found) for one, (_, name, found) in self._unread.items()}
 
     def refusals(self) -> Iterator[tuple[bytes, str]]:
-        """Who gets no other order, and why: "" while it is not certain that two have a name."""
+        """Workers that get no other order, with the reason: "" while a duplicate name is not
+        certain."""
         for rival in self._present_rivals():
             text = finding_text(checks.duplicate_names(rival.report.name)) if rival.refused else ""
             yield rival.identity, text
         joined = {worker.identity for worker in self.present.values()}
         for identity, (_, found) in self._still_unread().items():
-            if identity not in joined:  # one frame that cannot be read ends no rank
+            if identity not in joined:  # one unreadable frame ends no rank
                 yield identity, finding_text(found)
 
     def unheard(self) -> list[tuple[str, CheckResult]]:
-        """What keeps workers from being heard, each with the node that it is about."""
+        """What prevents receiving reports, each with the node that it concerns."""
         names = sorted({rival.report.name for rival in self.refused()})
         twice = [(name, checks.duplicate_names(name)) for name in names]
         deaf = [(self._own, self.deaf)] if self.deaf else []
@@ -204,7 +208,7 @@ class Workers:
 
 
 class Team:
-    """The workers of a start as they were when chosen, in the order of their ranks.
+    """The workers of a start as they were when chosen, ordered by rank.
 
     The first has rank 1, after the head's 0.
     """
@@ -216,17 +220,17 @@ class Team:
 
     @property
     def count(self) -> int:
-        """The number of nodes, the head included."""
+        """Number of nodes, including the head."""
         return 1 + len(self._chosen)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes as a plan sees them, by rank."""
+        """The nodes in the planner's terms, by rank."""
         known = ((name, one.facts) for name, one in self._chosen.items())
         return tuple(node_of(name, facts.cards, facts.ram_mib) for name, facts in known if facts)
 
     def outdated(self, workers: Mapping[str, Member]) -> str:
-        """Who has changed since it was chosen; "" if nobody has."""
+        """Workers that have changed since they were chosen; "" if none has."""
         found = ((name, self._change(name, workers.get(name))) for name in self._chosen)
         return "; ".join(f"node {name}: {change}" for name, change in found if change)
 
@@ -240,10 +244,10 @@ class Team:
 
 
 class Choice(NamedTuple):
-    """Workers that can take part; `why` there are fewer than wanted, "" if there are not.
+    """Available workers; `why` there are fewer than wanted, "" if there are enough.
 
-    `failure` is the kind: a node that is missing is waited for, one that is here and cannot take
-    part needs someone.
+    `failure` is the kind: a missing node is waited for, while a present node that cannot take part
+    needs someone.
     """
 
     workers: dict[str, Member]
@@ -258,10 +262,10 @@ def choose(
     also: Sequence[str] = (),
     ours: Collection[str] = (),
 ) -> Choice:
-    """Choose at most `wanted` workers that can take part.
+    """Choose up to `wanted` workers that can take part.
 
-    `found` are the findings about them by name, `also` other reasons why one may be missing. The
-    rank of one of `ours` is no obstacle.
+    `found` are findings about them by name, `also` other possible reasons why one is missing. A
+    running rank of one of `ours` is no obstacle.
     """
     present = {
         name: worker
@@ -286,14 +290,14 @@ def choose(
 
 
 def unended_text(worker: Member) -> str:
-    """Describe a worker that still has its rank of an earlier start."""
+    """Describe a worker that still runs its rank of an earlier start."""
     return (
         f"node {worker.report.name} still has its rank of the start before: {worker.report.state}"
     )
 
 
 def _obstacle(worker: Member) -> str:
-    """Why a worker that was heard of cannot take part."""
+    """Why a known worker cannot take part."""
     if worker.lost:
         return f"{worker.report.name} is silent: see whether its machine and caovan are up"
     found = uncompared_text(worker)
@@ -301,13 +305,14 @@ def _obstacle(worker: Member) -> str:
 
 
 def uncompared_text(worker: Member) -> CheckResult:
-    """That a worker which is here cannot take part, as it was stopped or has sent no facts."""
+    """The finding about a present worker that cannot take part: it was stopped, or has sent no
+    facts."""
     report = worker.report
     return unfit_text(report.name, report.state, stopped=report.stopped, joined="has joined and ")
 
 
 def unfit_text(name: str, state: str, *, stopped: bool, joined: str = "") -> CheckResult:
-    """That a node has nothing to compare; `state` is as in a report."""
+    """The finding about a node without comparable facts; `state` is as in a report."""
     if stopped:
         return finding("FAIL", f"{name} was stopped by its operator", "`caovanctl start` there")
     if state in State.__members__:

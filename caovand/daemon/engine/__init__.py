@@ -1,1 +1,1 @@
-"""One engine's run: its process, proof, figures and lines."""
+"""The run of one engine: its process, proof, figures and output."""

@@ -1,7 +1,8 @@
-"""Asks an engine the fixed prompt, and compares with the first answer (`core.health.canary`).
+"""Send an engine the fixed prompt, and compare its answer with the first one
+(`core.health.canary`).
 
-The first answers outlive engine and daemon, in the slot's folder. One that was made while others
-were served does not count: it is neither kept nor compared.
+First answers outlive engine and daemon, in the slot's folder. An answer made while other requests
+were served does not count: it is neither stored nor compared.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ NOT_NUMBERS = "its logits are not numbers"
 
 
 class FirstAnswers:
-    """The first answer of each plan, in the file `path`; `notice` is for people."""
+    """Each plan's first answer, in the file `path`; `notice` publishes texts for people."""
 
     def __init__(self, path: Path, notice: Callable[[str, str], None]) -> None:
         self._path, self._notice = path, notice
         self._kept = canary.from_document(state_file.read_or_none(path)) or {}
 
     def find(self, key: str) -> GreedyAnswer | None:
-        """The answer kept under this key."""
+        """The answer stored under this key."""
         return self._kept.get(key)
 
     def keep(self, key: str, answer: GreedyAnswer) -> None:
-        """Keep an answer; a notice says if the next daemon will not know it."""
+        """Store an answer; publish a notice if that fails."""
         document = canary.to_document({**self._kept, key: answer})
         self._kept = canary.from_document(document) or {}
         try:
@@ -49,7 +50,7 @@ class FirstAnswers:
             self._notice("noticed", f"cannot keep the answer to a fixed prompt: {problem}")
 
     def forget(self) -> None:
-        """Forget all answers: the next ones count as the first."""
+        """Forget all answers: the next ones count as first."""
         self._kept = {}
         self._path.unlink(missing_ok=True)
 
@@ -73,9 +74,9 @@ class Canary:
         self._excused = False
 
     async def check(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
-        """The finding if the answer is wrong twice in a row; None if it is right, or unknown.
+        """A finding if the answer is wrong twice in a row; None if it is right, or unknown.
 
-        Whether the engine answers at all is found out elsewhere.
+        Whether the engine answers at all is checked elsewhere.
         """
         if not self._api.logprobs or self._plan.task != "generate":
             return None
@@ -86,7 +87,7 @@ class Canary:
         return again
 
     async def _compare(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
-        """Compare one answer with the first, or keep it as the first."""
+        """Compare one answer with the first, or store it as the first."""
         words = "a fixed prompt was answered wrongly: "
         try:
             found = await asyncio.to_thread(self._ask, endpoint, timeout_s)
@@ -109,9 +110,10 @@ class Canary:
         return None
 
     def _ask(self, endpoint: Endpoint, timeout_s: float) -> GreedyAnswer | None:
-        """The answer, None if others were served meanwhile; raises Degenerate (blocking).
+        """The answer; None if other requests were served in the meantime. Raises Degenerate
+        (blocking).
 
-        Logits that are not numbers count whoever was served.
+        Logits that are not numbers count in any case.
         """
         if not self._key:
             files = model_folder.file_identities(self._inventory.model)

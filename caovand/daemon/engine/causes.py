@@ -1,4 +1,4 @@
-"""Why one engine failed: from the lines it printed, and from who has taken its memory."""
+"""Find why an engine failed: from its output, and from who has taken its memory."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from caovand.daemon.engine.reading import find_cause
 
 
 class Causes:
-    """Finds causes in the lines of one child that are still in `ring`.
+    """Finds causes in a child's lines that are still in `ring`.
 
-    `occupied` names who has taken memory of its cards since it was planned, "" for nobody.
+    `occupied` names the processes that have taken memory of its cards since planning, "" if none.
     """
 
     def __init__(
@@ -32,19 +32,19 @@ class Causes:
         self._evidence: Sequence[str] = ()
 
     def lines(self) -> list[str]:
-        """The lines that are still kept, with those around the first failure."""
+        """The lines still available, including those around the first failure."""
         return self.kept.all()
 
     def evidence(self) -> Sequence[str]:
-        """The lines in which a cause was found, else all kept ones."""
+        """The lines in which a cause was found, else all available ones."""
         return self._evidence or self.lines()
 
     async def find(self, phase: str, *, alive: bool = False) -> Finding | None:
-        """The cause of a failure in this phase, None if the log shows none."""
+        """The cause of a failure in this phase; None if the log shows none."""
         lines = self.lines()
         try:
             finding, why = await asyncio.to_thread(find_cause, self._log, lines, phase, alive=alive)
-        except (RuntimeError, MemoryError) as problem:  # there are too many threads
+        except (RuntimeError, MemoryError) as problem:  # too many threads
             finding, why = None, str(problem) or type(problem).__name__
         if why:
             self._notice("noticed", f"cannot find in the engine's log why it failed: {why}")
@@ -57,6 +57,6 @@ class Causes:
         return finding
 
     async def of_stopped(self, finding: Finding) -> Finding | None:
-        """The cause that a process of an engine reports that stopped moving, with `finding`."""
+        """The cause that a process of a stalled engine reports, combined with `finding`."""
         cause = await self.find(finding.phase, alive=True)
         return cause and replace(cause, text=f"{cause.text} ({finding.text})")

@@ -1,4 +1,4 @@
-"""The figures of one slot: every scrape of its engines goes through here, once for everybody."""
+"""A slot's figures: every scrape of its engines passes through here once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnReading = Callable[[Reading], None]
 
 
 class SlotFigures:
-    """Adds up what the engines of a slot count, and why each was followed by another."""
+    """Accumulates the engines' counters, and the reasons for restarts."""
 
     def __init__(self) -> None:
         self.track = Track()
@@ -27,7 +27,7 @@ class SlotFigures:
         self._engine: object = None
 
     def engine(self) -> OnReading:
-        """Another engine begins: returns what takes its readings, until the next engine."""
+        """Start with a new engine; return the function that takes its readings."""
         self.track = track.begin_engine(self.track)
         mark = self._engine = object()
 
@@ -38,12 +38,12 @@ class SlotFigures:
         return take
 
     def gone(self) -> None:
-        """The engine has ended: until another answers there are no readings."""
+        """The engine has ended: there are no readings until another one answers."""
         self._engine = None
         self.track = track.begin_engine(self.track)
 
     def lived(self, before: Snapshot, event: Event, after: Snapshot) -> str:
-        """Count restarts by the reason the engine ended; return the cause of this one."""
+        """Count restarts by the cause of the engine's end; return this one's cause."""
         self._cause = cause_of_end(before, event, after) or self._cause
         if not after.spawns > before.spawns > 0:
             return ""
@@ -52,7 +52,7 @@ class SlotFigures:
 
     @property
     def idle(self) -> bool:
-        """Whether the engine had no request at its last reading, nor since the one before."""
+        """Whether the engine had no request at its last reading and none since the previous one."""
         if self.track.last is None or len(self.track.recent) < 2:
             return False
         before, latest = self.track.recent[-2:]

@@ -1,6 +1,6 @@
-"""The lines kept of one child: the last ones, and those around its first failure.
+"""The retained lines of one child: the last ones, and those around its first failure.
 
-Every pending request adds a traceback after a failure, and those may fill the ring.
+After a failure, each pending request adds a traceback, and those may fill the ring.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from caovand.adapters.engine.pump import Ring
 from caovand.core.engine.log import Log
 
 LOG_BYTES = 4 << 20
-FAILURE_CONTEXT_LINES = 400  # kept from around the first line that reports a failed process
+FAILURE_CONTEXT_LINES = 400  # lines around the first one that reports a failed process
 
 
 class KeptLines:
-    """The child's lines in `ring`, which has lines of earlier ones too; `log` reads them."""
+    """The child's lines in `ring`, which also holds lines of earlier children; `log` parses
+    them."""
 
     def __init__(self, log: Log, ring: Ring) -> None:
         self._log, self._ring = log, ring
-        self._begin = ring.count  # the ring's number of the line before the first
+        self._begin = ring.count  # the ring's number of the line before the child's first
         self._recent: deque[str] = deque(maxlen=log.near)
         self._failure: tuple[str, ...] = ()
         self._seen = self._failure_end = self._begin
@@ -31,11 +32,11 @@ class KeptLines:
         return bool(self._failure)
 
     def recovered(self) -> None:
-        """The start has recovered from its failure: the next one is the first."""
+        """The start has recovered from its failure: the next failure counts as the first."""
         self._failure = ()
 
     def keep(self, line: str, texts: Sequence[str]) -> None:
-        """Take the next line, which stands for `texts`; called from the log pump's thread."""
+        """Add the next line with its `texts`; called from the log pump's thread."""
         self._seen += 1
         if not self._failure:
             self._recent.append(line)
@@ -45,7 +46,7 @@ class KeptLines:
             self._failure, self._failure_end = (*self._failure, line), self._seen
 
     def all(self) -> list[str]:
-        """Those that are still in the ring, with those around the first failure."""
+        """The lines still in the ring, and those around the first failure."""
         kept, last = self._ring.since(self._begin, LOG_BYTES)
         printed = last - self._begin
         if not self._failure or len(kept) == printed >= self._failure_end - self._begin:

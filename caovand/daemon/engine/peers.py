@@ -1,8 +1,8 @@
-"""Makes sure, before each request, that the engine's own processes answer on its port.
+"""Verify before each request that the engine's own processes answer on its port.
 
 A port may change hands after the proof: an engine loses its listener, or another process of our
-user shares the port (SO_REUSEPORT). So the receiver of the API key is checked on the very
-connection that carries it: the socket at its other end must be open in a process of the engine.
+user shares the port (SO_REUSEPORT). The receiver of the API key is therefore verified on the very
+connection that carries it: the socket at the other end must be open in a process of the engine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Peers:
 
     def __init__(self, members: Callable[[], Collection[int]]) -> None:
         self._members = members
-        self._pids: tuple[int, ...] = ()  # the one found last comes first
+        self._pids: tuple[int, ...] = ()  # starting with the one found last
         self._known: frozenset[int] = frozenset()  # inodes of the engine's listeners
 
     def listening(self, port: int) -> bool:
@@ -36,17 +36,18 @@ class Peers:
     def vet(self, link: socket.socket, expired: threading.Event) -> None:
         """Wait until the engine has accepted this connection.
 
-        Raises Stranger if another process has, OSError if it is closed first or the event is set.
+        Raises Stranger if another process accepts it, OSError if it is closed first or the event is
+        set.
         """
         port = link.getpeername()[1]
-        pause_s = FIRST_PAUSE_S  # an idle engine accepts within it, so that one look suffices
+        pause_s = FIRST_PAUSE_S  # an idle engine accepts in this time, so one check suffices
         server = None
         while server is None or not server.inode:
             if expired.wait(pause_s):
                 raise TimeoutError("nobody accepted the connection")
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
             server = self._server(port, link)
-        # Checked twice: a socket closed in between belongs to no process, and not to a stranger.
+        # Check twice: a socket closed in between belongs to no process, so not to a stranger.
         if not self._ours(server.inode) and self._server(port, link).inode == server.inode:
             raise _stranger(port, [server])
 
@@ -66,10 +67,10 @@ class Peers:
             raise _stranger(port, left)
 
     def _ours(self, inode: int) -> bool:
-        """Whether a readable process of the engine has this socket."""
+        """Whether a readable process of the engine has this socket open."""
         if self._has(inode):
             return True
-        self._pids = tuple(self._members())  # its process may be new
+        self._pids = tuple(self._members())  # the process may be new
         return self._has(inode)
 
     def _has(self, inode: int) -> bool:

@@ -1,8 +1,8 @@
-"""Proves readiness by real work: /health is only a flag, so two completions must come back.
+"""Prove readiness by real work: /health is only a flag, so two completions must come back.
 
-The first completion is long enough for drafting and verification, the second repeats its prompt to
-use the prefix cache. A model that generates no text does what it is for, twice. The port must be
-the engine's alone: vLLM 0.21 shares it.
+The first completion is long enough for drafting and verification; the second repeats its prompt to
+use the prefix cache. A model that generates no text does its own task twice. The port must belong
+to the engine alone, because vLLM 0.21 shares it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from caovand.daemon.engine.peers import Peers
 
 POLL_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
-# Long enough for a block of a cache whose pages vLLM aligns between attention and recurrent state,
-# so that the second completion can hit the prefix cache, if that is on.
+# Long enough for a cache block, whose size vLLM aligns between attention and recurrent state, so
+# that the second completion can hit the prefix cache if it is enabled.
 PROMPT_TOKENS = 1024
 MIN_TEXT = 64
-"""A text that every embedding model accepts; some are limited to 128 tokens."""
+"""Length of a text that every embedding model accepts; some are limited to 128 tokens."""
 T = TypeVar("T")
 
 
 class NotReady(Exception):
-    """The engine answers, but wrongly: waiting longer cannot help."""
+    """The engine answers wrongly, so waiting longer cannot help."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding.text)
@@ -47,8 +47,8 @@ async def prove(
 ) -> None:
     """Wait until the engine has completed real work; raises NotReady.
 
-    `peers` know the engine's processes. Each completion may take `limit_s` seconds: the first one
-    compiles kernels. `on_step` gets the name of each step.
+    `peers` know the engine's processes. Each completion may take `limit_s` seconds, because the
+    first one compiles kernels. `on_step` receives the name of each step.
     """
     try:
         await _listening(engine.api.health, peers, endpoint)
@@ -58,7 +58,7 @@ async def prove(
 
 
 def port_taken(problem: Stranger) -> Finding:
-    """The finding when another process has the engine's port."""
+    """The finding that another process has the engine's port."""
     return Finding("port-busy", str(problem), "http")
 
 
@@ -87,7 +87,8 @@ async def _working(
 def count_answer(
     api: Api, plan: Plan, endpoint: Endpoint, prompt: Sequence[int], tokens: int, timeout_s: float
 ) -> int:
-    """Send one request of the plan's task; return how many tokens came, all for a task without.
+    """Send a request of the plan's task; return the number of tokens, or all of them for a task
+    without tokens.
 
     Raises Unanswered (blocking).
     """
@@ -109,16 +110,17 @@ async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:
             except Stranger:
                 raise
             except Unanswered:
-                pass  # a busy machine answers late; the start's own deadline bounds this
+                pass  # a busy machine responds late; the start's own deadline applies
         await asyncio.sleep(POLL_S)
 
 
 async def retry_on_limit(
     call: Callable[..., T], *arguments: Any, lacking: Callable[[], None] = lambda: None
 ) -> T:
-    """`call` in a thread, repeated while our own limits prevent it: that is not the engine's fault.
+    """Run `call` in a thread, and retry while our own resource limits prevent it: they are not the
+    engine's fault.
 
-    The start's own deadline bounds this; `lacking` is called each time.
+    The start's own deadline applies; `lacking` is called for each failure.
     """
     while True:
         try:
@@ -130,7 +132,7 @@ async def retry_on_limit(
         await asyncio.sleep(POLL_S)
 
 
-def _prompt(longest: int | None) -> list[int]:
-    """Token ids of every vocabulary, at most half of the longest context."""
-    length = min(PROMPT_TOKENS, longest // 2) if longest else PROMPT_TOKENS
+def _prompt(max_context: int | None) -> list[int]:
+    """Token ids that every vocabulary has, at most half of the maximum context."""
+    length = min(PROMPT_TOKENS, max_context // 2) if max_context else PROMPT_TOKENS
     return [16 + (7 * place + place // 29) % 192 for place in range(max(length, 1))]

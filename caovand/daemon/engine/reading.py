@@ -1,6 +1,6 @@
-"""Reads an engine's output in a separate process, with a time limit (blocking).
+"""Parse an engine's output in a separate process, with a time limit (blocking).
 
-Clients choose the contents of a log: a text that keeps its reader busy must not block the daemon.
+Clients control the contents of logs: a text that keeps its parser busy must not block the daemon.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from caovand.core.engine.log import Log
 from caovand.core.healing.failure import Finding
 
 PROCESS = "caovand.daemon.engine.reading_process"
-CAUSE_S = 5.0  # of CPU time: while other programs keep the machine busy, it takes longer
+CAUSE_S = 5.0  # of CPU time, so that a busy machine does not matter
 STARVED_S = 30.0
 INCIDENT_S = 10.0
 
@@ -21,7 +21,7 @@ INCIDENT_S = 10.0
 def find_cause(
     log: Log, lines: Sequence[str], phase: str, *, alive: bool = False
 ) -> tuple[Finding | None, str]:
-    """The result of `log.find_cause` on printed lines; and why there is none, if it failed."""
+    """The result of `log.find_cause` on printed lines; and, if it failed, the reason."""
     request = {"task": "cause", "log": log.module, "phase": phase, "alive": alive}
     answers, why = parser_process.ask(PROCESS, request, lines, STARVED_S, CAUSE_S, (log.module,))
     if not answers:
@@ -38,7 +38,7 @@ def clean_incident(
 ) -> tuple[dict[str, Any] | None, dict[str, str], str]:
     """An incident's report and files without secrets, and why some are missing.
 
-    A log of the printed `lines` is among the files; missing ones were not cleaned in time.
+    The files include a log of the printed `lines`; missing files could not be redacted in time.
     """
     request = {
         "task": "incident",

@@ -1,4 +1,4 @@
-"""Runs in the process that `reading` starts; keep imports few, since a restart waits for them."""
+"""The process that `reading` starts; keep imports few, because a restart waits for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Task = Callable[[Log, Request, Sequence[str]], Iterator[Any]]
 
 
 def main() -> None:
-    """Answer the request on standard input, a line an answer."""
+    """Answer the request on standard input, one line per answer."""
     request, *lines = map(json.loads, sys.stdin.buffer)
     log: Log = importlib.import_module(request["log"]).LOG
     printed = [text for line in lines for text in log.plain(line)]
@@ -35,7 +35,7 @@ def _cause(log: Log, request: Request, lines: Sequence[str]) -> Iterator[Any]:
 
 
 def _incident(log: Log, request: Request, lines: Sequence[str]) -> Iterator[Any]:
-    """The report first, then name and text of each file, the longest last."""
+    """The report first, then each file's name and text, the longest last."""
     secrets = request["secrets"]
     yield document(request["draft"], lines, secrets)
     kept = "".join(f"{line}\n" for line in lines[-LOG_LINES:])

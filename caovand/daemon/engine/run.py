@@ -1,6 +1,6 @@
-"""The run of one engine: spawned, proven, watched, and ended with everything it left.
+"""The run of one engine: spawned, proven, watched, and ended with all its processes.
 
-At most one engine of a slot runs at a time. What is seen of it becomes events of its machine.
+A slot runs at most one engine at a time. Observations become events of its machine.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ Publish = Callable[..., None]
 
 
 class EngineRun:
-    """The engine of the slot `name`: `apply` takes events, `notice` what people should know,
-    `figures` what its engines count, `answers` the first of each plan.
+    """The engine of the slot `name`: `apply` takes events, `notice` publishes texts, `figures`
+    accumulates counters, `answers` holds each plan's first answer.
 
-    `endpoint` is where it, or the next one, answers; `argv`, `mode` and `forecast` are those of the
-    last start. `ring` and `file` keep what it prints. `part` is what it does for a cluster.
+    `endpoint` is the address of this engine or the next; `argv`, `mode` and `forecast` are those of
+    the last start. `ring` and `file` keep its output. `part` is its role in a cluster.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class EngineRun:
         self._unrecorded = ""
         self._kernel_lines: list[str] = []
         self._env: Mapping[str, str] = {}  # of the last start
-        self._gpus: Sequence[Gpu] = ()  # before the engine took its share of them
+        self._gpus: Sequence[Gpu] = ()  # before the engine took its share of their memory
         self._ending: Task | None = None
         self._proving: Task | None = None
         cards = CardUsage(self._on_gpu, self._on_kernel_line, partial(notice, "noticed"))
@@ -110,8 +110,8 @@ class EngineRun:
         return self._ending is not None
 
     def secrets(self, env: Mapping[str, str], plan: Plan | None) -> tuple[str, ...]:
-        """The secrets that no log or incident may contain: those of `env`, and of the last start's
-        own environment, such as a cluster's token."""
+        """Secrets that no log or incident may contain: those in `env`, and those in the last
+        start's own environment, such as a cluster's token."""
         key = self.endpoint.key if self.endpoint else ""
         typed = self._engine.arguments.secrets(plan.extra_args if plan else ())
         return (key, *secrets.secrets_of(env), *secrets.secrets_of(self._env), *typed)
@@ -119,14 +119,14 @@ class EngineRun:
     # -- start ------------------------------------------------------------------------------
 
     async def share_caches(self, plan: Plan, engine: EngineInfo) -> None:
-        """Share the caches of engines with other plans; without them, this one starts cold."""
+        """Share the engines' caches with other plans; if that fails, this engine starts cold."""
         command = self._engine.planning.command(plan, engine, self._cache)
         for place, folder in command.links:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(as_engine, safe_files.link_to, place, folder)
 
     async def check_all_reduce(self, plan: Plan, inventory: Inventory) -> None:
-        """Check all-reduce over the cards; a wrong result fails the next start."""
+        """Check all-reduce over the cards; a wrong result makes the next start fail."""
         command = self._engine.planning.command(plan, inventory.engine, self._cache)
         env = self._environment(inventory.engine.python, command.env)
         cache, turn = Path(self._cache), self._shared.all_reduce
@@ -137,7 +137,7 @@ class EngineRun:
     def start(
         self, action: Spawn, config: Config, prepared: PreparedStart, used: frozenset[int]
     ) -> None:
-        """Spawn the engine of a plan on the cards `used`; apply Exited if that fails."""
+        """Spawn a plan's engine on the cards `used`; apply Exited if that fails."""
         assert self.child is None
         assert self.endpoint is not None
         planning, plan = self._engine.planning, self.part.own(action.plan)
@@ -226,7 +226,7 @@ class EngineRun:
         self._exit_unstarted(finding, generation)
 
     def _exit_unstarted(self, finding: Finding, generation: int) -> None:
-        """Report the end of an engine that has no process."""
+        """Report the end of an engine that never had a process."""
         exited = Exited(at=now(), chance=random.random(), generation=generation, finding=finding)
         asyncio.get_running_loop().call_soon(self._apply, exited)
 
@@ -238,15 +238,16 @@ class EngineRun:
         before_kill: Callable[[], Awaitable[None]],
         hurry: Callable[[], bool],
     ) -> None:
-        """End the engine, then apply Gone or Unkillable; a second call allows no more grace.
+        """End the engine, then apply Gone or Unkillable; a second call ends the grace period.
 
-        `before_kill` is waited for first; with `hurry` nobody waits for the cards' memory.
+        First wait for `before_kill`; with `hurry`, do not wait for the cards' memory.
         """
         if self._ending is not None and self.child is not None:
             if action.grace_s == 0:
                 self.child.hurry()
             return
-        # It would go on while the next child starts, and prove that one under the old name.
+        # Otherwise it would continue while the next child starts, and prove that one under the old
+        # name.
         cancel(self._proving)
         self._ending = self._shared.tasks.begin(self._end(action, before_kill, hurry))
 
@@ -264,7 +265,7 @@ class EngineRun:
                     raise
             await asyncio.sleep(RETRY_S)
             if self.child is not None:
-                self.child.hurry()  # it has had its grace
+                self.child.hurry()  # its grace period is over
         if self.child is not None:
             self.child.give_up()
         self.child, self._ending = None, None
@@ -284,7 +285,7 @@ class EngineRun:
         child = self.child
         await self._stale.scan(child)
         if child is None:
-            # The inspection that would have ended an earlier engine's may have been cut short.
+            # The inspection that would have ended an earlier engine may have been interrupted.
             return await self._earlier.end()
         left = await child.end(grace_s, partial(self._stale.scan, child))
         if child.unknown:
@@ -317,7 +318,7 @@ class EngineRun:
         self._shared.attempt("ask the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
-        """All its processes: those that have ended, and those that started since."""
+        """All its processes: those that have ended, and those started since."""
         if self.child is None:
             return ()
         members = {p.pid: p for p in self.child.members}
@@ -330,11 +331,11 @@ class EngineRun:
 
     @property
     def reported(self) -> dict[str, Any]:
-        """The figures in the living engine's log; empty once the engine has exited."""
+        """Figures in the living engine's log; empty once the engine has exited."""
         return self.watching.reported if self.child and self.watching else {}
 
     def samples(self) -> list[GpuSample]:
-        """The latest samples of the cards that the engine uses."""
+        """Latest samples of the cards that the engine uses."""
         latest = self._shared.cards.latest
         return [latest[index] for index in sorted(self.cards.used & latest.keys())]
 

@@ -1,4 +1,4 @@
-"""Asks an engine's server for its health and its counters."""
+"""Query an engine's server for its health and counters."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ANSWER_S = 5.0
 
 @dataclass(frozen=True)
 class ScrapeResult:
-    """An answer with metrics, and what it says."""
+    """A response with metrics, and its contents."""
 
     body: str
     reading: Reading
 
 
 async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
-    """The answer from `path`, None if there is none.
+    """The response from `path`; None without one.
 
-    Raises Stranger if another process answers, and Unanswered where we could not ask.
+    Raises Stranger if another process answers, and Unanswered if we could not ask.
     """
     try:
         return await asyncio.to_thread(http.call, endpoint, path, ANSWER_S)
@@ -34,26 +34,27 @@ async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
         raise
     except Unanswered as problem:
         if limits.limit_reached(problem):
-            raise  # we could not ask: not the engine's fault
+            raise  # we could not ask, which is not the engine's fault
         return None
 
 
 async def metrics(endpoint: Endpoint, api: Api, pending: int) -> ScrapeResult | None:
-    """The engine's counters, None if it reports none; raises as `answer` does.
+    """The engine's counters; None if it reports none; raises like `answer`.
 
-    `pending` is how many requests are known to be under way: only without any is the engine asked.
+    `pending` is the number of requests known to be in progress; the engine is asked for its own
+    count only if this is 0.
     """
     found = await answer(endpoint, api.metrics)
     if found is None or found.status != 200:
         return None
     load: int | None = pending or await asyncio.to_thread(_load, endpoint, api)
-    # Megabytes of short lines take a second: the loop feeds the watchdog.
+    # Parsing megabytes of short lines takes a second, while the loop must feed the watchdog.
     reading = await asyncio.to_thread(api.read_metrics, found.body, load, time.monotonic())
     return ScrapeResult(found.body, reading)
 
 
 def _load(endpoint: Endpoint, api: Api) -> int | None:
-    """Requests under way, by the server's own count."""
+    """Requests in progress, by the server's own count."""
     try:
         if not api.pending:
             return None

@@ -1,4 +1,4 @@
-"""What Watching needs of the run of one engine."""
+"""The interface between Watching and the run of one engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class WatchedRun:
 
     `cgroup` is the engine's own, if any. `on_reading` takes each scrape of its metrics. `canary`
     compares its answers. `occupied` is as in Causes. An engine without `answers` has no clients
-    here and is sent no requests: another node knows whether it serves.
+    here and receives no requests: another node knows whether it serves.
     """
 
     engine: Engine
@@ -39,4 +39,4 @@ class WatchedRun:
     occupied: Callable[[], Awaitable[str]] | None = None
     answers: bool = True
     at_engine: Callable[[], int] = lambda: 0
-    """How many of the gateway's requests the engine works on."""
+    """Number of the gateway's requests that the engine works on."""

@@ -1,6 +1,6 @@
-"""Watches one child: feeds its lines, HTTP answers and exit to the detector.
+"""Watch one child: feed its lines, HTTP responses and exit to the detector.
 
-A lock guards the detector's Watch, since the log pump's thread and the loop both feed it. Its signs
+A lock guards the detector's Watch, which both the log pump's thread and the loop use. Its signs
 become events of the machine on the loop's thread.
 """
 
@@ -44,12 +44,13 @@ from caovand.engines.common.logs.rows.kernel import OF_PROGRAM, XID_STOPPED, fin
 
 DRAIN_S = 0.2
 LAST_WORDS_S = 5.0
-FAILURE_GRACE_S = 300.0  # without progress, after a process of a start has reported a failure
+# maximum silence of a start after one of its processes has reported a failure
+FAILURE_GRACE_S = 300.0
 PROBE_PROMPT = tuple(range(32, 48))
 
 
 class Watching:
-    """Observes the child of one generation; `buses` are the PCI addresses of the cards it uses."""
+    """Observes the child of one generation; `buses` are the PCI addresses of its cards."""
 
     def __init__(self, run: WatchedRun) -> None:
         self.reported: dict[str, Any] = {}
@@ -67,7 +68,8 @@ class Watching:
         self._gave_up = False
         self._over = False
         self._shared = False
-        self._fault: Finding | None = None  # of its processes on a card, by the kernel
+        # a fault of its processes on a card, from the kernel's log
+        self._fault: Finding | None = None
 
     def reconfigure(self, section: WatchSection) -> None:
         """Use these thresholds from now on."""
@@ -77,7 +79,7 @@ class Watching:
         return detector.DetectorRules(section, looked_up=self._run.plan.uses_lookup_drafts)
 
     def on_lines(self, lines: Sequence[str]) -> None:
-        """Take lines of the child; called from the log pump's thread."""
+        """Process lines of the child; called from the log pump's thread."""
         serving, now = self._watch.serving, _now()
         for line in lines:
             texts = self._run.engine.log.plain(line)
@@ -93,21 +95,21 @@ class Watching:
         if serving and mark is None:
             return
         for name, value in () if serving else figures.items():
-            # The draft model's figures follow those of the model.
+            # The draft model's figures follow the main model's.
             self.reported.setdefault(name, value)
         self.observe(LogLine(line, now, mark))
 
     def observe(self, observation: Observation) -> None:
-        """Pass an observation to the detector; from any thread."""
+        """Pass an observation to the detector; callable from any thread."""
         with self._lock:
             self._watch, signs = detector.observe(self._watch, observation, self._rules)
         for sign in signs:
-            # The loop is closed if the last lines come after the daemon's own end.
+            # The loop is closed if the last lines arrive after the daemon's own end.
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._act, sign)
 
     def on_kernel_lines(self, child: Child, lines: Sequence[str]) -> None:
-        """Check lines of the kernel for a lost card and for faults of our processes."""
+        """Check the kernel's lines for a lost card and for faults of our processes."""
         lines = kernel_log.without_other_cards(lines, self.buses)
         found = find_in_kernel(lines, {process.pid for process in child.members})
         if found is None or child.status is not None:
@@ -122,16 +124,16 @@ class Watching:
             self._fault = found
 
     async def _fail_of_fault(self, child: Child) -> None:
-        """Fail in the engine's words, which come later: one Xid means many faults."""
+        """Fail with the engine's own message, which comes later: one Xid may mean many faults."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(child.ended(), LAST_WORDS_S)
         if child.status is None and (fault := self._fault) is not None:
             self._fail(await self.causes.find(fault.phase, alive=True) or fault)
 
     async def poll(self, child: Child, kernel: Sequence[str]) -> None:
-        """Check the kernel's lines, and once the HTTP server unless a check is under way."""
+        """Check the kernel's lines, and the HTTP server unless a check is already running."""
         self.on_kernel_lines(child, kernel)
-        # Without answers there are no counters: silence would be taken for a hang.
+        # An engine without answers has no counters: silence would be mistaken for a hang.
         self.observe(Tick(_now()) if self._run.answers else NotObserved(_now()))
         self._give_up(child)
         if self._polling or not self._watch.serving or not self._run.answers:
@@ -145,7 +147,7 @@ class Watching:
                 self._run.on_reading(scraped.reading)
                 self.observe(scraped.reading.progress)
         except Stranger as problem:
-            self._met(problem)
+            self._on_stranger(problem)
         except Exception as problem:
             if limits.limit_reached(problem):
                 self.observe(NotObserved(_now()))
@@ -156,9 +158,9 @@ class Watching:
             self._polling = False
 
     def _give_up(self, child: Child) -> None:
-        """Fail a start that has stood still since one of its processes reported a failure.
+        """Fail a start that has stalled since one of its processes reported a failure.
 
-        The machine would wait for the phase's whole time, since it does not know the log.
+        The machine does not know the log, and would wait for the phase's full time limit.
         """
         watch, waited_s = self._watch, _now() - self._watch.moved_at
         ended = self._gave_up or child.status is not None
@@ -170,10 +172,11 @@ class Watching:
         text = f"no progress in phase {self._phase or 'launch'} for {waited_s:.0f} s"
         self._tasks.begin(self._fail_of_cause(Finding("start-stall", text, self._phase)))
 
-    def _met(self, stranger: Stranger) -> None:
-        """Handle another process on the engine's port, a failure if two checks in a row find it.
+    def _on_stranger(self, stranger: Stranger) -> None:
+        """Handle another process on the engine's port; two checks in a row that find it are a
+        failure.
 
-        Requests are still served, and a restart would end them.
+        Requests may still be served, and a restart would end them.
         """
         if self._shared:
             self._fail(proof.port_taken(stranger))
@@ -194,7 +197,7 @@ class Watching:
         try:
             await proof.prove(run.engine, peers, run.plan, self._endpoint, limit_s, on_step)
         except proof.NotReady as problem:
-            # The exit of a dying engine says more than the request that failed with it.
+            # A dying engine's exit says more than the request that failed with it.
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(child.ended(), LAST_WORDS_S)
             cause = None if child.status is not None else await self.causes.find("serving")
@@ -215,7 +218,7 @@ class Watching:
         """Wait for the child's end; apply Exited with the cause from its log."""
         kills = OomKills(self._run.cgroup)
         code = await child.ended()
-        # Its last lines, which have the cause, are still in the pipe.
+        # Its last lines, which contain the cause, are still in the pipe.
         try:
             await asyncio.to_thread(child.drain, DRAIN_S)
         except RuntimeError as problem:
@@ -280,13 +283,13 @@ class Watching:
             self._fail(cause)
 
     def _report_fault(self, fault: BaseException) -> None:
-        """Report a fault of ours at once, not when its task is collected."""
+        """Report a bug of ours at once, not when its task is garbage-collected."""
         context = {"message": "a check of the engine failed", "exception": fault}
         self._loop.call_exception_handler(context)
 
     def _fail(self, finding: Finding) -> None:
         if self._over:
-            return  # it ended while its log was read, which is already reported
+            return  # it ended while its log was read, which has been reported
         self._end(Failed, finding)
 
     def _end(self, kind: type[Failed] | type[Exited], finding: Finding) -> None:
@@ -307,7 +310,7 @@ class Watching:
         try:
             await proof.retry_on_limit(*asked, lacking=lambda: self.observe(NotObserved(_now())))
         except Stranger as problem:
-            self._met(problem)
+            self._on_stranger(problem)
         except Unanswered as problem:
             self.observe(ProbeResult(False, str(problem), _now()))
         else:
@@ -317,7 +320,7 @@ class Watching:
         self.probed_at = _now()
 
     async def _answers_wrongly(self, phase: str, timeout_s: float) -> bool:
-        """Compare the answer to the fixed prompt; fail and return True if it is wrong."""
+        """Compare the answer to the fixed prompt; if it is wrong, fail and return True."""
         canary = self._run.canary
         finding = await canary.check(self._endpoint, timeout_s, phase) if canary else None
         if finding is not None:

@@ -1,1 +1,1 @@
-"""What the daemon keeps on disk: history, incidents, memories."""
+"""The daemon's data on disk: history, incidents, memories."""

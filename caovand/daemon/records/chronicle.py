@@ -1,6 +1,6 @@
-"""Writes an incident for each failure, in a thread, so that neither loop nor restart waits.
+"""Write an incident for each failure, in a thread, so that neither loop nor restart waits.
 
-Only evidence of the living engine delays its end, for a few seconds at most.
+Only gathering evidence from the living engine delays its end, by a few seconds at most.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ STACKS_S = 4.0
 
 @dataclass(frozen=True)
 class GatheredEvidence:
-    """A failure's evidence without secrets; `name` is that of its incident, "" for none.
+    """A failure's evidence without secrets; `name` is its incident's, "" for none.
 
-    `problem` says what is missing and why; without a report that is all of it.
+    `problem` says what is missing and why; without a report, everything is.
     """
 
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ Then = Callable[[GatheredEvidence], None]
 class Recorder:
     """Stores incidents in `store`; calls `done(name, problem)` on the loop for each.
 
-    `log` reads the engine's output. An incident with both a name and a problem is incomplete.
+    `log` parses the engine's output. An incident with both a name and a problem is incomplete.
     """
 
     def __init__(self, store: Incidents, done: Callable[[str, str], None], log: Log) -> None:
@@ -56,9 +56,9 @@ class Recorder:
     def take(
         self, case: Case, members: Sequence[Process], engine_python: str, then: Then | None = None
     ) -> None:
-        """Begin to record a failure; called on the loop, before the engine is ended.
+        """Start recording a failure; called on the loop, before the engine is ended.
 
-        `then` is called on the loop, however that ends.
+        `then` is called on the loop, whatever the outcome.
         """
 
         def work(gathered: GatheredEvidence) -> GatheredEvidence:
@@ -75,18 +75,18 @@ class Recorder:
     def gather(
         self, case: Case, members: Sequence[Process], engine_python: str, then: Then
     ) -> None:
-        """The same for `then` alone: no incident is stored, and none is kept waiting."""
+        """Gather the same evidence only for `then`: no incident is stored or delayed."""
         self._begin("evidence", case, members, engine_python, lambda found: found, then)
 
     async def before_kill(self) -> None:
-        """Wait, a few seconds at most, until the evidence of the living engine is taken."""
+        """Wait, a few seconds at most, until the living engine's evidence is taken."""
         taken, self._taken = self._taken, {}
         with contextlib.suppress(asyncio.TimeoutError):
             waits = asyncio.gather(*(one.wait() for one in taken.values()))
             await asyncio.wait_for(waits, STACKS_S + 1.0)
 
     def flush(self, timeout_s: float) -> None:
-        """Wait (blocking) for an incident under way."""
+        """Wait (blocking) for an incident in progress."""
         if thread := self._threads.get("incident"):
             thread.join(timeout_s)
 
@@ -100,7 +100,7 @@ class Recorder:
         done: Then,
     ) -> None:
         if name in self._threads and self._threads[name].is_alive():
-            # A hung disk blocks one thread, not one for each failure.
+            # A hung disk blocks one thread, not one per failure.
             done(GatheredEvidence(problem="the previous incident is still being written"))
             return
         taken = self._taken[name] = asyncio.Event()
@@ -108,7 +108,7 @@ class Recorder:
         def work() -> None:
             try:
                 found = finish(self._gather(case, members, engine_python, taken))
-            except Exception as fault:  # no fault here may affect the engine
+            except Exception as fault:  # no bug here may affect the engine
                 found = GatheredEvidence(problem=str(fault))
             self._on_loop(lambda: done(found))
 

@@ -1,4 +1,4 @@
-"""What is kept of a slot's failures: incidents here, and evidence for other nodes."""
+"""Records of a slot's failures: incidents here, and evidence for other nodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from caovand.engines.common.healing.answer import answer_of
 
 
 class FailureRecords:
-    """Records the failures of one machine in `store`; `mark` puts them into the history."""
+    """Records the failures of one machine in `store`; `mark` adds them to the history."""
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class FailureRecords:
         self.recorder = Recorder(store, self._on_recorded, machine.engine.log)
         self._last_mark = ""
         self._latest = ""
-        """The last failure's incident, "" while it is written."""
+        """The last failure's incident; "" while it is being written."""
         self._blamed: list[str] = []
 
     def record(self, snapshot: Snapshot, describe: Callable[[], dict[str, Any]]) -> None:
-        """Begin an incident for the failure in `snapshot`; `describe` makes the status document."""
+        """Start an incident for the failure in `snapshot`; `describe` makes the status document."""
         run, plan = self._run, snapshot.plan
         assert snapshot.finding is not None
         last, self._last_mark = self._last_mark, incident.dedup_mark(snapshot)
@@ -76,7 +76,8 @@ class FailureRecords:
         self.recorder.take(case, run.members(), self._engine_python, then)
 
     def blame(self, requests: Sequence[str]) -> None:
-        """Name in the last failure's incident the requests that the gateway refuses for it."""
+        """Add to the last failure's incident the requests that the gateway now refuses because of
+        it."""
         self._blamed += requests
         if self._blamed and self._latest:
             self._shared.tasks.begin(self._amend(self._latest, [*self._blamed]))
@@ -89,19 +90,19 @@ class FailureRecords:
             self._machine.notice("incident", text)
 
     def _answer(self, finding: Finding, plan: Plan | None) -> Answer:
-        """What the failure means, and what helps."""
+        """The failure's meaning, and what helps."""
         engine, policy = self._machine.engine, self._machine.config.policy
         rules = rules_of(engine.healing, policy, self._planner.conflicts)
         return answer_of(engine, finding, plan, rules)
 
     def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None:
-        """Gather what a failure on another node left here, or this one's own `finding`."""
+        """Gather the local traces of a failure on another node, or the evidence of `finding`."""
         found = finding or Finding("unknown", "", self._machine.snapshot.phase)
         case = replace(self._case(found, self._run.watching), live=stacks)
         self.recorder.gather(case, self._run.members(), self._engine_python, then)
 
     def _case(self, finding: Finding, watching: Watching | None) -> Case:
-        """What is known about a failure wherever it is, and what must be removed from that."""
+        """The known facts about a failure on any node, and the secrets to remove from them."""
         self._shared.kernel.read()
         env = {**self._shared.environ, **dict(self._machine.config.engine.env)}
         return Case(

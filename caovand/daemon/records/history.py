@@ -1,6 +1,6 @@
-"""Collects per-minute figures and marks of events for the history.
+"""Collect per-minute figures and events for the history.
 
-The loop calls it at each turn; only the writer touches the disk.
+The loop calls it in each iteration; only the writer touches the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_MARK = 200
 
 
 class History:
-    """`text` says why nothing can be kept at present, else ""; `notice` reports each change."""
+    """`text` says why nothing can be stored at present, else ""; `notice` reports each change."""
 
     def __init__(
         self,
@@ -56,14 +56,14 @@ class History:
         self.mark("", "daemon", f"caovand {__version__} started")
 
     def mark(self, slot: str, kind: str, text: str) -> None:
-        """Record an event of a slot, "" for the daemon."""
+        """Record an event of a slot; "" for the daemon."""
         if self._writer is not None:
             self._writer.put(Mark(round(self._clock(), 3), slot, kind, text[:MAX_MARK]))
 
     def take(self, slot: str, track: Track, serves: bool) -> None:
-        """Add the latest reading of a slot."""
+        """Add a slot's latest reading."""
         if self._writer is None:
-            return  # nobody would ever take what is collected
+            return  # the collected data would never be written
         now = self._steady()
         before, self._taken_at[slot] = self._taken_at.get(slot, now), now
         point = track.recent[-1] if track.last and track.recent else None
@@ -96,7 +96,7 @@ class History:
         self.text = text
 
     def close(self, timeout_s: float) -> None:
-        """Write the minute under way, and wait (blocking) until everything is written."""
+        """Write the current minute, and wait (blocking) until everything is written."""
         if self._writer is not None:
             self._writer.put(*self._minute())
             self._writer.stop(timeout_s)

@@ -1,7 +1,8 @@
-"""Writes the history in a thread of its own: a slow, full or broken disk costs no more than that.
+"""Write the history in a thread of its own, so that a slow, full or broken disk blocks nothing
+else.
 
-The loop hands rows over without waiting. Those that cannot be written yet are kept, BACKLOG of
-them; then the oldest are lost, which is counted.
+The loop hands over rows without waiting. Up to BACKLOG rows that cannot be written yet are kept;
+beyond that, the oldest are lost and counted.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ WITHOUT = "until then figures are shown and served, but not kept"
 
 
 class Writer:
-    """Keeps rows in `path` for `days`; `problem` is why it cannot at the moment, None if it can.
+    """Stores rows in `path` for `days`; `problem` says why it currently cannot, None if it can.
 
     `notice` is called from the thread.
     """
@@ -51,14 +52,14 @@ class Writer:
 
     @property
     def problem(self) -> Problem | None:
-        """Why nothing can be written at the moment, None if it can."""
+        """Why nothing can be written at the moment; None if it can."""
         since = self._busy_since
         if since is not None and time.monotonic() - since > HUNG_S:
             return self._cannot("its disk has not answered for half a minute", "check that disk")
         return self._failed
 
     def put(self, *rows: Row) -> None:
-        """Hand rows over; never waits."""
+        """Hand over rows; never waits."""
         with self._lock:
             self._rows.extend(rows)
             while len(self._rows) > BACKLOG:
@@ -77,7 +78,7 @@ class Writer:
                 self._thread = thread
 
     def stop(self, timeout_s: float) -> None:
-        """Write what was handed over, and end (blocking)."""
+        """Write the remaining rows, and end (blocking)."""
         with self._lock:
             self._stopping = True
             self._lock.notify()
@@ -94,7 +95,7 @@ class Writer:
             written = not rows or self._write(rows)
             self._busy_since = None
             with self._lock:
-                # Meanwhile the oldest may have been dropped, and new ones added at the end.
+                # In the meantime the oldest may have been dropped, and new ones added at the end.
                 for row in rows if written else ():
                     if self._rows and self._rows[0] is row:
                         self._rows.popleft()
@@ -106,7 +107,7 @@ class Writer:
             self._link.close()
 
     def _write(self, rows: list[Row], *, again: bool = True) -> bool:
-        """Whether the rows are on the disk now; a file that cannot be used is replaced once."""
+        """Whether the rows are on disk now; an unusable file is replaced once."""
         try:
             if self._link is None:
                 self._link = history.open_to_write(self.path)
@@ -115,11 +116,11 @@ class Writer:
                 history.prune(self._link, wall_clock.now(), self._days)
                 self._pruned_at = time.monotonic()
         except Broken as problem:
-            return self._start_anew(str(problem)) and again and self._write(rows, again=False)
-        except Exception as problem:  # no fault here may end the thread
+            return self._replace_file(str(problem)) and again and self._write(rows, again=False)
+        except Exception as problem:  # no bug here may end the thread
             if history.damaged(problem):
                 return (
-                    self._start_anew("it is damaged") and again and self._write(rows, again=False)
+                    self._replace_file("it is damaged") and again and self._write(rows, again=False)
                 )
             self._close()
             self._failed = self._cannot(str(problem) or type(problem).__name__, self._remedy())
@@ -133,8 +134,9 @@ class Writer:
                 self._link.close()
         self._link = None
 
-    def _start_anew(self, why: str) -> bool:
-        """Set the file aside, so that the next try makes another; whether that was possible."""
+    def _replace_file(self, why: str) -> bool:
+        """Move the file aside, so that the next attempt creates another; return whether that
+        worked."""
         self._close()
         try:
             history.set_aside(self.path)

@@ -1,7 +1,7 @@
-"""The state files of a slot: where they are, and how to tell whether one is usable.
+"""A slot's state files: their locations, and checks of their contents.
 
-All of it is in a folder of the slot, STATE/slots/NAME. Versions without slots kept it in STATE
-itself: the daemon moves it, and whoever reads a file without the daemon finds it in either place.
+All are in the slot's folder, STATE/slots/NAME. Versions without slots kept them in STATE itself:
+the daemon moves them, and readers without a daemon find them in either place.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS, STARTS, tuning.FIL
 
 
 def folder(state: Path, name: str = ONLY) -> Path:
-    """The folder of a slot's state."""
+    """Folder of a slot's state."""
     return state / SLOTS / name
 
 
 def make(state: Path, name: str) -> None:
-    """Make the folder of a slot's state; raises OSError."""
+    """Create the folder of a slot's state; raises OSError."""
     folder(state, name).mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
 def find(state: Path, file: str, name: str = ONLY) -> Path:
-    """The path of this state file.
+    """Path of this state file.
 
-    The only slot's may still be where versions without slots kept it: such a daemon ran last, or
-    the file could not be moved.
+    The only slot's file may still be where versions without slots kept it: such a daemon ran last,
+    or moving failed.
     """
     own, former = folder(state, name) / file, state / file
     return former if name == ONLY and os.path.lexists(former) else own
@@ -58,9 +58,10 @@ def find(state: Path, file: str, name: str = ONLY) -> Path:
 def take_over(state: Path) -> Iterator[str]:
     """Move the files of a version without slots to the only slot; yield a message for each.
 
-    Each is moved by one rename, so that it is in one place or the other whatever interrupts this.
-    What the slot has already gives way: the older version ran last. But its engine's processes may
-    live, and its incidents are worth reading: those are kept too.
+    Each move is a single rename, so that the file is in one place or the other despite
+    interruptions. A file that the slot already has is replaced, because the older version ran last.
+    The exceptions are the ledger, whose processes may still live, and the incidents, which remain
+    worth reading: both copies are kept.
     """
     own, moved = folder(state), list[str]()
     for file in filter(lambda file: os.path.lexists(state / file), ALL):
@@ -70,7 +71,7 @@ def take_over(state: Path) -> Iterator[str]:
             if file == INCIDENTS and target.is_dir() and former.is_dir():
                 Incidents(target).take_over(Incidents(former))
             elif file == PROCESSES and os.path.lexists(target):
-                continue  # the processes of both are ended before a start
+                continue  # the processes in both are ended before a start
             else:
                 state_file.move(former, target)
         except OSError as problem:
@@ -82,7 +83,7 @@ def take_over(state: Path) -> Iterator[str]:
 
 
 def ledgers(state: Path, name: str) -> tuple[Path, ...]:
-    """The ledgers with processes of the slot's earlier engines, its own first."""
+    """Ledgers with processes of the slot's earlier engines, its own first."""
     former = (state / PROCESSES,) if name == ONLY else ()
     return (folder(state, name) / PROCESSES, *former)
 
@@ -90,7 +91,8 @@ def ledgers(state: Path, name: str) -> tuple[Path, ...]:
 def mark(state: Path, name: str) -> Path:
     """The path from which the name of the engine's temporary folder is derived.
 
-    The only slot's is that of versions without slots, so that what their engines left there goes.
+    The only slot uses the path of versions without slots, so that their engines' leftover files are
+    removed.
     """
     return (state if name == ONLY else folder(state, name)) / FILES
 
@@ -101,7 +103,7 @@ def _is_mode(found: Any) -> bool:
 
 
 def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
-    """The check of each file's content, by name."""
+    """The check of each file's contents, by name."""
     return {
         MODE: _is_mode,
         degraded_plan.FILE: partial(well_formed, healing=healing),
@@ -114,7 +116,7 @@ def checks(healing: Healing) -> Mapping[str, Callable[[Any], bool]]:
 
 
 def set_aside(state: Path, healing: Healing) -> Iterator[str]:
-    """Rename the files that this version cannot use; yield a message for each."""
+    """Rename files that this version cannot use; yield a message for each."""
     for text in state_file.set_aside(state, checks(healing)):
         lost = "; processes of an engine before, if any, are not known" if PROCESSES in text else ""
         yield text + lost

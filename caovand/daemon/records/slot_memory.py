@@ -1,4 +1,4 @@
-"""What a slot remembers for its next start, in its state folder."""
+"""The state that a slot keeps for its next start, in its state folder."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from caovand.daemon.start.starts import Starts
 
 
 class SlotMemory:
-    """The memories of the slot `name`; what an earlier version kept is taken over first."""
+    """The state files of the slot `name`; those of an earlier version are migrated first."""
 
     def __init__(
         self, name: str, engine: Engine, shared: Shared, notice: Callable[..., None]
     ) -> None:
         self.made = False
-        """Whether the folder is there: a full disk may delay it."""
+        """Whether the folder exists: a full disk may delay its creation."""
         self._name, self._state, self._log = name, shared.directories.state, shared.log
         self._notice = notice
         for text in self._restore(engine):
@@ -47,7 +47,7 @@ class SlotMemory:
         self.answers = FirstAnswers(self.path(canary.FILE), notice)
 
     def _restore(self, engine: Engine) -> list[str]:
-        """Take over what an earlier version kept, set aside what cannot be used; in words."""
+        """Migrate files of an earlier version and move unusable ones aside; return messages."""
         texts, folders = list[str](), [memories.folder(self._state, self._name)]
         if self._name == ONLY:
             texts += memories.take_over(self._state)
@@ -65,14 +65,14 @@ class SlotMemory:
             self.made = True
 
     async def try_folder(self) -> None:
-        """Make the folder if its disk allows that now."""
+        """Create the folder if the disk permits it now."""
         with contextlib.suppress(OSError):
             await asyncio.to_thread(self.make_folder)
 
     def follow_start(
         self, before: Snapshot, after: Snapshot, event: Event, watching: Watching | None
     ) -> None:
-        """Count the seconds of a start; once it serves, report and remember where they went."""
+        """Time a start; once it serves, report and store the durations of its phases."""
         try:
             if not self.starts.follow(before, after, event, watching.reported if watching else {}):
                 return
@@ -85,7 +85,8 @@ class SlotMemory:
             self._log.warning(f"cannot remember the seconds of this start: {problem}")
 
     def keep_plan(self, snapshot: Snapshot, prepared: PreparedStart | None, mode: Mode) -> None:
-        """Keep a plan that has served stably for the next start if the ladder had to lower it."""
+        """Store a plan that has served stably for the next start, if the ladder had to degrade
+        it."""
         if snapshot.plan is None or prepared is None:
             return
         try:

@@ -1,4 +1,4 @@
-"""Watches for unwritable disks: a full or read-only one costs its own files, nothing else."""
+"""Watch for unwritable disks: a full or read-only disk affects only its own files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 5.0
 class Unwritten:
     """`texts` names what cannot be written now, and the remedy; `notice` reports each change once.
 
-    That engine.log has lost output stays true, so it is one notice for as long as the daemon runs.
+    Lost engine output stays lost, so it is reported once per run of the daemon.
     """
 
     def __init__(self, directories: Directories, notice: Callable[[str, str], None]) -> None:
@@ -36,7 +36,7 @@ class Unwritten:
             )
             self._notice("noticed", text)
         if self._checking is not None and not self._checking.done():
-            return  # a hung disk blocks one thread only
+            return  # a hung disk blocks only one thread
         checking = asyncio.ensure_future(asyncio.to_thread(self._directories.unwritable))
         self._checking = checking
         await asyncio.wait([checking], timeout=LIMIT_S)

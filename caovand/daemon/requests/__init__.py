@@ -1,1 +1,1 @@
-"""The requests of the control sockets."""
+"""Requests of the control sockets."""

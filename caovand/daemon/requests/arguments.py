@@ -1,4 +1,4 @@
-"""The arguments of a request, and how one is refused."""
+"""Arguments of a request, and errors about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class VerbError(Exception):
-    """A request that cannot be carried out, as code, message and hint."""
+    """A request that cannot be carried out: code, message and hint."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -15,7 +15,7 @@ class VerbError(Exception):
 
 
 def argument(args: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """The argument, or its default; raises VerbError for one of another type."""
+    """The argument or its default; raises VerbError if it has the wrong type."""
     value = args.get(name, default)
     if kind is float and isinstance(value, int) and abs(value) < 1 << 53:
         value = float(value)

@@ -1,4 +1,4 @@
-"""The verbs that read what is kept: the log, events, incidents, and figures over time."""
+"""Verbs that read stored data: log, events, incidents, and figures over time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from caovand.daemon.slot import Slot
 LOG_BYTES = 48 * 1024
 DAY_S = 86400.0
 MAX_POINTS = 1000
-PIECE_BYTES = 36 * 1024  # of a file: 48 KiB in base64
+PIECE_BYTES = 36 * 1024  # per piece of a file: 48 KiB in base64
 
 Result = Mapping[str, Any]
 
 
 async def logs(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Return the latest `lines` lines, or those after line number `since`, as many as fit a frame.
+    """Return the latest `lines` lines, or those after line number `since`, as many as fit into a
+    frame.
 
     `end` is the number of the latest line at the time of the request.
     """
@@ -38,9 +39,9 @@ async def logs(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def events(supervisor: Supervisor, request: Request) -> Result:
-    """Return the notices after sequence number `since`, as many as fit a frame.
+    """Return the notices after sequence number `since`, as many as fit into a frame.
 
-    A number not reached yet is an earlier daemon's: then every notice is new.
+    A number not reached yet comes from an earlier daemon: then every notice is new.
     """
     since = argument(request.args, "since", int, 0)
     if supervisor.notices and since > supervisor.notices[-1].seq:
@@ -60,7 +61,7 @@ async def events(supervisor: Supervisor, request: Request) -> Result:
 
 
 async def incidents(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """List the incidents, with the cause of each."""
+    """List the incidents with their causes."""
     return {"incidents": await asyncio.to_thread(slot.incidents.listed)}
 
 
@@ -83,14 +84,14 @@ async def incident(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def recent(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Return each scrape of the last five minutes, and each round of samples of the cards."""
+    """Return each scrape and each round of card samples of the last five minutes."""
     return slot.recent()
 
 
 async def history(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Return the `seconds` before `until`, Unix time, or now: in at most about `points` steps.
+    """Return the `seconds` before `until` (Unix time) or now, in about `points` steps at most.
 
-    No more steps come than fit a frame: ask for shorter times to get shorter steps.
+    The number of steps is limited by a frame: request shorter times for finer steps.
     """
     seconds = argument(args, "seconds", float, DAY_S)
     points = argument(args, "points", int, MAX_POINTS)

@@ -1,4 +1,4 @@
-"""The verbs of the gateway's process, and those for the keys of its clients."""
+"""Verbs of the gateway's process, and verbs for its clients' keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def report(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def ended(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Take the records of requests that have ended."""
+    """Take the records of finished requests."""
     rows = argument(args, "requests", list, [])
     if not all(map(is_row, rows)):
         raise VerbError("bad-argument", "argument requests must be records of requests")
@@ -51,12 +51,12 @@ async def ended(slot: Slot, args: Mapping[str, Any]) -> Result:
 
 
 async def requests(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """The latest requests at the gateway that have ended, the oldest first."""
+    """The latest finished requests at the gateway, oldest first."""
     return {"requests": [*slot.clients.requests]}
 
 
 async def used(supervisor: Supervisor, request: Request) -> Result:
-    """Take what the keys have used since the gateway's last report."""
+    """Take the keys' usage since the gateway's last report."""
     try:
         is_time = supervisor.keys.take(argument(request.args, "used", list, []))
     except (TypeError, ValueError) as problem:
@@ -67,12 +67,12 @@ async def used(supervisor: Supervisor, request: Request) -> Result:
 
 
 async def keys(supervisor: Supervisor, request: Request) -> Result:
-    """The keys of clients, and what each has used by day."""
+    """The clients' keys, and the daily use of each."""
     return supervisor.keys.describe()
 
 
 async def key_add(supervisor: Supervisor, request: Request) -> Result:
-    """Make a key; its secret is in this answer alone."""
+    """Create a key; only this response contains its secret."""
     try:
         return {"key": supervisor.keys.add(requested_key(request.args))}
     except ProblemError as found:
@@ -80,7 +80,7 @@ async def key_add(supervisor: Supervisor, request: Request) -> Result:
 
 
 async def key_revoke(supervisor: Supervisor, request: Request) -> Result:
-    """Refuse a key from now on; the keys that are left."""
+    """Revoke a key at once; return the remaining keys."""
     try:
         supervisor.keys.revoke(argument(request.args, "name", str, ""))
     except ProblemError as found:

@@ -22,7 +22,7 @@ from caovand.daemon.requests.arguments import VerbError, argument
 from caovand.daemon.slot import Slot
 
 MAX_WAIT_S = 86400.0
-MAX_OPEN_WAIT_S = 60.0  # of a request from the socket that everybody may use
+MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that everybody may use
 
 Result = Mapping[str, Any]
 OfDaemon = Callable[[Supervisor, Request], Awaitable[Result]]
@@ -82,7 +82,7 @@ def _check_model(op: str, name: str, slots: Collection[str]) -> None:
 
 
 def _not_on_a_worker(slot: Slot, doing: str, instead: str) -> None:
-    """Raise VerbError on a worker, where the head decides: the request would do nothing."""
+    """Raise VerbError on a worker, where the head decides and the request would have no effect."""
     if head := slot.part.planned_by:
         fact = f"this machine is a worker, and the head at {head} plans and answers clients"
         raise VerbError("on-the-head", f"cannot {doing}: {fact}", f"{instead} on the head")
@@ -192,7 +192,7 @@ def _outcome(slot: Slot) -> dict[str, Any]:
 
 
 async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
-    """Answer when the state is `until` (serving, settled, stopped) or after `timeout_s`."""
+    """Reply when the state is `until` (serving, settled, stopped) or after `timeout_s`."""
     until = argument(args, "until", str, "serving")
     if until not in ("serving", "settled", "stopped"):
         raise VerbError("bad-argument", f"cannot wait until {until!r}: serving, settled or stopped")
@@ -208,7 +208,7 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
 
     while not (done := reached()):
         left_s = deadline - time.monotonic()
-        # FAILED does not end by itself.
+        # Nothing leaves FAILED by itself.
         if left_s <= 0 or slot.snapshot.state is State.FAILED:
             break
         try:

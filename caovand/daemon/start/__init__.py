@@ -1,1 +1,1 @@
-"""From the request to serve to the engine's process: checks, plan, rungs."""
+"""From a start request to the engine's process: checks, plan, rungs."""

@@ -1,7 +1,7 @@
-"""Checks all-reduce once before a start over several cards.
+"""Check all-reduce once before a start over several cards.
 
-Cards whose peer-to-peer writes go astray answer NVML well, load the model and serve nonsense. What
-was right is not checked again with the same cards, driver, engine and settings; what was not, is.
+Cards whose peer-to-peer writes are lost answer NVML normally, load the model and serve nonsense. A
+correct result is not checked again for the same cards, driver, engine and settings; a wrong one is.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ async def check_all_reduce(
     notice: Callable[[str, str], None],
     turn: asyncio.Lock,
 ) -> Finding | None:
-    """The failure of this plan's all-reduce, None if none is known.
+    """The failure of this plan's all-reduce; None if none is known.
 
-    `env` is the engine's environment. `turn` is the daemon's, for one check at a time: two would
-    take each other's memory and time, and a second one of the same cards may use what the first
-    finds.
+    `env` is the engine's environment. `turn` is the daemon's lock, for one check at a time: two
+    would compete for memory and time, and a second check of the same cards may use the first one's
+    result.
     """
     task = engine.planning.all_reduce(plan, inventory)
     if task is None:
@@ -78,14 +78,14 @@ async def check_all_reduce(
 
 
 async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
-    """Run the check; if it is cancelled, as by a daemon that ends, end it at once."""
+    """Run the check; on cancellation, for example because the daemon ends, end it at once."""
     check = all_reduce.Check()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))
     try:
         return await asyncio.shield(running)
     finally:
         check.end()
-        # Until it has ended, it has the cards.
+        # It occupies the cards until it has ended.
         await asyncio.gather(running, return_exceptions=True)
 
 

@@ -1,4 +1,4 @@
-"""Where an engine may read and write: all that others of its user may, but what is caovan's."""
+"""Paths that an engine may read and write: all that its user may, except caovan's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ LIBRARIES = re.compile(
     r"|HF|HUGGINGFACE|LMCACHE|MIOPEN|MODELSCOPE|NUMBA|OUTLINES|PYTORCH|QUACK|TIKTOKEN"
     r"|TILELANG|TORCH|TORCHINDUCTOR|TRANSFORMERS|TRITON|TVM|VLLM|XGRAMMAR)_"
 )
-"""Whose caches an engine may write to: those of package managers hold other programs' code."""
+"""Libraries to whose caches an engine may write; caches of package managers hold other programs'
+code."""
 CACHES = re.compile(r"(?:^|_)CACHE(?:_(?:DIR|ROOT|PATH|HOME))?$|_PROFILER_DIR$")
 FOLDERS = re.compile(
     r"^(?:(?:HF|TORCH|TRITON)_HOME|(?:RAY_)?TMPDIR|TE?MP|CUDA_MPS_\w+_DIRECTORY"
@@ -35,9 +36,9 @@ IN_CACHE = (
     "torch_inductor", "triton", "tvm-ffi", "vllm",
 )  # fmt: skip
 IN_CONFIG = ("vllm",)
-"""Where libraries write if no variable names a folder, at home and in ~/.cache and ~/.config or
-what XDG_CACHE_HOME and XDG_CONFIG_HOME name; only the engine's own are made. All of ~/.cache would
-be too much: uv links installed programs to it."""
+"""Folders where libraries write if no variable names one: at home, and in ~/.cache and ~/.config or
+the folders in XDG_CACHE_HOME and XDG_CONFIG_HOME; only the engine's own are created. Access to all
+of ~/.cache would be too much: uv links installed programs to it."""
 PRIVATE = (
     ".aws", ".azure", ".bash_history", ".boto", ".config/containers", ".config/gcloud",
     ".config/gh", ".config/git/credentials", ".config/rclone", ".docker", ".git-credentials",
@@ -45,13 +46,14 @@ PRIVATE = (
     ".password-store", ".pgpass", ".pypirc", ".python_history", ".s3cfg", ".ssh", ".vault-token",
     ".zsh_history",
 )  # fmt: skip
-"""What its user keeps at home for other programs than engines; a store's keys go into variables."""
+"""Files in its user's home that belong to programs other than engines; credentials for a store are
+passed as variables."""
 OWN_CACHES = {"CUDA_CACHE_PATH": "cuda", "CCACHE_DIR": "ccache"}
-"""Variables that lead to folders of caovan's cache, if nobody set them: builds of other programs
-take objects from ccache's usual one."""
+"""Variables that point to folders in caovan's cache unless set otherwise: builds of other programs
+use objects from the default ccache."""
 REPLACED = Path("/etc")
-"""Where files that an engine reads are replaced while it runs, such as resolv.conf. To hide one
-file there is to hide all that come later, which only a cluster's key is worth."""
+"""Folder whose files are replaced while an engine reads them, such as resolv.conf. Hiding one file
+there also hides all files created later, which only a cluster's key justifies."""
 
 
 def confinement(
@@ -62,13 +64,13 @@ def confinement(
     env: Mapping[str, str],
     model: str = "",
 ) -> Confinement | None:
-    """What an engine's program may reach; None if it is not to be confined.
+    """What an engine's program may access; None if it is not confined.
 
-    `model` is what it serves, if it serves.
+    `model` is the served model, if any.
     """
     if not config.engine.confine:
         return None
-    # Whoever puts all into one folder wants the engine's caches there, which it must write.
+    # If everything is in one folder, the engine's caches are too, and it must write to them.
     ours = (
         place
         for place in (places.runtime, places.state, places.logs)
@@ -78,26 +80,28 @@ def confinement(
     others = (config.cluster.key_file, *keys, *_at_home(env, PRIVATE))
     hidden = (*ours, *filter(os.path.exists, others))
     readable = (model, str(Path(program).parent.parent), config.model.chat_template)
-    asked = _written(config.engine.extra_args, engine.writes)
-    named = _named(env, engine.folders, dict(config.engine.env))
-    # In caovan's cache each library makes its own.
-    usual = (path for path in _usual(engine, env) if places.cache not in Path(path).parents)
+    asked = _flag_folders(config.engine.extra_args, engine.writes)
+    named = _variable_folders(env, engine.folders, dict(config.engine.env))
+    # In caovan's cache each library creates its own folder.
+    usual = (
+        path for path in _default_folders(engine, env) if places.cache not in Path(path).parents
+    )
     writable = (str(places.cache), *named, *usual, *OF_ALL, *asked, *config.engine.writable)
     return Confinement(tuple(map(str, hidden)), tuple(filter(os.path.isabs, readable)), writable)
 
 
 def of_a_server(config: Config, places: Directories, readable: str = "") -> Confinement:
-    """What the page or the gateway may reach: no file of ours but one that is named to it."""
-    # In /etc, too: it reads nothing there that is replaced.
+    """What the page or the gateway may access: none of caovan's files but the named one."""
+    # Hide those in /etc too: it reads no file there that is replaced.
     named = (config.cluster.key_file, config.server.api_key_file, config.page.token_file)
     keys = (key for key in named if os.path.exists(key) and key != readable)
     hidden = (*map(str, (places.runtime, places.state, places.cache, places.logs)), *keys)
-    # Who is sooner chosen when memory runs out: a number that it writes of itself.
+    # It writes its own oom_score_adj, so that it is killed first when memory runs out.
     return Confinement(hidden, (readable,) if readable else (), ("/proc/self",), alone=True)
 
 
 def readable_keys(config: Config) -> list[str]:
-    """Files with keys that an engine has no use for, and cannot be kept from reading."""
+    """Key files that an engine does not need, but that cannot be hidden from it."""
     keys = (config.page.token_file,)
     return [key for key in keys if key and not _can_be_hidden(key)]
 
@@ -106,8 +110,8 @@ def _can_be_hidden(key: str) -> bool:
     return REPLACED not in Path(key).parents
 
 
-def _written(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
-    """The folders that the operator's flags name for the engine to write to."""
+def _flag_folders(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
+    """Folders that the operator's flags let the engine write to."""
     for word, following in zip(words, (*words[1:], ""), strict=False):
         name, equals, value = word.partition("=")
         path = value if equals else following
@@ -115,10 +119,12 @@ def _written(words: Sequence[str], options: Collection[str]) -> Iterator[str]:
             yield os.path.dirname(path) if name.endswith(("file", "uds")) else path
 
 
-def _named(env: Mapping[str, str], own: Collection[str], chosen: Collection[str]) -> Iterator[str]:
-    """The folders that variables name: the engine's `own`, its libraries', caches in `chosen`.
+def _variable_folders(
+    env: Mapping[str, str], own: Collection[str], chosen: Collection[str]
+) -> Iterator[str]:
+    """Folders named by variables: the engine's `own`, its libraries', and caches in `chosen`.
 
-    Those that the configuration sets are chosen, for the engine alone.
+    Variables set in the configuration are chosen, because they are for the engine alone.
     """
     for name, value in env.items():
         cache = CACHES.search(name) and (LIBRARIES.match(name) or name in chosen)
@@ -127,7 +133,7 @@ def _named(env: Mapping[str, str], own: Collection[str], chosen: Collection[str]
             yield value
 
 
-def _usual(engine: Engine, env: Mapping[str, str]) -> Iterator[str]:
+def _default_folders(engine: Engine, env: Mapping[str, str]) -> Iterator[str]:
     """Where the engine and its libraries write if no variable names a folder."""
     caches, settings = _xdg(env, "CACHE"), _xdg(env, "CONFIG")
     yield from (os.path.join(folder, name) for folder in caches[:1] for name in engine.caches)
@@ -141,7 +147,8 @@ def _usual(engine: Engine, env: Mapping[str, str]) -> Iterator[str]:
 
 
 def _xdg(env: Mapping[str, str], kind: str) -> list[str]:
-    """The folder that XDG_`kind`_HOME names, and the usual one: not all libraries ask for it."""
+    """The folder in XDG_`kind`_HOME, and the default one, because not all libraries read the
+    variable."""
     named = env.get(f"XDG_{kind}_HOME", "")
     return [*filter(os.path.isabs, (named,)), *_at_home(env, (f".{kind.lower()}",))]
 

@@ -1,7 +1,7 @@
-"""The degraded plan between starts: which steps of the ladder the next start takes over.
+"""The degraded plan between starts: the ladder's steps that the next start keeps.
 
-Plans are kept once they served stably. `retry --full` leaves the steps out once, and has the way
-back to the plan that served until the full one has served stably itself.
+A plan is stored once it has served stably. `retry --full` omits the steps once; the plan that
+served remains the fallback until the full plan has served stably itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE = "good-plan.json"  # in the state folder
 
 
 class PlanMemory:
-    """The degraded plan in the file `path`; `since` is when the present plan was degraded."""
+    """The degraded plan in the file `path`; `since` is when the current plan was degraded."""
 
     def __init__(self, path: Path, healing: Healing) -> None:
         self._path, self._healing = path, healing
@@ -29,12 +29,12 @@ class PlanMemory:
         self.since: float | None = None
 
     def forget(self) -> None:
-        """Forget the plan that served; plan next without the ladder's steps."""
+        """Forget the degraded plan; the next plan omits the ladder's steps."""
         self._path.unlink(missing_ok=True)
         self._full, self._fallback = True, None
 
     def leave_out_once(self, plan: Plan | None) -> None:
-        """Plan once without the ladder's steps, with the present `plan` as the fallback."""
+        """Plan once without the ladder's steps, with the current `plan` as the fallback."""
         self._fallback = plan if plan and plan.taken else None
         self._full = True
 
@@ -43,14 +43,15 @@ class PlanMemory:
         self._fallback = None
 
     def take_fallback(self) -> Plan | None:
-        """Take the plan to go back to after a failure, once; None leaves it to the ladder."""
+        """Take the plan to return to after a failure, once; None leaves the decision to the
+        ladder."""
         good, self._fallback, self._full = self._fallback, None, False
         return good
 
     def document(self, living: Plan | None, fingerprint: str, mode: Mode) -> Any:
         """The steps that the next plan keeps: the living engine's, or those in the file.
 
-        The fingerprint in it decides whether they still hold. None if all is left out.
+        Its fingerprint decides whether they still apply. None if all steps are omitted.
         """
         if self._full:
             return None
@@ -59,13 +60,13 @@ class PlanMemory:
         return state_file.read_or_none(self._path)
 
     def date(self, plan: Plan | None) -> None:
-        """Set `since` for this plan; a remembered one has its own date."""
+        """Set `since` for this plan; a degraded plan from the file has its own date."""
         if plan is None or not plan.degraded:
             self.since = None
         elif self.since is None:
             try:
                 kept = state_file.read_or_none(self._path)
-            except OSError:  # the date of the degraded plan is not worth an engine
+            except OSError:  # the degraded plan's date is not worth losing an engine
                 kept = None
             since = kept.get(degraded.SINCE) if degraded.well_formed(kept, self._healing) else None
             settings = (*plan.settings.values(), *plan.env.values())
@@ -73,9 +74,9 @@ class PlanMemory:
             self.since = wall_clock.now() if since is None or not remembered else float(since)
 
     def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:
-        """Save the plan for the next start if the ladder degraded it; raises OSError if it cannot.
+        """Store the plan for the next start if the ladder degraded it; raises OSError.
 
-        One that is just being replaced by the full plan is not: it was to be forgotten.
+        A plan that the full one is just replacing is not stored, because it was to be forgotten.
         """
         if self._full and plan.taken:
             return

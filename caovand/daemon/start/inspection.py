@@ -56,9 +56,9 @@ class PlanRequest:
     before: Inventory | None = None
     """The inventory from before the running engine took its share of memory."""
     source: Path | None = None
-    """The file the configuration comes from."""
+    """The configuration's file."""
     tuned: Callable[[Plan], int | None] | None = None
-    """The drafting depth to use instead of a plan's own; None keeps the plan's."""
+    """The draft depth that replaces a plan's own; None keeps the plan's."""
 
     @property
     def engine(self) -> Engine:
@@ -72,7 +72,7 @@ class PlanRequest:
 
     @property
     def python(self) -> str:
-        """The engine's Python; our own for an engine that has none."""
+        """The engine's Python; our own for an engine without one."""
         if self.engine.install.elsewhere is not None and self.config.engine.python is None:
             return sys.executable
         link = places.link_of("current", self.engine.name)
@@ -96,7 +96,7 @@ async def end_orphans(
     groups: Sequence[Path] = (),
     engines: Engines | None = None,
 ) -> tuple[Process, ...]:
-    """End and return the orphans of a killed daemon. Raises Obstacle if one survives SIGKILL."""
+    """End a killed daemon's orphans and return them. Raises Obstacle if one survives SIGKILL."""
     found, left = await child.end_orphans(ledger, before_kill, groups, engines)
     if left:
         raise Obstacle(
@@ -112,7 +112,7 @@ async def end_orphans(
 def check_kind(config: Config, engine: Engine) -> None:
     """Raise Obstacle if the model is for another engine than this one (blocking).
 
-    A daemon keeps the kind of engine it began with, whose ladder, log reader and probe it has.
+    A daemon keeps its initial kind of engine, together with its ladder, log parser and probe.
     """
     wanted = chosen_engine(config)
     if wanted.name != engine.name:
@@ -125,7 +125,7 @@ def check_kind(config: Config, engine: Engine) -> None:
 
 
 def check_cards(plan: Plan, before: Inventory) -> None:
-    """Raise Obstacle if a card is gone that a plan from this inventory uses (blocking)."""
+    """Raise Obstacle if a card that this plan uses is gone (blocking)."""
     cards = [gpu for gpu in before.gpus if device_name(gpu) in (plan.cards or ())]
     present = {gpu.uuid or gpu.index for gpu in nvml.read_gpus()} if cards else ()
     gone = [str(gpu.index) for gpu in cards if (gpu.uuid or gpu.index) not in present]
@@ -139,7 +139,7 @@ def check_cards(plan: Plan, before: Inventory) -> None:
 
 
 def no_card(engine: Engine) -> Obstacle:
-    """The obstacle of a CUDA build without a card; names a CPU build if caovan installs one."""
+    """The obstacle of a CUDA build without a card; suggests a CPU build if caovan installs one."""
     fact = "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`"
     if "cpu" in engine.install.versions:
         fact += f", or install the CPU build: `{engine.probe.install} --build cpu`"
@@ -147,7 +147,7 @@ def no_card(engine: Engine) -> Obstacle:
 
 
 def check_port(port: int, setting: str = "[server] port") -> None:
-    """Raise Obstacle if another process listens on this port; `setting` names its key."""
+    """Raise Obstacle if another process listens on this port; `setting` is its key."""
     others = ports.listeners(port)
     if others:
         who = ", ".join(str(other) for other in others)
@@ -159,9 +159,9 @@ def check_port(port: int, setting: str = "[server] port") -> None:
 
 
 def check_cheap(request: PlanRequest) -> None:
-    """Check what needs no engine, which may take a minute to answer (blocking).
+    """Check what needs no engine, which may take a minute to respond (blocking).
 
-    Raises Obstacle, and ConfigError where the key's file is bad.
+    Raises Obstacle, or ConfigError for a bad key file.
     """
     config = request.config
     config_file.api_key(config, config.engine.extra_args, request.environ, request.engine.arguments)
@@ -184,7 +184,7 @@ def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
 
 
 def _negative_scale(card: ModelCard) -> str | None:
-    """The first tensor with a negative scale, "" if all are positive, None if none can be read."""
+    """The first tensor with a negative scale; "" if all are positive, None if none can be read."""
     shards = model_folder.shards_of(card)
     for shard in shards:
         try:
@@ -201,13 +201,13 @@ def _negative_scale(card: ModelCard) -> str | None:
 
 
 def _reachable(error: ProblemError, path: str) -> str:
-    """The problem with this path; with another remedy if it is hidden from the service only."""
+    """The problem with this path, with another remedy if only the service cannot reach it."""
     remedy = private_tmp.remedy(path)
     return str(replace(error.problem, remedy=remedy) if remedy else error.problem)
 
 
 def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
-    """Plan for the inspected machine. Raises Obstacle, also for a plan known to fail."""
+    """Plan for the inspected machine. Raises Obstacle, also for a plan that is certain to fail."""
     config, engine = request.config, request.engine
     mark = degraded.fingerprint(config, inventory)
     # A running engine keeps its rungs, even if others have freed memory since.
@@ -223,7 +223,7 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
 
 
 def obstacle_of(problem: Unplannable) -> Obstacle:
-    """The obstacle when nothing can be planned; only a card, or its memory, is worth a wait."""
+    """The obstacle if nothing can be planned; only missing cards or memory are worth a wait."""
     hold = problem.failure in ("gpu-absent", "vram-busy")
     return Obstacle(problem.failure, str(problem), hold=hold)
 
@@ -261,8 +261,8 @@ def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
 
 
 def inspect(request: PlanRequest, directories: Directories) -> Inventory:
-    """Inspect engine, model and machine (blocking, a second or so). Raises Obstacle."""
-    # An installed engine may take a minute to answer; a missing one is known at once.
+    """Inspect engine, model and machine (blocking, about a second). Raises Obstacle."""
+    # An installed engine may take a minute to respond; a missing one is detected at once.
     if os.path.exists(request.python):
         model = _model(request)
         engine = _engine(request, directories)
@@ -273,7 +273,7 @@ def inspect(request: PlanRequest, directories: Directories) -> Inventory:
     if engine.build == "cuda" and not gpus:
         raise no_card(request.engine)
     machine = request.before.host if request.before else host.read_host(directories.cache)
-    if model.gguf is not None:  # layers go where they are read quickest
+    if model.gguf is not None:  # layers go to the fastest memory
         cache = directories.cache
         machine = memory_speed.with_memory_speed(machine, cache, measure_in=cache)
     return Inventory(gpus, machine, engine, model)
@@ -282,7 +282,7 @@ def inspect(request: PlanRequest, directories: Directories) -> Inventory:
 def _planned(
     request: PlanRequest, inventory: Inventory, mark: str, used: occupancy.Used | None
 ) -> Plan:
-    """The plan, with the rungs that served last time if one is still possible with them."""
+    """The plan, with the rungs that served last time if such a plan is still possible."""
     healing = request.engine.healing
     kept = degraded.from_document(request.good_plan, mark, request.chosen_mode, used, healing)
 

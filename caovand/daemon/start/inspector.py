@@ -1,4 +1,5 @@
-"""The inspection before a start: is the way clear, which plan fits, and can its engine start?"""
+"""The inspection before a start: end orphans, choose a plan, and check whether its engine can
+start."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ from caovand.daemon.start.inspection import PreparedStart
 from caovand.daemon.start.planning import SlotPlanner
 from caovand.daemon.tasks import Task, Tasks, cancel
 
-CHOICES = 3
-"""How often an attempt plans again because what it planned for has changed meanwhile."""
+MAX_REPLANS = 3
+"""Maximum replanning within one attempt because the machine has changed in the meantime."""
 
 
 class Inspector:
-    """Inspects for a machine, one inspection at a time; the outcome is an event."""
+    """Inspects for a machine, one inspection at a time; the result is an event."""
 
     def __init__(
         self,
@@ -41,12 +42,12 @@ class Inspector:
         self._inspecting: Task | None = None
 
     def begin(self, action: Inspect) -> None:
-        """Begin an inspection, replacing the one under way."""
+        """Start an inspection, replacing the current one."""
         cancel(self._inspecting)
         self._inspecting = self._tasks.begin(self._inspect(action))
 
     def cancel(self) -> None:
-        """Cancel the inspection under way."""
+        """Cancel the current inspection."""
         cancel(self._inspecting)
 
     async def _inspect(self, action: Inspect) -> None:
@@ -55,12 +56,12 @@ class Inspector:
         living = machine.snapshot.plan if run.child else None
         try:
             if run.ending:
-                # The machine gave up waiting for that; a second child must not run as well.
+                # The machine gave up waiting for that; two children must not run at the same time.
                 text = "cannot start: the engine before is still being ended"
                 raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
                 await run.clear_the_way()
-            for _ in range(CHOICES):
+            for _ in range(MAX_REPLANS):
                 coming = self._planner.next(
                     machine.config,
                     self._modes.mode,
@@ -85,7 +86,8 @@ class Inspector:
         else:
             if run.child is None:
                 run.endpoint = endpoint
-            # An engine that serves goes on instead of an abandoned plan; without one it is started.
+            # A serving engine continues instead of an abandoned plan; without an engine, the plan
+            # is started.
             if run.child is None or plan.identity != machine.snapshot.abandoned:
                 self._planner.take(coming)
             event = Planned(at=now(), chance=random.random(), inspection=number, plan=plan)
@@ -98,7 +100,7 @@ class Inspector:
             await asyncio.to_thread(inspection.check_port, endpoint.port)
 
     async def _prepare(self, plan: Plan, endpoint: Endpoint, made: PreparedStart | None) -> None:
-        """Check what the engine of this plan needs besides memory; raises inspection.Obstacle."""
+        """Check the plan's requirements apart from memory; raises inspection.Obstacle."""
         if self._machine.part.answers:
             await asyncio.to_thread(inspection.check_port, endpoint.port)
         if made is not None:
@@ -112,13 +114,13 @@ def _refusal(number: int, problem: Exception) -> Refused:
     if isinstance(problem, inspection.Obstacle):
         finding, hold = problem.finding, problem.hold or bool(limit)
     elif isinstance(problem, ConfigError):
-        # The key's file, read anew for each engine: it may be on its way.
+        # The key file is reread for each engine: it may still be about to appear.
         finding, hold = Finding("bad-arguments", str(problem), "plan"), True
     elif limit:
         text = f"cannot find out whether the engine can start: {limit}"
         finding, hold = Finding("unknown", text, "plan"), True
     else:
-        # A fault of ours on this model or machine: it must not cost an engine that serves.
+        # A bug of ours with this model or machine must not cost a serving engine.
         traceback.print_exception(problem)
         fault = f"{type(problem).__name__} in caovand: {problem}"
         text = f"cannot plan: {fault}; please report it"

@@ -1,4 +1,4 @@
-"""The engine's plan between inspections, kept with the inventory it was made from."""
+"""An engine's plan between inspections, kept with the inventory it was made from."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from caovand.daemon.start.inspection import PlanRequest, PreparedStart
 
 
 class SlotPlanner:
-    """Makes a slot's plans; `prepared` is the last with its inventory, None before the first.
+    """Makes a slot's plans; `prepared` is the last one with its inventory, None before the first.
 
-    `tuned` is the drafting depth to plan with instead of a plan's own, None for that.
+    `tuned` returns the draft depth that replaces a plan's own, None to keep it.
     """
 
     def __init__(
@@ -44,13 +44,13 @@ class SlotPlanner:
         self._environ, self._memory = environ, memory
         self._source, self._tuned = source, tuned
         self.prepared: PreparedStart | None = None
-        self._request: PlanRequest | None = None  # the request `prepared` was made for
+        self._request: PlanRequest | None = None  # the request that led to `prepared`
         self._served: tuple[PreparedStart, PlanRequest] | None = None
         self._salt = os.urandom(16)
 
     @property
     def inventory(self) -> Inventory | None:
-        """What the last plan was made from."""
+        """The inventory of the last plan."""
         return self.prepared.inventory if self.prepared else None
 
     def next(
@@ -65,9 +65,9 @@ class SlotPlanner:
     ) -> NextPlan:
         """A request for the next engine's plan.
 
-        `again` is a plan to be tried again, `living` that of an engine that runs now, made in
-        `living_mode`. With `refused` the configuration is not in effect, and `again` is started by
-        the one for which an engine served last.
+        `again` is a plan to retry, `living` the plan of a running engine, made in `living_mode`.
+        With `refused`, the configuration is not in effect, and `again` starts with the
+        configuration that served last.
         """
         if refused and again is not None and self._served is not None:
             return NextPlan(self, self._served[1], again, self._served[0])
@@ -79,19 +79,19 @@ class SlotPlanner:
         return NextPlan(self, request, again, last)
 
     def take(self, coming: NextPlan) -> None:
-        """Adopt the planned result for the next engine."""
+        """Adopt the result for the next engine."""
         if coming.made is not None:
             self.prepared, self._request = coming.made, coming.request
 
     def served(self) -> None:
-        """Record that the last plan serves, as the one to fall back to."""
+        """Record that the last plan serves, so that it can be the fallback."""
         if self.prepared is not None and self._request is not None:
             self._served = self.prepared, self._request
 
     async def inspect_for(self, config: Config, *, living: bool) -> Inventory:
         """Inspect engine, model and machine; raises inspection.Obstacle.
 
-        What a `living` engine uses of the cards is not in the way of its own plan.
+        The card memory that a `living` engine uses counts as free for its own plan.
         """
         before = self.prepared.inventory if living and self.prepared else None
         request = PlanRequest(config, None, self._environ, before=before, source=self._source)
@@ -107,7 +107,7 @@ class SlotPlanner:
         await asyncio.to_thread(inspection.check_kind, config, self._engine)
 
     def endpoint(self, plan: Plan, request: PlanRequest) -> tuple[Plan, Endpoint]:
-        """The plan marked by its key, and the endpoint of its engine; raises ConfigError for a bad
+        """The plan with its key's digest, and its engine's endpoint; raises ConfigError for a bad
         key file."""
         key = config_file.api_key(
             request.config, plan.extra_args, self._environ, self._engine.arguments
@@ -122,7 +122,7 @@ class SlotPlanner:
         self.prepared, self._request = PreparedStart(plan, inventory, "", mode), None
 
     def conflicts(self, plan: Plan) -> Sequence[Problem]:
-        """The settings of a plan that cannot run on these cards."""
+        """Settings of a plan that cannot work on these cards."""
         if self.inventory is None:
             return ()
         return self._engine.planning.conflicts(plan, self.inventory)
@@ -133,7 +133,7 @@ class SlotPlanner:
         return occupancy.used_by_card([gpu for gpu in gpus if gpu.index in cards])
 
     def cards(self, config: Config) -> frozenset[int]:
-        """The cards the engine may use, by NVML's index; for a plan from another node, `config`
+        """Cards that the engine may use, by NVML's index; for a plan from another node, `config`
         decides."""
         chosen = (self._request.config if self._request else config).engine.gpus
         seen = {gpu.index for gpu in self.inventory.gpus} if self.inventory else set()
@@ -141,10 +141,10 @@ class SlotPlanner:
 
 
 class NextPlan:
-    """The plan of the next engine, made in two steps: `look` inspects, and `plan` plans for that.
+    """The next engine's plan in two steps: `look` inspects, and `plan` plans for the result.
 
-    In between a head chooses the nodes that serve with it. What came of it is `made`: the planner's
-    own only once it is taken, since a plan to be tried again belongs to the last that was.
+    In between, a head chooses the other nodes. `made` is the result: it becomes the planner's own
+    only once it is taken, because a plan to retry belongs to the last result that was.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class NextPlan:
             await asyncio.to_thread(inspection.check_cheap, self.request)
             self._machine = await self._planner.inspect(self.request)
         else:
-            # Engine and model are its own: only the cards are checked.
+            # Engine and model are unchanged: only the cards are checked.
             again, last = self._again
             await self._planner.check_kind(self.request.config)
             await asyncio.to_thread(inspection.check_cards, again, last.inventory)
@@ -180,13 +180,13 @@ class NextPlan:
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None
     ) -> tuple[Plan, Endpoint]:
-        """The plan for this machine and `others`, which `link` joins, and its endpoint.
+        """The plan for this machine and `others`, connected by `link`, and its endpoint.
 
-        Raises inspection.Obstacle, and ConfigError for a bad key file.
+        Raises inspection.Obstacle, or ConfigError for a bad key file.
         """
         before = self._before
         if before is not None and link is not None and link.near(before.link):
-            link = before.link  # figures that only jitter make no other plan
+            link = before.link  # jitter of measurements does not change the plan
         if self._again is not None and not _same(others, link, self._again[1].inventory):
             self._keep_steps()
             await self.look()
@@ -200,7 +200,7 @@ class NextPlan:
         return self._planner.endpoint(self.made.plan, self.request)
 
     def _keep_steps(self) -> None:
-        """Plan again instead of repeating the plan; keep those of the ladder's steps that fit."""
+        """Plan anew instead of retrying the plan; keep the ladder's steps that still apply."""
         assert self._again is not None
         again, last = self._again
         good = degraded.to_document(again, last.fingerprint, last.mode)
@@ -208,9 +208,9 @@ class NextPlan:
 
 
 def _same(others: tuple[Node, ...], link: Network | None, before: Inventory) -> bool:
-    """Whether a plan from `before` was made for such nodes, whatever they are called.
+    """Whether a plan from `before` was made for equivalent nodes, whatever their names.
 
-    What is free of their cards does not count, as with those here: the ladder knows of it.
+    Free memory on their cards does not count, as for local cards: that is the ladder's concern.
     """
     cards = [
         [[replace(gpu, free_mib=0) for gpu in node.gpus] for node in nodes]

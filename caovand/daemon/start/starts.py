@@ -1,4 +1,4 @@
-"""The seconds of a slot's starts: the present one's, and those that the state folder remembers."""
+"""Durations of a slot's starts: of the current one, and of those stored in the state folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caovand.core.reporting.starts import Start, StartInProgress
 
 
 class Starts:
-    """Remembers in the file `path`; `launches` are phases that end in the launch of a process."""
+    """Stores starts in the file `path`; `launches` are phases that end by launching a process."""
 
     def __init__(self, path: Path, launches: AbstractSet[str]) -> None:
         self._path, self._launches = path, launches
@@ -29,38 +29,39 @@ class Starts:
     def follow(
         self, before: Snapshot, after: Snapshot, event: Event, figures: Mapping[str, Any]
     ) -> bool:
-        """Take a step of the machine; whether it finished a start, which is then the latest.
+        """Process a step of the machine; return whether it finished a start, which is then the
+        latest.
 
-        Raises OSError if the earlier starts cannot be read now: then this one is not counted.
+        Raises OSError if the earlier starts cannot be read now: this one is then not counted.
         """
         course = self._course = starts.follow(self._course, before, after, event, self._launches)
         if course is None or after.state is State.STARTING or after.plan is None:
             return False
         self._course = None
         plan = after.plan.identity
-        self._remind()
+        self._load()
         start = starts.finish_start(course, plan, wall_clock.now(), figures)
         self.latest = start, starts.earlier_start(self._kept, plan)
         self._kept = (*self._kept, start)[-starts.KEPT :]
         return True
 
     def remaining_s(self, plan: str, elapsed_s: float) -> float | None:
-        """How long a start of this plan will take from now on; None if nobody knows."""
+        """Estimated remaining time of a start of this plan; None if unknown."""
         try:
-            self._remind()
+            self._load()
         except OSError:
             return None
         return starts.remaining_s(self._kept, plan, elapsed_s)
 
-    def _remind(self) -> None:
+    def _load(self) -> None:
         if not self._read:
             self._kept = starts.from_document(state_file.read_or_none(self._path)) or ()
             self._read = True
 
     def remember(self) -> None:
-        """Keep the starts for the next daemon; raises OSError if it cannot."""
+        """Store the starts for the next daemon; raises OSError."""
         state_file.write(self._path, starts.to_document(self._kept))
 
     def describe(self) -> dict[str, Any] | None:
-        """The latest start and the one before for the status, None before the first."""
+        """The latest start and the one before, for the status; None before the first."""
         return starts.describe(*self.latest) if self.latest else None

@@ -1,4 +1,4 @@
-"""`caovanctl bench`: measures the served model as its clients see it."""
+"""`caovanctl bench`: measure the served model as its clients see it."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def measured(
 
 
 def _show(args: argparse.Namespace, document: Mapping[str, Any]) -> None:
-    """Keep a result and print it; print it even if it cannot be kept."""
+    """Store a result and print it, even if it cannot be stored."""
     path, failed = None, None
     try:
         path = results.keep(own_directories(os.environ, os.getuid()).state, document)

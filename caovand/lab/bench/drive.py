@@ -93,7 +93,7 @@ class Run:
         self.done: list[dict[str, Any]] = []
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Measure one cell after another, the shortest prompts first; raises Cut."""
+        """Measure one cell after another, the shortest prompts first; raises Interrupted."""
         order = self._order
         try:
             for length in order.prompts:

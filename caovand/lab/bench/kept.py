@@ -1,4 +1,4 @@
-"""`caovanctl bench --list`: kept results by number, and the file that --compare means."""
+"""`caovanctl bench --list`: stored results by number, and the files that --compare refers to."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from caovand.lab import results
 from caovand.lab.core.bench import record
 
 ODD = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
-"""What a document raises whose parts are missing, of another type or beyond all bounds."""
+"""Raised for a document with missing, mistyped or out-of-range parts."""
 MAX_DIGITS = 9
-"""A longer number is the name of a file."""
+"""A longer number is a file name."""
 
 
 def show(args: argparse.Namespace) -> int:
@@ -41,7 +41,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def path_of(word: str) -> Path:
-    """The file that --compare names, or that has this number; raises NoResult."""
+    """The file that --compare names, or the result with this number; raises NoResult."""
     if not word.isascii() or not word.isdigit() or len(word) > MAX_DIGITS:
         return Path(word)
     rows, _ = _rows(own_directories(os.environ, os.getuid()).state)
@@ -70,7 +70,7 @@ def _rows(state: Path) -> tuple[list[dict[str, Any]], list[Path]]:
 def _row(path: Path, document: Mapping[str, Any]) -> dict[str, Any]:
     """Summarise a result by the cell with the shortest prompts and the lowest concurrency."""
     first, at = document["cells"][0], float(document["at"])
-    time.localtime(at)  # raises where that is no moment
+    time.localtime(at)  # raises if that is no valid time
     paces = record.values(first, "decode_tokens_per_s")
     return {
         "at": at,

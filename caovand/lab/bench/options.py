@@ -1,4 +1,4 @@
-"""The options that `bench` and `soak` share, and readers of numbers."""
+"""Options that `bench` and `soak` share, and parsers of numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_AT_ONCE = 256
 
 
 def numbers(most: int) -> Any:
-    """A reader of a list such as 512,4096: whole numbers from 1 to `most`, without duplicates."""
+    """A parser of a list such as 512,4096: whole numbers from 1 to `most`, without duplicates."""
 
     def read(text: str) -> tuple[int, ...]:
         parts = [part.strip() for part in text.split(",")]
@@ -28,7 +28,7 @@ def numbers(most: int) -> Any:
 
 
 def number(most: int) -> Any:
-    """A reader of one whole number from 1 to `most`."""
+    """A parser of one whole number from 1 to `most`."""
 
     def read(text: str) -> int:
         found = numbers(most)(text)
@@ -42,7 +42,8 @@ def number(most: int) -> Any:
 def add_load(
     parser: argparse.ArgumentParser, at_once: int | tuple[int, ...], *, who: str, seeded: str
 ) -> None:
-    """Add --at-once with this default for `who`, --seed that chooses `seeded`, --api-key-file."""
+    """Add --at-once with this default for `who`, --seed that chooses `seeded`, and
+    --api-key-file."""
     several = isinstance(at_once, tuple)
     default = ",".join(map(str, at_once)) if isinstance(at_once, tuple) else at_once
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""Results of `caovanctl bench` for people."""
+"""Format results of `caovanctl bench` for people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = "-"
 
 
 def lines(document: Mapping[str, Any]) -> Iterator[str]:
-    """Lines for one result."""
+    """Format one result."""
     mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
     yield (
         f"{document['served_name']} ({document['model']}) on {document['engine']}, mode"
@@ -107,7 +107,7 @@ def comparison(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) ->
 
 
 def side_by_side(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
-    """Compare two results: median, least and largest round, and the verdict on B."""
+    """Compare two results: median, minimum and maximum of the rounds, and the verdict on B."""
     for name, (a, b) in differing.items():
         yield f"{name.replace('_', ' ')}: A {a}, B {b}"
     yield f"{'prompt':>8} {'at once':>7}  {'':<17} {'A':>27} {'B':>27}  {'change':>7}  B is"

@@ -1,4 +1,4 @@
-"""Prompts of real text with a chosen number of tokens, as the engine counts them."""
+"""Prompts of real text with a chosen number of tokens, as counted by the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNT_S = 120.0
 
 
 class SizedPrompts:
-    """The prompts of one run; thread-safe. `salt` begins every prompt."""
+    """The prompts of one run; thread-safe. Every prompt begins with `salt`."""
 
     def __init__(
         self,
@@ -32,17 +32,17 @@ class SizedPrompts:
         self._lengths: dict[int, int] = {}
 
     def prompt(self, length: int, number: int | None = None) -> str:
-        """The prompt of this number with `length` tokens; by default one that was not sent yet."""
+        """Prompt `number` with `length` tokens; by default one that has not been sent yet."""
         number = next(self._numbers) if number is None else number
         text = prompts.prompt(self.passages, self._salt, self._seed, number)
         if self._target.api.tokenize is not None:
             return prompts.fit(text, length, self.counted)[0]
-        if length not in self._lengths:  # each count is a completion, so one text stands for all
+        if length not in self._lengths:  # counting costs a completion, so one text represents all
             self._lengths[length] = len(prompts.fit(text, length, self.counted)[0])
         return text[: self._lengths[length]]
 
     def counted(self, text: str) -> int:
-        """Count a text's tokens, by a completion if the engine has no other way."""
+        """Count a text's tokens, by a completion if the engine offers no other way."""
         target, tokenize = self._target, self._target.api.tokenize
         if tokenize is None:
             return self._streams.at_once([text], 1)[0].prompt_tokens

@@ -1,4 +1,4 @@
-"""What is measured: the engine that serves now, its address, its key, its plan."""
+"""The engine to measure: its address, key and plan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from caovand.engines import registry
 
 @dataclass(frozen=True)
 class Target:
-    """`context` is the longest request in tokens, None if the engine chooses it itself."""
+    """The engine to measure; `context` is its maximum request in tokens, None if it chooses that
+    itself."""
 
     endpoint: Endpoint
     api: Api
@@ -30,13 +31,13 @@ class Target:
     described: Mapping[str, Any]
     """What a result records about the engine."""
     work: TaskRequest | None = None
-    """The request of a model that generates no text."""
+    """The request, if the model generates no text."""
 
 
 def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
-    """The engine now serving, for this verb; CommandError without one."""
+    """The engine that serves now, for this verb; raises CommandError without one."""
     status = client.ask("status")
-    cluster = status.get("cluster")  # a daemon from before an upgrade has none
+    cluster = status.get("cluster")  # earlier releases have none
     if cluster and cluster["role"] == "worker":
         raise CommandError(
             Exit.FAILED,
@@ -52,7 +53,7 @@ def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
             "wait for it with `caovanctl wait`, or see `caovanctl status`",
         )
     plan = client.ask("plan")
-    task = plan.get("task", "generate")  # a daemon from before an upgrade tells none
+    task = plan.get("task", "generate")  # earlier releases do not report it
     if task != "generate" and (verb != "bench" or task == "transcription"):
         raise CommandError(
             Exit.FAILED,
@@ -87,7 +88,7 @@ def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
 def _key(
     status: Mapping[str, Any], plan: Mapping[str, Any], key_file: Path | None, verb: str
 ) -> str:
-    """The key that the engine asks for, "" for none."""
+    """The key that the engine requires; "" for none."""
     config = Path(status["daemon"]["config"])
     try:
         if key_file is not None:
@@ -97,7 +98,7 @@ def _key(
         return config_file.api_key(read, read.engine.extra_args, os.environ, arguments)
     except ConfigError as problem:
         if key_file is None and not os.access(config, os.R_OK):
-            return ""  # most engines ask for none; if this one does, its answer will tell
+            return ""  # most engines require none; if this one does, its response will show it
         raise CommandError(
             Exit.FAILED,
             f"cannot {verb}: {problem}",
@@ -108,7 +109,7 @@ def _key(
 def lengths(
     found: Target, wanted: Sequence[int] | None, usual: Sequence[int], tokens: int
 ) -> tuple[int, ...]:
-    """Prompt lengths to measure: the requested ones, or those of the defaults that fit."""
+    """Prompt lengths to measure: the requested ones, or the defaults that fit."""
     if found.context is None:
         return tuple(wanted or usual[:1])
     fit = tuple(one for one in wanted or usual if one + tokens <= found.context)

@@ -1,1 +1,1 @@
-"""What is sent, and what the answers mean; pure, as `core` is."""
+"""What is sent, and what the answers mean. Pure, like `caovand.core`."""

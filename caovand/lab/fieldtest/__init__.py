@@ -1,4 +1,4 @@
-"""`caovanctl fieldtest`: how well caovan serves on this machine, in one archive."""
+"""`caovanctl fieldtest`: measure how well caovan serves on this machine, and write one archive."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         )
     )
     with _engine_stopped(args, status, folder, screen):
-        machine = inspect(config, source=source).with_model(config)  # now with all of its memory
+        machine = inspect(config, source=source).with_model(config)  # now with all memory free
         subject = Subject(config, machine, source, order)
         work = FieldtestResults(folder, subject.described(), again=args.again)
         take(subject, work, screen)
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_in_a_cluster(config: Config, status: Mapping[str, Any], source: Path) -> None:
-    """Raise CommandError if other machines serve along: the test would stop their engine."""
+    """Raise CommandError in a cluster: the test would stop the other machines' engine."""
     if config.cluster.role != "off":
         raise CommandError(
             Exit.FAILED,
@@ -104,9 +104,9 @@ def _refuse_in_a_cluster(config: Config, status: Mapping[str, Any], source: Path
 def _engine_stopped(
     args: argparse.Namespace, status: Mapping[str, Any], folder: Path, screen: Screen
 ) -> Iterator[None]:
-    """Free the cards: stop the service's engine, and start it again afterwards.
+    """Free the cards: stop the service's engine, and restart it afterwards.
 
-    A note in `folder` makes a test that was killed start it too when it goes on.
+    A note in `folder` makes a resumed test restart it, too, if this one is killed.
     """
     note = folder / f"{STOPPED}.json"
     if status and status["state"] not in waiting.NOT_STARTING:
@@ -127,7 +127,7 @@ def _engine_stopped(
 
 
 def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
-    """Raise CommandError unless the operator agrees to stop the engine of the service."""
+    """Raise CommandError unless the operator agrees to stop the service's engine."""
     if yes:
         return
     name = status["served"]["name"] if status["served"] else status["model"]

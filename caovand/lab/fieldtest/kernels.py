@@ -1,4 +1,5 @@
-"""Our kernels on this machine's card: errors against float64, then times against vLLM's own."""
+"""Measure caovan's kernels on this machine's card: errors against float64, times against vLLM's
+kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from caovand.adapters.engine_install.commands import run
 from caovand.core.facts.inventory import EngineInfo, Gpu
 
 MODULE = "caovan_vllm_sm75_turbo3.measure"
-# What belongs to the engine's environment is found by its Python, not by the caller's variables.
+# The engine's own Python finds its packages, independent of the caller's variables.
 PROGRAM = "import runpy, sys; sys.path.pop(0); runpy.run_module({module!r}, run_name='__main__')"
 PARTS = (
     ("check", "correctness against float64"),
@@ -20,7 +21,7 @@ PARTS = (
 
 
 def measure(engine: EngineInfo, gpu: Gpu, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run each part on one card; return their output."""
+    """Run each part on one card; return the parts' output."""
     env = {"CUDA_VISIBLE_DEVICES": gpu.uuid or str(gpu.index), "PYTHONPATH": ""}
     parts = []
     for name, title in PARTS:

@@ -1,4 +1,4 @@
-"""The steps of a field test, each taken once, and the report from their results."""
+"""The steps of a field test, each run once, and the report from their results."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ QUICK = BenchOrder((256,), (1, 2), 1, 16, 1, "")
 
 @dataclass(frozen=True)
 class Subject:
-    """The subject of the test: the configuration, and the machine without the service's engine.
+    """What is tested: the configuration, and the machine without the service's engine.
 
     `order` lists the measurements of each trial, fewer in a quick test.
     """
@@ -57,13 +57,13 @@ class Subject:
 
     @property
     def card(self) -> Gpu | None:
-        """The card that the kernels are measured on: one that they are made for, if any is."""
+        """The card for measuring the kernels, preferably one they are made for."""
         turing = [gpu for gpu in self.cards if gpu.compute_capability == trials.TURING]
         return next(iter(turing or self.cards), None)
 
     @property
     def no_kernels(self) -> str:
-        """Why the kernels are not measured, "" if they are."""
+        """Why the kernels are not measured; "" if they are."""
         capabilities = [gpu.compute_capability for gpu in self.cards]
         if not trials.kernels_act(self.config, capabilities):
             return "caovan's kernels are for SM75, and no such card is used"
@@ -72,7 +72,7 @@ class Subject:
         return ""
 
     def described(self) -> dict[str, Any]:
-        """The key of all results but the kernels': a change makes earlier ones worthless."""
+        """The key of all results except the kernels': if it changes, earlier results are void."""
         return {
             "config": hashlib.sha256(render(self.config).encode()).hexdigest(),
             "version": __version__,
@@ -82,7 +82,7 @@ class Subject:
         }
 
     def kernels_key(self) -> str:
-        """The key of the kernels' result, which takes minutes and outlives other changes."""
+        """The key of the kernels' result, which takes minutes and survives other changes."""
         seen = [self._engine(), _identity(self.card) if self.card else "", self.no_kernels]
         return hashlib.sha256(json.dumps(seen).encode()).hexdigest()
 
@@ -107,7 +107,7 @@ def check(subject: Subject) -> None:
 
 
 def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
-    """Take every step that was not taken yet."""
+    """Run every step that has no result yet."""
     port = free_port.free_port()
     ways = list(_ways(subject, port))
     total = len(ways) + 2
@@ -125,13 +125,13 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
         about = f": left out: {way.why}" if way.why else _left(ways, work)
         screen.say(f"[{number}/{total}] {one.title}{about}")
         if planned is None:
-            found = {**trial.nothing(one), "state": "left out", "why": way.why}
+            found = {**trial.empty_result(one), "state": "left out", "why": way.why}
         else:
             begun = time.monotonic()
             quiet = trials.quiet(one.config, port)
             found = trial.run(one, quiet, work.folder / "trial", subject.order)
             found["seconds"] = round(time.monotonic() - begun, 1)
-        # What a rung has changed is another plan than the one that is modelled.
+        # A plan changed by a rung is not the one that was modelled.
         if planned and found["plan"] and not found["plan"]["rungs"]:
             found["modelled"] = _modelled(subject, planned, found["bench"])
         work.keep(one.name, found)
@@ -139,7 +139,7 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
 
 @dataclass(frozen=True)
 class _Way:
-    """A trial with its plan; without one, why it is left out."""
+    """A trial with its plan, or the reason why it is skipped."""
 
     trial: trials.Trial
     planned: Planned | None
@@ -147,7 +147,7 @@ class _Way:
 
 
 def _ways(subject: Subject, port: int) -> Iterator[_Way]:
-    """Every trial but those whose command equals an earlier one's."""
+    """Every trial except those whose command equals an earlier one's."""
     seen: dict[str, str] = {}
     for one in _trials(subject):
         planned, why = _planned(subject, trials.quiet(one.config, port))
@@ -159,7 +159,7 @@ def _ways(subject: Subject, port: int) -> Iterator[_Way]:
 
 
 def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, float | None]]:
-    """The modelled figures of each measured cell."""
+    """Modelled figures of each measured cell."""
     model = chosen_engine(subject.config).planning.modelled
     return [
         asdict(model(planned.plan, planned.inventory, cell["prompt"], cell["at_once"]))
@@ -168,7 +168,7 @@ def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, 
 
 
 def _left(ways: Sequence[_Way], work: FieldtestResults) -> str:
-    """The remaining time, from the trials so far; "" before the first."""
+    """Remaining time, extrapolated from the finished trials; "" before the first."""
     results = [(way, work.of(way.trial.name)) for way in ways]
     took = [found["seconds"] for _, found in results if found and found["seconds"]]
     left = sum(1 for way, found in results if way.planned and found is None)
@@ -180,7 +180,7 @@ def _trials(subject: Subject) -> list[trials.Trial]:
 
 
 def _planned(subject: Subject, config: Config) -> tuple[Planned | None, str]:
-    """The plan of a trial, or why it has none that runs."""
+    """A trial's plan, or why it has none that runs."""
     try:
         planned = plan_for(config, subject.machine, None)
     except CommandError as problem:

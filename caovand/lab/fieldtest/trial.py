@@ -1,4 +1,4 @@
-"""One trial: our own daemon serves the model as planned, and is measured."""
+"""One trial: a private daemon serves the model as planned, and is measured."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.fieldtest.trials import Trial
 
 ANSWERS_S = 120.0
-"""How long a daemon may take to answer on a busy machine."""
+"""Maximum response time of a daemon on a busy machine."""
 ENDS_S = 120.0
 START_S = 3600.0
 MAX_LOG_BYTES = 16 << 20
-# PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and then itself where we are killed.
+# PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and itself if this process is killed.
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 15); "
 
 
@@ -67,7 +67,7 @@ def _until_it_answers(client: Client, child: subprocess.Popen[bytes], log: Path)
     raise CommandError(Exit.FAILED, f"the trial's caovand did not answer: {fact}")
 
 
-def nothing(trial: Trial) -> dict[str, Any]:
+def empty_result(trial: Trial) -> dict[str, Any]:
     """The empty result of a trial."""
     return {
         "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
@@ -77,8 +77,8 @@ def nothing(trial: Trial) -> dict[str, Any]:
 
 
 def run(trial: Trial, config: Config, folder: Path, order: BenchOrder) -> dict[str, Any]:
-    """Serve and measure; a trial that fails is a result too."""
-    found = nothing(trial)
+    """Serve and measure; a failed trial is a result too."""
+    found = empty_result(trial)
     try:
         with daemon(config, folder) as client:
             _serve(client, found, order)

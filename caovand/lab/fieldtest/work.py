@@ -1,4 +1,4 @@
-"""A field test's results so far, one file a step, so that it can resume."""
+"""A field test's results so far, one file per step, so that it can resume."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from caovand.cli.common.errors import CommandError, Exit
 
 SUBJECT = "subject"
 STOPPED = "stopped"
-"""The step that notes that the machine's own engine was stopped for the test."""
+"""The step that records that the service's engine was stopped for the test."""
 KERNELS = "kernels"
-"""The step that survives a change of subject: it has a key of its own."""
+"""A step with a key of its own, which survives a change of subject."""
 
 
 class FieldtestResults:
     """The results in a folder; those of another subject are dropped, except the kernels'.
 
-    `subject` is what is tested: configuration, releases, cards. It is compared whole.
+    `subject` identifies what is tested: configuration, releases, cards. It must match completely.
     """
 
     def __init__(self, folder: Path, subject: Mapping[str, Any], *, again: bool) -> None:
@@ -33,20 +33,20 @@ class FieldtestResults:
                     self.keep(name, document)
 
     def of(self, step: str) -> Any:
-        """The result of a step; None before it was taken."""
+        """A step's result; None before it has run."""
         return state_file.read_or_none(self.folder / f"{step}.json")
 
     def keep(self, step: str, document: Any) -> None:
-        """Keep the result of a step; raises CommandError."""
+        """Store a step's result; raises CommandError."""
         keep(self.folder / f"{step}.json", document)
 
     def end(self) -> None:
-        """Drop everything: the results are in the archive."""
+        """Delete everything: the results are in the archive."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def keep(path: Path, document: Any) -> None:
-    """Write a document, with its folder; raises CommandError if it cannot be written."""
+    """Write a document, creating its folder; raises CommandError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         state_file.write(path, document)

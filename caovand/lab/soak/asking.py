@@ -19,12 +19,12 @@ from caovand.lab.core.soak.schedule import Limits
 from caovand.lab.streamed import Streams, choice
 
 SILENCE_S = 600.0
-"""How long an engine may be silent; by then the daemon has ended one that hangs."""
+"""Maximum silence of an engine; by then the daemon has ended one that hangs."""
 KNOWN_TOKENS = 24
 KNOWN_TIMES = 4
-"""Requests of each known prompt at the start: without a prefix cache hit, then with one."""
+"""Requests of each known prompt at the start: first without a prefix cache hit, then with one."""
 KNOWN_NUMBER = 1_000_000
-"""The number of the first known prompt among all prompts."""
+"""Number of the first known prompt, beyond those of all other prompts."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Requester:
         return found or known.as_words(choice(document)[0])
 
     def learn(self, limits: Limits) -> list[KnownPrompt]:
-        """Ask all known prompts; raises as `greedy` does."""
+        """Request all known prompts; raises like `greedy`."""
         return [self._learned(number, length) for number, length in enumerate(lengths(limits))]
 
     def _learned(self, number: int, length: int) -> KnownPrompt:
@@ -88,7 +88,7 @@ class Requester:
         return KnownPrompt(prompt, tuple(dict.fromkeys(answers)), len(set(answers[1:])) == 1)
 
     def compare(self, one: KnownPrompt) -> Difference | None:
-        """Request a known prompt again and compare the answer; raises as `greedy` does."""
+        """Request a known prompt again and compare the answer; raises like `greedy`."""
         return known.difference(one.answers, self.greedy(one.prompt))
 
     def _whole(self, prompt: str, tokens: int, **more: Any) -> Mapping[str, Any]:

@@ -18,11 +18,11 @@ from caovand.lab.soak.ledger import Ledger
 
 AFTER_FAILURE_S = 1.0
 SAID = 200
-"""Characters that a client of a conversation adds to it."""
+"""Characters that a client adds to a conversation per turn."""
 BYTES = 4
-"""Bytes in the longest character, and so its tokens at most: some tokenizers have one a byte."""
+"""Bytes in the longest character, and so its maximum tokens: some tokenizers have one per byte."""
 MIN_TOKENS = 8
-"""The number of tokens from which on an answer without any text counts as empty."""
+"""Minimum tokens for an answer without any text to count as empty."""
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -35,7 +35,8 @@ SCHEMA = {
 
 
 class Clients:
-    """`admit` lets them take work, `pause` lets them end what they have; `end` ends them all."""
+    """`admit` lets clients start tasks, `pause` lets them finish their current one, `end` ends
+    them."""
 
     def __init__(self, asking: Requester, limits: Limits, seed: int, ledger: Ledger) -> None:
         self._asking, self._seed, self._ledger = asking, seed, ledger
@@ -71,7 +72,7 @@ class Clients:
             self._admits = False
 
     def idle(self, limit_s: float) -> bool:
-        """Wait at most `limit_s` until no client has work; return whether that is so."""
+        """Wait until no client has a task, at most `limit_s`; return whether that was reached."""
         with self._gate:
             return self._gate.wait_for(lambda: self._busy == 0, limit_s)
 
@@ -101,7 +102,7 @@ class Clients:
             self._ended.wait(pause_s)
 
     def _next(self) -> float:
-        """Do the next piece of work; return the pause after it."""
+        """Do the next task; return the pause after it."""
         todo = task_for(self._seed, next(self._numbers), self.limits)
         try:
             self._do(todo)
@@ -111,7 +112,7 @@ class Clients:
             self._ledger.wrong("degenerate answer", str(problem))
         except TooLittleText as problem:
             self._ledger.wrong("no prompt", str(problem))
-        except Exception as problem:  # ours: the main thread raises it
+        except Exception as problem:  # a bug of ours: the main thread raises it
             self.crash = problem
         else:
             return todo.pause_s
@@ -156,7 +157,7 @@ class Clients:
         target = self._asking.target
         if target.api.tokenize is not None:
             tokens = self._asking.sized.counted(history)
-        else:  # the text of an answer may have more tokens than were generated for it
+        else:  # tokenizing an answer's text may yield more tokens than were generated
             tokens = last.prompt_tokens + BYTES * (todo.answer_tokens + SAID)
         return tokens + todo.answer_tokens < (target.context or self.limits.long)
 

@@ -1,4 +1,4 @@
-"""Drives a soak: load, with quiet moments in between for known answers and speeds."""
+"""Drive a soak: load, with quiet moments in between for known answers and speeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from caovand.lab.soak.ledger import Ledger
 from caovand.lab.soak.watch import Watch
 
 QUIETS, MIN_QUIETS = 48, 36
-"""Quiet moments of a soak: enough for the rank test, and little of the time."""
+"""Number of quiet moments in a soak: enough for the rank test, at little cost in time."""
 SAMPLES = 400
 MIN_SAMPLE_S, MAX_SAMPLE_S = 0.5, 10.0
 PACE_TOKENS, ANSWER_TOKENS, SHORT_TOKENS = 32, 128, 512
@@ -34,15 +34,15 @@ KNOWN = 4
 MIN_ANSWER = 8
 MARGIN_TOKENS = 64
 PATIENCE_S = (1.0, 20.0)
-"""The longest that one prompt is read for, and one answer generated, if nothing else is asked: a
-sixtieth of the soak, between these."""
+"""Minimum and maximum time limit for the prefill of one prompt and for one answer, without load;
+the limit is a sixtieth of the soak."""
 MIN_GAP_S, MAX_GAP_S = 3.0, 600.0
 """Seconds between quiet moments."""
 MAX_LATE_S = 120.0
 """How long to wait for the last answers."""
 TICK_S = 0.05
 RECENT = 60
-"""Samples over which the shown speed is taken."""
+"""Samples over which the displayed speed is averaged."""
 OVER = ("FAILED", "STOPPED")
 """States that last until someone acts."""
 
@@ -58,7 +58,7 @@ class SoakOrder:
 
 
 class Soak:
-    """One soak. `run` returns what was seen, also if Ctrl-C ended it early."""
+    """One soak. `run` returns the observations, even if Ctrl-C ended it early."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Soak:
         self.stopped = False
 
     def run(self) -> SoakRecord:
-        """Learn the reference answers, then soak. Raises what the first requests raise."""
+        """Learn the reference answers, then soak. Raises the errors of the first requests."""
         self._screen.say("taking the known answers while nothing else is asked")
         order = self._order
         self._clients = Clients(self._asking, self._limits(), order.seed, self._ledger)
@@ -96,7 +96,7 @@ class Soak:
             self._soak()
         except KeyboardInterrupt:
             self.stopped = True
-        except CommandError as problem:  # the daemon went away
+        except CommandError as problem:  # the daemon is gone
             self._watch.note(AWAY, problem.message)
         finally:
             self._ended_at = self._ledger.now()
@@ -104,14 +104,14 @@ class Soak:
         if self._clients.crash is not None:
             raise self._clients.crash
         with contextlib.suppress(CommandError):
-            self._watch.sample()  # what the daemon noticed last
+            self._watch.sample()  # the daemon's last events
         return self._seen()
 
     def _limits(self) -> Limits:
         """Prompt and answer lengths that the engine handles in time at its current speed."""
         low, high = PATIENCE_S
         patience_s = min(max(self._order.seconds / 60, low), high)
-        self._pace()  # what the first request compiles is no part of the speed
+        self._pace()  # compilation by the first request does not count as speed
         pace = self._pace()
         answer = min(ANSWER_TOKENS, self._context // 8)
         if pace.token_s:
@@ -144,17 +144,17 @@ class Soak:
         return self._ledger.now() >= self._due or not self._same()
 
     def _same(self) -> bool:
-        """Whether the engine with the known answers still serves."""
+        """Whether the engine that gave the known answers still serves."""
         status = self._watch.status
         return bool(status["served"]) and status["generation"] == self._clients.generation
 
     def _idle(self) -> bool:
-        """Whether nothing is asked; at the end, answers that take too long are not waited for."""
+        """Whether no request is running; at the end, answers that take too long are ignored."""
         late = self._ledger.now() >= self._order.seconds + MAX_LATE_S
         return late or self._clients.idle(TICK_S)
 
     def _until(self, holds: Callable[[], bool]) -> None:
-        """Sample and show until a condition holds or the soak is over."""
+        """Sample and show progress until a condition holds or the soak is over."""
         while not holds() and not self._over:
             now = self._ledger.now()
             if now >= self._sampled_at + self._every_s:
@@ -166,7 +166,7 @@ class Soak:
             time.sleep(TICK_S)
 
     def _guarded(self, ask: Callable[[], None]) -> None:
-        """Send a request while there is no other; note a failure like any client's."""
+        """Send a request while no other is running; record a failure like any client's."""
         try:
             ask()
         except Unanswered as problem:
@@ -178,7 +178,7 @@ class Soak:
         time.sleep(AFTER_FAILURE_S)
 
     def _learn(self) -> None:
-        """Learn the reference answers from this start: another one may answer differently."""
+        """Learn the reference answers of this start: another start may answer differently."""
         self._clients.known = self._asking.learn(self._clients.limits)
         self._clients.generation = self._watch.status["generation"]
 
@@ -195,7 +195,7 @@ class Soak:
             self._compare(number)
 
     def _compare(self, number: int) -> None:
-        """Ask a known prompt twice in a row."""
+        """Request a known prompt twice in a row."""
         one = self._clients.known[number]
         for again in (False, one.repeats):
             found = self._asking.compare(one)
@@ -212,7 +212,7 @@ class Soak:
         return AnswerTimes(at_s, self._watch.status["generation"], done.first_token_s, done.token_s)
 
     def _show(self, now: float) -> None:
-        """The line of progress; tokens of chats that go on count once they are complete."""
+        """Show a line of progress; tokens of running conversations count once they are complete."""
         left = max(self._order.seconds - now, 0.0)
         tokens = self._ledger.tokens
         self._recent.append((now, tokens))

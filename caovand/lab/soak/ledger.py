@@ -30,22 +30,22 @@ class Ledger:
         self._begun = time.monotonic()
 
     def now(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._begun
 
     def close(self) -> None:
-        """Note no more failures: from now on they are our own doing."""
+        """Stop recording failures: from now on, our own actions cause them."""
         with self._lock:
             self._over = True
 
     def answered(self, kind: str, tokens: int) -> None:
-        """Count one request that went well."""
+        """Count a successful request."""
         with self._lock:
             self.requests[kind] += 1
             self.tokens += tokens
 
     def failed(self, problem: Unanswered) -> None:
-        """Note a request that got no answer."""
+        """Record a request without an answer."""
         kind = "no answer"
         if isinstance(problem, BadStatus):
             kind = f"HTTP {problem.status}"
@@ -54,17 +54,17 @@ class Ledger:
         self.wrong(kind, str(problem))
 
     def wrong(self, kind: str, text: str) -> None:
-        """Note a request that went wrong."""
+        """Record a request with a wrong answer."""
         with self._lock:
             if not self._over:
                 self.errors.append(Mishap(round(self.now(), 3), kind, text))
 
     def compare(self, found: AnswerComparison) -> None:
-        """Note an answer to a known prompt."""
+        """Record an answer to a known prompt."""
         with self._lock:
             self.compared.append(found)
 
     def pace(self, found: AnswerTimes, *, alone: bool) -> None:
-        """Note the times of an answer."""
+        """Record the times of an answer."""
         with self._lock:
             (self.paces if alone else self.loaded).append(found)

@@ -1,4 +1,4 @@
-"""The verdict of a soak for people, and as a document."""
+"""Format the verdict of a soak, for people and as a document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHOWN = {
 
 
 def document(seen: SoakRecord, checks: Sequence[Check]) -> dict[str, Any]:
-    """Everything observed and concluded, as a document."""
+    """All observations and conclusions as a document."""
     found = asdict(seen)
     found["compared"] = [one for one in found["compared"] if one["difference"]]
     found["known_asked"] = len(seen.compared)
@@ -39,7 +39,7 @@ def document(seen: SoakRecord, checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def lines(document: Mapping[str, Any], checks: Sequence[Check], seen: SoakRecord) -> Iterator[str]:
-    """Lines for the verdict."""
+    """Format the verdict."""
     mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
     yield (
         f"{document['served_name']} ({document['model']}) on {document['engine']}, mode"

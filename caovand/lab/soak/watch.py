@@ -1,4 +1,4 @@
-"""Polls the daemon and the kernel for what may leak, and for events."""
+"""Poll daemon and kernel for possible leaks, and for events."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Watch:
             self.note(AWAY, "caovand was restarted")
         self.status = status
         self._new_events()
-        if status["served"]:  # what an engine uses while it starts is no matter of a soak
+        if status["served"]:  # resources used while an engine starts do not matter to a soak
             self.samples.append(self._sample(status))
         return status
 
     def note(self, kind: str, text: str) -> None:
-        """Keep an event."""
+        """Record an event."""
         self.events.append(Mishap(round(self._ledger.now(), 3), kind, text))
 
     def _new_events(self) -> None:

@@ -1,1 +1,1 @@
-"""The kernels measured on a card: against float64, and in time against vLLM's own."""
+"""Measurements of the kernels on a card: errors against float64, and times against vLLM's own."""

@@ -1,14 +1,20 @@
 """Decode and verification attention: every case against float64, then the table. Needs a GPU.
 
-    python -m caovan_vllm_sm75_turbo3.measure.attention [check | time | bits | once]
+python -m caovan_vllm_sm75_turbo3.measure.attention [check | time | bits | once]
 
 "bits" runs a few calls of each kernel 20,000 times and compares bits; "once" runs small calls a
 single time, for compute-sanitizer.
 
-Bounds are those of the plugin's measure/check.py: relative error, and the largest error of an
-element over |value| + rms. Workspace, padding, unused blocks and unread table entries are poisoned.
-The table: microseconds a call, medians of CUDA-graph replays over calls that read other blocks
-each, and the cache's bytes a second as a share of the copy rate of the same run (read + write).
+value| + rms. Workspace, padding, unused blocks and unread table entries are poisoned. The table:
+microseconds a call, medians of CUDA-graph replays over calls that read other blocks each, and the
+cache's bytes a second as a share of the copy rate of the same run (read + write).|Bounds are as in
+measure/check.py: relative error, and an element's maximum error over |value| + rms. Workspace,
+padding, unused blocks and unread table entries are poisoned. The table shows microseconds per call,
+as medians of CUDA-graph replays over calls that read different blocks, and the cache's bytes per
+second relative to the copy rate of the same run (read + write).|value| + rms. Workspace, padding,
+unused blocks and unread table entries are poisoned. The table: microseconds a call, medians of
+CUDA-graph replays over calls that read other blocks each, and the cache's bytes a second as a share
+of the copy rate of the same run (read + write).
 """
 
 from __future__ import annotations
@@ -36,7 +42,7 @@ failures: list[str] = []
 
 @dataclass
 class Call:
-    """One launch and what it reads and writes."""
+    """A launch with its inputs and outputs."""
 
     kind: str
     q: torch.Tensor
@@ -92,7 +98,8 @@ def signs_of(dim: int) -> torch.Tensor:
 
 
 def empty_cache(kind: str, blocks: int, kv_heads: int, block_size: int, dim: int, *, hnd: bool):
-    """Every byte 0xff: NaN in fp16 and in scales; heads before or after tokens, pages padded."""
+    """A cache filled with 0xff, which is NaN in fp16 and in scales; heads before or after tokens,
+    with padded pages."""
     size = paged.content(kind, dim)
     page = block_size * kv_heads * size + 64
     raw = torch.empty(blocks, page, dtype=paged.DTYPES[kind], device=DEVICE)
@@ -123,7 +130,7 @@ def make_case(
         cu.append(cu[-1] + count)
     used = [-(-length // block_size) for length in lengths]
     cache = empty_cache(kind, sum(used) + 1, kv_heads, block_size, dim, hnd=hnd)
-    signs, poisoned = signs_of(dim), sum(used)  # the last block belongs to nobody
+    signs, poisoned = signs_of(dim), sum(used)  # the last block belongs to no sequence
     order = torch.randperm(sum(used), device=DEVICE)
     table = torch.full((len(tokens), max(used) + 2), poisoned, dtype=torch.int32, device=DEVICE)
     at = 0
@@ -154,7 +161,8 @@ def poison(call: Call) -> None:
 
 
 def explain(call: Call, want: torch.Tensor, got: torch.Tensor) -> None:
-    """Print where the error is: the place of the largest, and which rows, heads, dimensions."""
+    """Print where the errors are: the position of the largest one, and the affected rows, heads,
+    dimensions."""
     error = (got - want).abs() / (want.abs() + want.square().mean().sqrt())
     bad = ~(error <= BOUNDS[1])
     at = int(error.nan_to_num(nan=torch.inf).argmax())
@@ -177,7 +185,8 @@ def demand(name: str, what: str, holds: bool) -> None:
 
 
 def check(name: str, call: Call, repetitions: int = 5) -> None:
-    """Against float64; the same bits again, eagerly and from a graph whose inputs changed."""
+    """Check against float64, and for identical bits: eagerly, and from a graph whose inputs
+    changed."""
     cu, lengths = call.cu.tolist(), call.lengths.tolist()
     poison(call)
     call.run()
@@ -215,7 +224,8 @@ def check(name: str, call: Call, repetitions: int = 5) -> None:
 
 
 def check_bits(name: str, call: Call, repetitions: int) -> None:
-    """The same bits in so many repetitions, workspace and output poisoned before each."""
+    """Check for identical bits over many repetitions, with workspace and output poisoned before
+    each."""
     poison(call)
     call.run()
     bits = call.out.clone().view(torch.int16)
@@ -228,7 +238,8 @@ def check_bits(name: str, call: Call, repetitions: int) -> None:
 
 
 def check_write(kind: str, dim: int) -> None:
-    """What `kv_write` leaves in a cache, against `paged.write` in float64 up to the rounding."""
+    """Compare what `kv_write` stores in a cache with `paged.write`, which is float64 up to the
+    rounding."""
     name, tokens, heads, block_size = f"{kind} {dim}, write", 300, 4, 48
     cache = empty_cache(kind, 9, heads, block_size, dim, hnd=False)
     signs = signs_of(dim)
@@ -278,7 +289,7 @@ def check_all() -> None:
         check(f"{kind}, one segment", make_case(kind, [5], [4097], segments=1))
         check(f"{kind}, sharp scores", make_case(kind, [5], [2049], spread=8, value=100))
         check(f"{kind}, small values", make_case(kind, [5], [2049], value=1e-3))
-        for segments in (2, 64, 65, 66, 129):  # segments of some rows without a key they may see
+        for segments in (2, 64, 65, 66, 129):  # some segments hold rows without any visible key
             check(
                 f"{kind}, 5 x 2052 in {segments} segments",
                 make_case(kind, [5], [2052], segments=segments),
@@ -335,7 +346,7 @@ class Pool:
         ]  # fmt: skip
 
     def write_us(self, tokens: int) -> str:
-        """The time of writing the keys and values of some tokens."""
+        """Time to write the keys and values of some tokens."""
         k, v = torch.randn(2, tokens, self.kv_heads, self.dim, device=DEVICE).half().unbind()
         slots = torch.randperm(self.blocks * self.block_size, device=DEVICE)
         rows = slots[: 16 * tokens].view(16, tokens)
@@ -344,7 +355,8 @@ class Pool:
 
 
 def sdpa_us(heads: int, kv_heads: int, dim: int, sequences: int, tokens: int, length: int) -> float:
-    """PyTorch's attention on a contiguous fp16 cache, no mask: the faster of two ways to ask."""
+    """Time of PyTorch's attention on a contiguous fp16 cache without mask: the faster of two call
+    variants."""
     k, v = (
         torch.randn(sequences, kv_heads, length, dim, device=DEVICE, dtype=torch.float16)
         for _ in range(2)
@@ -368,7 +380,7 @@ def sdpa_us(heads: int, kv_heads: int, dim: int, sequences: int, tokens: int, le
 
 
 def vllm_us(call: Call, tokens: int, length: int) -> float | None:
-    """vLLM's Triton attention (0.32 and later) on the same cache."""
+    """Time of vLLM's Triton attention (0.32 and later) on the same cache."""
     if unified_attention is None:
         return None
     modes = {"fp16": "NONE", "int8": "INT8_PER_TOKEN_HEAD", "int4": "INT4_PER_TOKEN_HEAD"}
@@ -442,7 +454,7 @@ def time_all() -> None:
 
 
 def bits_all() -> None:
-    """Decoding, verification and an extension, as often as a service of some hours runs them."""
+    """Run decoding, verification and an extension as often as a service does in some hours."""
     for kind in ("int4", "int8", "fp16"):
         for tokens in (1, 5, 64):
             name = f"{kind}, {tokens} tokens, {MANY} times"
@@ -451,7 +463,7 @@ def bits_all() -> None:
 
 
 def once_all() -> None:
-    """Each kernel a single time, ragged and small: what runs is checked by another program."""
+    """Run each kernel once on small ragged inputs, for checking by another program."""
     for kind in ("int4", "int8", "fp16"):
         for dim in (256, 128):
             check_write(kind, dim)

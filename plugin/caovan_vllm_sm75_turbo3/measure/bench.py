@@ -1,9 +1,10 @@
 """Time the kernels: medians of CUDA-graph replays over rotating inputs, one run, one table.
 
-Beside them the naive recurrent kernel and, where vLLM is importable, its Triton FLA path on the
-same inputs. Prints time, ratio, bytes/s and FLOP/s against the ceilings measured in this run.
+For comparison, the naive recurrent kernel and, if vLLM is importable, its Triton FLA path run on
+the same inputs. Prints time, ratio, bytes/s and FLOP/s relative to the ceilings measured in this
+run.
 
-    python -m caovan_vllm_sm75_turbo3.measure.bench [decode | prefill]
+python -m caovan_vllm_sm75_turbo3.measure.bench [decode | prefill]
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from caovan_vllm_sm75_turbo3 import launch
 from caovan_vllm_sm75_turbo3.measure import timing
 
 DEVICE, REPEATS = timing.DEVICE, 9
-K_HEADS, V_HEADS, DIM = 8, 24, 128  # a tensor-parallel rank (of 2) of the 27B model
+K_HEADS, V_HEADS, DIM = 8, 24, 128  # one of two tensor-parallel ranks of the 27B model
 SCALE = DIM**-0.5
 
 try:
@@ -124,7 +125,7 @@ def prefill_table(copy: float, product: float) -> None:
         triton = median_us([x.triton for x in inputs], True) if HAS_VLLM else float("nan")
         flop = (
             tokens * V_HEADS * 212 * 8 * 2048 / 32
-        )  # 212 mma of 2,048 a warp and chunk, 8 warps a head
+        )  # 212 mma of 2,048 per warp and chunk, 8 warps per head
         bytes_ = tokens * (2 * K_HEADS + 2 * V_HEADS) * DIM * 2 + 2 * inputs[0].state.nbytes
         label = (
             " + ".join(map(str, lengths))
@@ -182,7 +183,7 @@ class Decode:
         )
 
     def triton_recurrence(self) -> None:
-        """The recurrence alone: q, k, v already convolved and split."""
+        """The recurrence alone, with q, k, v already convolved and split."""
         if self.t == 1:
             ops.fused_recurrent_gated_delta_rule_packed_decode(
                 self.qkv,
@@ -214,7 +215,7 @@ class Decode:
         )
 
     def triton(self) -> None:
-        """What vLLM does for float16: conv update, split, recurrence."""
+        """vLLM's path for float16: convolution update, split, recurrence."""
         options = (
             {}
             if self.t == 1

@@ -1,11 +1,12 @@
-"""Every kernel against the float64 oracle. Needs a GPU; prints a line a case, exits 1 on a failure.
+"""Check every kernel against the float64 oracle. Needs a GPU; prints one line per case and exits
+with 1 on failure.
 
-    python -m caovan_vllm_sm75_turbo3.measure.check [decode | prefill]
+python -m caovan_vllm_sm75_turbo3.measure.check [decode | prefill]
 
 Bounds: relative error ||got - want|| / ||want||, and the largest |got - want| / (|want| + rms) of
-an element, rms being the root mean square of the wanted values (fp16 rounds an output by up to
-5e-4 of itself). Outputs, scratch memory, unused slots and padding are poisoned with NaN beforehand.
-The same input must give the same bits every time.
+an element, rms being the root mean square of the wanted values (fp16 rounds an output by up to 5e-4
+of itself). Outputs, scratch memory, unused slots and padding are poisoned with NaN beforehand. The
+same input must give the same bits every time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from caovan_vllm_sm75_turbo3 import launch
 from caovan_vllm_sm75_turbo3.measure import oracle
 
 DEVICE = torch.device("cuda")
-CHUNKED = (1e-3, 1e-2)  # relative, per element: fp16 operands
+CHUNKED = (1e-3, 1e-2)  # relative and per element: fp16 operands
 RECURRENT = (4e-4, 1e-3)  # only the output is rounded to fp16
 failures: list[str] = []
 
@@ -32,7 +33,7 @@ def seed(name: str, round_: int) -> None:
 def compare(
     name: str, what: str, got: torch.Tensor, want: torch.Tensor, bounds: tuple[float, float]
 ) -> str:
-    """One line; a violated bound, a NaN or a missing element is a failure."""
+    """Format one comparison; a violated bound, a NaN or a missing element is a failure."""
     error = got.double() - want.double()
     rms = want.double().square().mean().sqrt()
     relative, largest = (
@@ -56,7 +57,8 @@ def demand(name: str, what: str, holds: bool) -> None:
 def run_repeatedly(
     name: str, run: Callable[[], None], written: Sequence[torch.Tensor], times: int
 ) -> None:
-    """Run from what `written` holds now, `times` more from the same; the bits must not change."""
+    """Run once and `times` more from the current contents of `written`; the bits must not
+    change."""
     before = [x.clone() for x in written]
     run()
     first = [x.nan_to_num(7e4) for x in written]
@@ -92,7 +94,7 @@ def make_qkv(tokens, heads, k_dim, dim, *, raw, collinear, extreme, strided):
     if collinear:
         k = k[:1] + 0.01 * k
     v = torch.randn(tokens, v_heads, dim, device=DEVICE).half()
-    if extreme:  # norms from nothing to the end of fp16, large values
+    if extreme:  # norms from zero to fp16's maximum, large values
         k *= 10 ** (torch.rand(tokens, k_heads, 1, device=DEVICE) * 7 - 4)
         k[::7] = 0
         q[::5] *= 1e-4
@@ -100,7 +102,7 @@ def make_qkv(tokens, heads, k_dim, dim, *, raw, collinear, extreme, strided):
     if not raw:
         q, k = oracle.l2norm(q), oracle.l2norm(k)
     q, k = q.half(), k.half()
-    if strided:  # as vLLM's conv output packs them
+    if strided:  # packed as in vLLM's convolution output
         packed = torch.cat([x.flatten(1) for x in (q, k, v)], 1)
         q, k, v = (
             x.unflatten(1, (-1, d))
@@ -130,9 +132,9 @@ def prefill_case(
     times=10,
     round_=0,
 ):
-    """Packed `lengths` after `offset` rows that belong to nobody; 3 poisoned rows at the end.
+    """Packed `lengths` after `offset` unused rows, followed by 3 poisoned rows.
 
-    times: how often the same bits must come again.
+    times: how often the result must be bit-identical.
     """
     seed(name, round_)
     v_heads, n, k_dim = heads[1], len(lengths), head_k_dim or dim
@@ -228,7 +230,8 @@ def prefill_case(
 
 
 def carried_case(steps=50, length=37):
-    """One sequence in 50 calls, the state carried in its slot, against one uninterrupted oracle."""
+    """One sequence in 50 calls, with the state carried in its slot, against one uninterrupted
+    oracle."""
     name = f"state carried over {steps} calls of {length}"
     seed(name, 0)
     total, heads, dim = steps * length, 6, 128
@@ -267,7 +270,8 @@ def carried_case(steps=50, length=37):
 
 
 def make_slots(n, width, total, nulls):
-    """Slots [n, width], rows apart, and how many drafts each sequence accepted, plus one."""
+    """Slots [n, width] with strided rows, and each sequence's number of accepted drafts plus
+    one."""
     slots = torch.full((n, width + 2), -7, device=DEVICE, dtype=torch.int32)[:, :width]
     slots.copy_((torch.randperm(total - 1, device=DEVICE)[: n * width] + 1).view(n, width))
     accepted = torch.randint(1, width + 1, (n,), device=DEVICE, dtype=torch.int32)
@@ -282,7 +286,8 @@ def make_slots(n, width, total, nulls):
     return slots, accepted
 
 
-_counters = torch.zeros(2 * 256 * 16, device=DEVICE, dtype=torch.int32)  # of all decode cases
+# shared by all decode cases
+_counters = torch.zeros(2 * 256 * 16, device=DEVICE, dtype=torch.int32)
 
 
 def decode_case(
@@ -302,9 +307,9 @@ def decode_case(
 ):
     """`lengths` new tokens of each sequence; a length of 0 is a padded sequence.
 
-    nulls: "last" for no room for the last token's state, "accepted" for no state where reading
-    starts, "outside" for slots that no cache has; each with a padded first sequence. offsets: give
-    cu_seqlens (always with drafts). accepts: tell how many drafts were accepted. times: as above.
+    nulls: "last" for no slot for the last token's state, "accepted" for no slot where reading
+    starts, "outside" for slots beyond the cache; each with a padded first sequence. offsets: pass
+    cu_seqlens (always with drafts). accepts: pass the number of accepted drafts. times: as above.
     """
     seed(name, round_)
     (k_heads, v_heads), n, width = heads, len(lengths), spec + 1
@@ -314,7 +319,7 @@ def decode_case(
     for length in lengths:
         cu.append(cu[-1] + length)
     mixed = torch.randn(tokens, channels + 64, device=DEVICE).half()
-    qkv = mixed[:, :channels]  # a row stride of its own, as a and b have
+    qkv = mixed[:, :channels]  # strided rows, as in a and b
     a, b = torch.randn(tokens, 2 * v_heads + 8, device=DEVICE).half().split(v_heads, 1)[:2]
     a_log, dt_bias = (
         torch.rand(v_heads, device=DEVICE) * 3 - 1,
@@ -388,7 +393,7 @@ def decode_case(
             if slot:
                 want_state[slot] = after
         want_conv[row[0], :, : 2 + lengths[i]] = torch.cat([history[:, 1:], qkv[rows].T], 1)
-    bounds = (4e-4, 5e-3)  # one fp16 rounding of the conv may fall the other way
+    bounds = (4e-4, 5e-3)  # a different fp16 rounding in the convolution is acceptable
     print(
         f"decode    {name}: {compare(name, 'out', out, want, bounds)}; "
         f"{compare(name, 'state', state, want_state, (1e-5, 1e-3))}"
@@ -398,7 +403,7 @@ def decode_case(
 
 
 def refusals() -> None:
-    """What cannot be done is refused in words, and nothing is launched."""
+    """Unsupported calls are rejected with a message, and nothing is launched."""
     x = torch.zeros(4, 2, 96, device=DEVICE, dtype=torch.float16)
     g = torch.zeros(4, 2, device=DEVICE)
     cu = torch.tensor([0, 4], device=DEVICE, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""lm_heads in float64, weights that resemble trained ones, and how far int8 moves their logits."""
+"""lm_heads in float64, synthetic weights like trained ones, and the error of int8 logits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Tensor = torch.Tensor
 
 
 def dequantised(rows: Tensor, scale: Tensor) -> Tensor:
-    """What int8 [V, K] and scales [V] stand for, float64."""
+    """The float64 values of int8 [V, K] and scales [V]."""
     return rows.double() * scale.double()[:, None]
 
 
@@ -20,15 +20,15 @@ def logits(x: Tensor, rows: Tensor, scale: Tensor) -> Tensor:
 
 
 def _disturb(kind: str, x: Tensor, weight: Tensor) -> None:
-    """Turn normal numbers into those of a kind, in place."""
-    if kind == "heavy tails":  # Student's t with two degrees of freedom, cut off
+    """Turn normal numbers into numbers of another kind, in place."""
+    if kind == "heavy tails":  # Student's t with two degrees of freedom, truncated
         normal = torch.randn(2, *weight.shape, device=weight.device)
         weight.div_(normal.square().sum(0).sqrt().clamp(min=0.1))
     elif kind == "outlier weights":
         weight[:, ::500] *= 20
     elif kind == "outlier activations":
         x[:, ::500] *= 50
-    elif kind == "32 directions":  # most of x and of each row lies in a small common space
+    elif kind == "32 directions":  # most of x and of each row lies in a common small subspace
         basis = torch.randn(32, weight.shape[1], device=weight.device) / 32**0.5
         for rows in (x, weight):
             rows.mul_(0.3).add_(torch.randn(rows.shape[0], 32, device=rows.device) @ basis)
@@ -41,7 +41,8 @@ BOUNDS = {
     "outlier activations": (0.01, 0.08),
     "32 directions": (0.003, 0.02),
 }
-"""How far int8 may move logits, over their deviation in a row: root mean square, largest."""
+"""Limits on the change of logits by int8, relative to their standard deviation in a row: RMS,
+maximum."""
 
 
 def structured(
@@ -58,21 +59,21 @@ def structured(
 
 @dataclass(frozen=True)
 class Movement:
-    """Differences over the standard deviation of a row's logits."""
+    """Differences relative to the standard deviation of a row's logits."""
 
     relative: float
-    """Root of the mean square."""
+    """Root mean square."""
     largest: float
     top: float
-    """How many of the 20 largest logits stay among them, of all rows."""
+    """Share of the 20 largest logits that stay among the 20 largest, over all rows."""
     first: float
-    """How many rows keep their largest."""
+    """Share of rows whose largest logit stays the same."""
     lead: float
-    """The largest lead of a first token over the second in a row that does not; 0 for none."""
+    """The largest original lead of a first token that lost its place; 0 if none did."""
 
 
 def movement(x: Tensor, weight: Tensor, rows: Tensor, scale: Tensor) -> Movement:
-    """How far int8 moves the logits of x, both in float64."""
+    """The change of the logits of x by int8, both in float64."""
     want, got = x.double() @ weight.double().T, logits(x, rows, scale)
     error = (got - want) / want.std(1, keepdim=True)
     ours, theirs = got.topk(20).indices, want.topk(20).indices

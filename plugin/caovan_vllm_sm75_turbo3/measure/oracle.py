@@ -1,4 +1,4 @@
-"""Gated DeltaNet in float64, a token at a time: what every kernel is compared with.
+"""Gated DeltaNet in float64, one token at a time: the reference for every kernel.
 
 Shapes as in csrc/include/caovan_sm75.h; sequences are packed, `cu_seqlens` is a list of integers.
 """
@@ -74,9 +74,9 @@ def prefill(
 
 
 def conv(history: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """SiLU(causal conv) as vLLM rounds it: products and output fp16, sum fp32.
+    """SiLU(causal conv) with vLLM's rounding: products and output in fp16, sum in fp32.
 
-    history: [channels, 3], the inputs before; x: [T, channels]; weight: [channels, 4].
+    history: [channels, 3], the preceding inputs; x: [T, channels]; weight: [channels, 4].
     """
     inputs = torch.cat([history.T, x])
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)

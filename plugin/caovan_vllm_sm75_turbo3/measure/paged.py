@@ -1,7 +1,7 @@
-"""Paged KV caches as vLLM 0.32 lays them out, and attention over them in float64.
+"""Paged KV caches in vLLM 0.32's layout, and attention over them in float64.
 
-A cache is [blocks, KV heads, block size, content], see `launch.attention_args`. `write` does what
-vLLM's kernels that fill a cache do, in float64 up to the rounding to four or eight bits.
+A cache is [blocks, KV heads, block size, content], see `launch.attention_args`. `write` mirrors
+vLLM's kernels that fill a cache, in float64 up to the rounding to four or eight bits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ DTYPES = {"fp16": torch.float16, "int8": torch.int8, "int4": torch.uint8}
 
 
 def content(kind: str, dim: int) -> int:
-    """Elements of a token and head."""
+    """Number of elements per token and head."""
     return {"fp16": 2 * dim, "int8": 2 * (dim + 4), "int4": 2 * (dim // 2 + 4)}[kind]
 
 
 def hadamard(dim: int, device: torch.device) -> Tensor:
-    """The transform of sums, symmetric; its square is dim times the identity."""
+    """The unnormalised, symmetric Hadamard matrix; its square is dim times the identity."""
     h = torch.ones(1, 1, dtype=torch.float64, device=device)
     while h.shape[0] < dim:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
@@ -26,12 +26,12 @@ def hadamard(dim: int, device: torch.device) -> Tensor:
 
 
 def _round(x: Tensor) -> Tensor:
-    """To the nearest integer, halves away from zero."""
+    """Round to the nearest integer, halves away from zero."""
     return torch.where(x >= 0, (x + 0.5).floor(), (x - 0.5).ceil())
 
 
 def write(kind: str, x: Tensor, signs: Tensor) -> Tensor:
-    """Rows [..., D] as the bytes of half a token's content."""
+    """Encode rows [..., D] as the bytes of K or V, half of a token's content."""
     if kind == "fp16":
         return x.half().contiguous().view(torch.uint8)
     if kind == "int8":
@@ -50,7 +50,7 @@ def write(kind: str, x: Tensor, signs: Tensor) -> Tensor:
 
 
 def read(kind: str, raw: Tensor, signs: Tensor) -> Tensor:
-    """What the bytes of half a token's content stand for, float64 [..., D]."""
+    """Decode the bytes of half of a token's content to float64 [..., D]."""
     raw = raw.contiguous()
     if kind == "fp16":
         return raw.view(torch.float16).double()

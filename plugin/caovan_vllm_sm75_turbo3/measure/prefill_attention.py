@@ -82,7 +82,7 @@ def check_all() -> None:
 
 
 def sdpa_us(heads: int, kv_heads: int, dim: int, tokens: int, length: int) -> float | None:
-    """PyTorch's attention on contiguous fp16 keys and values, causal behind the prefix."""
+    """Time of PyTorch's attention on contiguous fp16 keys and values, causal after the prefix."""
     q = torch.randn(1, heads, tokens, dim, device=DEVICE).half()
     k, v = (torch.randn(1, kv_heads, length, dim, device=DEVICE).half() for _ in range(2))
     attend = torch.nn.functional.scaled_dot_product_attention

@@ -1,4 +1,4 @@
-"""What measurements share: medians, the card's own rates, a program of cases and a table."""
+"""Parts shared by measurements: medians, the card's own rates, a program of cases and a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICE = torch.device("cuda")
 
 
 def median_us(calls: list[Callable[[], None]], graph: bool = True, repeats: int = 7) -> float:
-    """Microseconds a call; `calls` are the same work on different inputs, run in turn."""
+    """Microseconds per call; `calls` do the same work on different inputs, run in turn."""
     for call in calls[:2]:
         call()
     torch.cuda.synchronize()
@@ -37,7 +37,7 @@ def median_us(calls: list[Callable[[], None]], graph: bool = True, repeats: int 
 
 
 def copy_rate(repeats: int = 7) -> float:
-    """Bytes/s of a large copy, read and write."""
+    """Bytes/s of a large copy, counting reads and writes."""
     x = torch.empty(2**30, dtype=torch.uint8, device=DEVICE)
     y = torch.empty_like(x)
     return 2 * x.numel() / median_us([lambda: y.copy_(x)], False, repeats) * 1e6
@@ -55,7 +55,7 @@ def measure(
     failures: Sequence[str],
     **others: Callable[[], None],
 ) -> None:
-    """Check and time, or what the first argument names: "check", "time" or one of `others`.
+    """Check and time, or do what the first argument names: "check", "time" or one of `others`.
 
     Exits with 1 on failures.
     """

@@ -11,7 +11,7 @@ from caovand.adapters import node_facts
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.problem import ProblemError
-from caovand.daemon.start.inspector import CHOICES
+from caovand.daemon.start.inspector import MAX_REPLANS
 from tests.core.nodes import T4
 from tests.daemon.cluster.made_up import WAIT_S, AtHead, World
 from tests.patience import soon
@@ -169,12 +169,12 @@ def test_one_that_changes_again_and_again_holds_the_start(world: World) -> None:
             mbit = 1000 + len(head.slot.planned_for)
             head.hear("n2", facts={"speed_mbit": mbit})
 
-        head.slot.meanwhile += [faster] * CHOICES
+        head.slot.meanwhile += [faster] * MAX_REPLANS
         head.hear("n2")
         head.slot.start()
         held = await head.slot.until(State.HOLD)
         assert held.reason == "node n2: it is not as it was chosen"
-        assert len(head.slot.planned_for) == CHOICES
+        assert len(head.slot.planned_for) == MAX_REPLANS
 
     world.play(story)
 

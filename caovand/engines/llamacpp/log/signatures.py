@@ -141,9 +141,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|warmup: f)"),
     signature("llama.request.key", "cause", "access-denied", r"Invalid API Key"
          r"|authentication_error"),
-    signature("llama.request.batch", "cause", "bad-arguments",
-         r"\((?P<tokens>\d{1,9}) tokens\) (?:is|are) too large to process"
-         r"|input is too large to process. increase the physical batch size"),
     signature("llama.request.early", "generic", "start-stall",
          r"\"message\": ?\"Loading model\""),
     signature("llama.download", "cause", "model-missing",
@@ -180,6 +177,17 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Failed to initialize samplers"),
     signature("llama.health", "consequence", "start-stall",
          r"[Hh]ealth ?check .{0,80}timed out"),
+    signature("llama.quantize", "cause", "bad-arguments",
+         r"failed to quantize: (?:(?P<stream>basic_ios::clear: iostream error)"
+         r"|Bad layer \d{1,4} for tensor (?P<tensor>[\w.]{1,100}))"),
+    signature("llama.request.tools", "cause", "bad-arguments",
+         r"Unsupported param: (?P<param>\w{1,40})"),
+    signature("llama.request.batch", "generic", "bad-arguments",
+         r"input (?:\((?P<tokens>\d{1,9}) tokens\) )?is too large to process"
+         r"|increase the physical batch size|batch size \d{1,9} > maximum allowed batch size"),
+    signature("llama.convert.tokenizer", "cause", "model-missing",
+         r"[Mm]issing \S{0,300}tokenizer\.(?:model|json)|File not found: \S{0,300}tokenizer\."
+         r"(?:model|json)|Cannot find Llama BPE tokenizer"),
     signature("llama.convert", "cause", "bad-arguments",
          r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
          r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from caovand.core.addresses import is_loopback
 from caovand.core.config.schema import Config, Mode
+from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
@@ -21,10 +22,12 @@ from caovand.engines.common.plans import (
     refuse_other_tasks,
 )
 from caovand.engines.sglang.memory.forecast import forecast, unmodelled
+from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
 from caovand.engines.sglang.probe import HOW, OLDEST
 
+EXPANDED = "SGLANG_MAX_KV_CHUNK_CAPACITY"
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 WATCHDOG_HANGS = 4
 """Our hangs until SGLang's own watchdog ends it: a hang while kernels compile takes three."""
@@ -40,6 +43,8 @@ UNUSED = {
     "revision": "the model is a folder on this machine",
 }
 """Why other keys do nothing here."""
+FOR_WEIGHTS = 0.9
+"""The part of a card that weights may take for vLLM to have room next to them."""
 FREE_OF_OTHERS_MIB = 512
 """Memory of a card that the driver keeps while no program uses it."""
 NEVER_RUN = (
@@ -75,16 +80,17 @@ def make_plan(
     settings |= _kernels(config, old=old)
     if whole := cards.whole_experts(model, settings[RANKS].value):
         settings[options.WHOLE_EXPERTS] = whole
-    many = Setting(typed.get(REPLICAS, 1), "user", "")
-    used = _freest(gpus, settings[RANKS].value, settings.get(REPLICAS, many).value)
     rest = {
         name: Setting(HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
         for name, value in typed.items()
     }
+    values = {name: setting.value for name, setting in {**rest, **settings}.items()}
+    used = _freest(gpus, values[RANKS], options.replicas(values.get))
+    groups = options.attention_groups(values.get)
     plan = Plan(
         model=model.path,
         settings={**settings, **rest},
-        env=_environment(config, inventory.engine, used),
+        env=_environment(config, inventory.engine, used, groups),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(typed),
         device=device(used),
@@ -121,7 +127,7 @@ def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> No
         raise Unplannable(
             "cannot use CUDA_VISIBLE_DEVICES of [engine] env: set [engine] gpus instead"
         )
-    for name in (CONTEXT, options.REQUESTS, RANKS, REPLICAS):
+    for name in (CONTEXT, options.REQUESTS, RANKS, REPLICAS, options.ATTENTION_GROUPS):
         if name in typed and count(typed[name]) is None:
             raise Unplannable(
                 f"cannot use {options.option(name)} {typed[name]} of [engine] extra_args: it is not"
@@ -200,14 +206,16 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     return found
 
 
-def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: Any) -> tuple[Gpu, ...]:
+def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: int) -> tuple[Gpu, ...]:
     """As many as all replicas of the model are split over, those with the most free memory."""
-    many = (count(ranks) or 1) * (count(replicas) or 1)
+    many = (count(ranks) or 1) * replicas
     wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
 
 
-def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> dict[str, Setting]:
+def _environment(
+    config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...], groups: int
+) -> dict[str, Setting]:
     ours = {
         "CUDA_VISIBLE_DEVICES": Setting(
             ",".join(map(device_name, gpus)), "policy", "the cards of this plan"
@@ -217,6 +225,11 @@ def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> d
             "false", "policy", "a health check generates no token, so an idle card stays idle"
         ),
     }
+    if groups > 1:
+        ours[EXPANDED] = Setting(
+            EXPANDED_TOKENS // groups, "policy",
+            "each card expands cached keys and values of all heads, so of fewer tokens at once",
+        )  # fmt: skip
     typed = {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
     if engine.cuda_home and "CUDA_PATH" not in typed:
         why = "the engine's own compiler, of the CUDA that its torch is built for"
@@ -258,10 +271,18 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         name, ranks = inventory.model.path.rstrip("/").rpartition("/")[2], plan.value(RANKS)
         cards_text = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
-            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; take a checkpoint of"
-            ' fewer bits, or a GGUF file of it ([engine] kind = "llamacpp"), part of which may stay'
-            " in host memory"
+            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; {_less(memory, alone)}"
+            "take a checkpoint of fewer bits, or a GGUF file of it"
+            ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
+
+
+def _less(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
+    """The engine that takes less for its steps, if the cards hold more than the weights."""
+    smallest = min(gpu.free_mib for gpu in gpus)
+    if memory.weights_mib > FOR_WEIGHTS * smallest:
+        return ""
+    return 'set [engine] kind = "vllm", which takes less memory for steps, or '
 
 
 def _without(setting: Setting, *, verbatim: bool) -> str:
@@ -298,7 +319,7 @@ def _with_warnings(
 def at_once(plan: Plan) -> int | None:
     """How many requests it answers at a time."""
     each = count(plan.value(options.REQUESTS))
-    return each and each * (count(plan.value(REPLICAS)) or 1)
+    return each and each * options.replicas(plan.value)
 
 
 def context_of(plan: Plan) -> int | None:

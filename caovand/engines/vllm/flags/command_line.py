@@ -1,7 +1,7 @@
-"""The words of a `vllm serve` command: read, shown without secrets, refused where vLLM would.
+"""Read a `vllm serve` command line, show it without secrets, and refuse what vLLM would refuse.
 
-The operator's verbatim flags are never corrected: what vLLM would refuse after a minute's import,
-or would be read behind the planner's back, is refused.
+The operator's verbatim flags are never corrected: flags that vLLM would refuse after a minute of
+imports, or that it would read behind the planner's back, are refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBER = re.compile(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})")
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag with its value and the words of the command line that it takes up."""
+    """One flag with its value and the words that it takes up on the command line."""
 
     name: str
     value: Any
@@ -44,7 +44,7 @@ class Flag:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The values as they were typed: a key of digits is not a number."""
+        """The values as typed: a key of digits is not a number."""
         head, equals, inline = self.words[0].partition("=")
         if not _is_flag(head):
             return self.words
@@ -54,10 +54,10 @@ class Flag:
 def read(
     arguments: Sequence[str], known: Iterable[str] = (), switches: Iterable[str] = ()
 ) -> tuple[Flag, ...]:
-    """The flags in order; `known` are the engine's option strings, to complete beginnings.
+    """The flags in order; `known` has the engine's option strings, to complete abbreviations.
 
-    `switches` are those that take no value; not every one has a `--no-` twin to tell by.
-    A word that belongs to no flag is a Flag with an empty name.
+    `switches` are those without a value; not every one can be recognised by a `--no-` twin. A word
+    that belongs to no flag is a Flag with an empty name.
     """
     options = {_canonical(option) for option in known if option.startswith("--")}
     alone = {_canonical(option) for option in switches if option.startswith("--")} or SWITCHES
@@ -87,9 +87,9 @@ def read(
 
 
 def is_known(typed: str, known: Iterable[str]) -> bool:
-    """Whether the engine's parser takes a flag as it was typed, or its beginning.
+    """Whether the engine's parser accepts a flag as typed, or abbreviated.
 
-    A beginning that several names share is left to vLLM, which lists them.
+    An ambiguous abbreviation is left to vLLM, which lists the candidates.
     """
     options = {_canonical(option) for option in known}
     first = typed.partition(".")[0]
@@ -99,7 +99,7 @@ def is_known(typed: str, known: Iterable[str]) -> bool:
 
 
 def values(flags: Iterable[Flag]) -> dict[str, Any]:
-    """Flag name to value; a later flag wins, dotted keys are merged into their JSON value."""
+    """Values by flag name; a later flag wins, dotted keys are merged into their JSON value."""
     merged: dict[str, Any] = {}
     for flag in flags:
         old = merged.get(flag.name)
@@ -117,7 +117,7 @@ def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
 
 
 def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
-    """The keys of the last --api-key, any of which opens the API; None without such a flag."""
+    """The keys of the last --api-key, each of which grants access; None without such a flag."""
     for flag in reversed(read(arguments)):
         if flag.name == "api_key":
             return tuple(text for text in flag.texts if text)
@@ -125,7 +125,7 @@ def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody, those inside of JSON too."""
+    """The values that are shown to nobody, including those inside JSON."""
     found: list[str] = []
     for flag in read(arguments):
         if is_secret(flag.name):
@@ -136,7 +136,7 @@ def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
-    """Secrets by the variable that can carry them, and the flags without those.
+    """The secrets by the variable that can carry them, and the other flags.
 
     A variable has room for one value: of several keys all stay flags.
     """
@@ -148,14 +148,14 @@ def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ..
 
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command line as it may be shown: values of secret flags are hidden."""
+    """The command line with the values of secret flags hidden."""
     return tuple(word for flag in public(read(arguments)) for word in flag.words)
 
 
 def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
-    """The flags as they may be shown.
+    """The flags with their secrets hidden.
 
-    A word behind a secret that belongs to no flag is hidden too: it is a second key mistyped.
+    A word after a secret that belongs to no flag is hidden too: it is a second, mistyped key.
     """
     shown: list[Flag] = []
     behind = False
@@ -170,7 +170,7 @@ def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
 
 
 def _without_secrets(flag: Flag) -> Flag:
-    """The flag without what its value names as secret, in JSON or in an address."""
+    """The flag without secrets inside its value, in JSON or in an address."""
     words = list(flag.words)
     for place, word in enumerate(words):
         head, equals, value = word.partition("=") if _is_flag(word) else ("", "", word)
@@ -179,14 +179,14 @@ def _without_secrets(flag: Flag) -> Flag:
 
 
 def shown_value(name: str, value: Any) -> Any:
-    """A flag's value as it may be shown."""
+    """A flag's value, hidden if it is secret."""
     if is_secret(name) or secrets.is_secret_entry(name, value):
         return HIDDEN
     return shown_text(value) if isinstance(value, str) else secrets.hide_in(value, mark=HIDDEN)
 
 
 def shown_text(word: str) -> str:
-    """A word of a command line as it may be shown; JSON is read, as the engine reads it."""
+    """A word of a command line without its secrets; JSON is parsed, as the engine parses it."""
     if word[:1] in ("{", "["):
         try:
             value = json.loads(word)
@@ -199,19 +199,20 @@ def shown_text(word: str) -> str:
 
 
 def is_hidden(flag: Flag) -> bool:
-    """Whether nothing of a flag's value is shown: its name says so, or the last of a dotted one."""
+    """Whether a flag's whole value is hidden: its name, or the last part of a dotted name, is
+    secret."""
     last = flag.words[0].partition("=")[0].rpartition(".")[2]
     value = _value(list(flag.texts)) if flag.texts else ""
     return is_secret(flag.name) or secrets.is_secret_entry(last, value)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a flag's value is hidden; so is one whose name is too short for vLLM to take."""
+    """Whether a flag's value is hidden; also if its name is too short for vLLM to accept."""
     return bool(name) and any(secret.startswith(name) for secret in SECRETS)
 
 
 def _name(head: str, options: set[str]) -> str:
-    """The flag's full name; an engine that was not asked is taken to have the secret ones."""
+    """The flag's full name; an engine that was not probed is assumed to have the secret ones."""
     first = head.partition(".")[0]
     name = SHORT.get(first) or _canonical(first[5:] if _is_negated(first) else first)
     if name in options:
@@ -236,7 +237,7 @@ def _value(words: list[str]) -> Any:
     try:
         value = json.loads(words[0])
     except (ValueError, RecursionError):
-        # Numbers that JSON does not know and vLLM's float() does: ".9", "1.", "+0.5".
+        # Numbers that are not JSON but that vLLM's float() reads: ".9", "1.", "+0.5".
         return float(words[0]) if NUMBER.fullmatch(words[0]) else words[0]
     return words[0] if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -277,7 +278,7 @@ def refused(
 
 
 def unknown(flag: Flag, engine: EngineInfo) -> str:
-    """The flag as typed if this engine has none of that name, else ""."""
+    """The flag as typed if this engine has no such flag, else ""."""
     typed = flag.words[0].partition("=")[0]
     known = not engine.flags or not flag.name or is_known(typed, engine.flags)
     return "" if known else typed
@@ -305,10 +306,12 @@ def check_values(verbatim: Mapping[str, Any]) -> None:
     """Raise Unplannable for the first flag that cannot be used."""
     if "config" in verbatim:
         raise Unplannable(
-            f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so what"
-            " is planned here would overrule it unseen; write its keys as flags in [engine]"
-            " extra_args (`port: 8000` is --port 8000), or behind caovan-vllm-serve the file as a"
-            " word of its own (--config FILE)"
+            f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so the "
+            "plan would silently overrule it"
+            "; write its keys as flags in [engine]"
+            " extra_args (`port: 8000` is --port 8000), or pass the file to caovan-vllm-serve as a "
+            "separate word (--config FILE)"
+            ""
         )
     for name, wanted in WANTED.items():
         if name in verbatim and not wanted.accepts(verbatim[name]):

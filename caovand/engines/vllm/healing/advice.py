@@ -1,7 +1,7 @@
 """Advice for people about a failure, in sentences with known figures.
 
 The settings to change come from the ladder's tables, in its order and words, so that no sentence
-here can contradict it. Sentences say what happened, and what only a person can do.
+here can contradict it. The sentences say what happened, and what only a person can do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _SAY_MORE = frozenset({"model.tied", "model.tensor"})
 def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
     """Say what happened and what to do, most promising first; settings to change come last.
 
-    Of a known plan, only those that it can change; those that were passed to the engine come first.
+    For a known plan, only settings that it can change; those that were passed to the engine come
+    first.
     """
     known = {**figures, **finding.captures}
     if "fits" in finding.captures:
@@ -78,7 +79,8 @@ def _settings_passed(finding: Finding, plan: Plan) -> list[str]:
 
 
 def _way(rung: Rung) -> str:
-    """The key of caovan.toml, the flag or the variable by which a person changes the same."""
+    """The key of caovan.toml, the flag or the variable by which a person makes the rung's
+    change."""
     name = rung.key or rung.touches[0]
     if rung.key or name.isupper():
         return name

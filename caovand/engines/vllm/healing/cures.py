@@ -1,4 +1,4 @@
-"""Which rungs help against which failure of vLLM, best first, by phase where that matters."""
+"""The rungs that help against each failure of vLLM, best first, by phase where that matters."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("answers-changed", ANY): (
         *_CRASH[:-1], "prefix-caching-off", "all-reduce-off", "p2p-off", *_CRASH[-1:],
     ),
-    # What makes numbers too large, or reads what was never written.
+    # Settings that make numbers too large, or read memory that was never written.
     ("answers-degenerate", ANY): (
         "attention-own", "half-head", "plugin-off", "kv-dtype-plain", "piecewise", "mtp-off",
         "prefix-caching-off", "all-reduce-off", "p2p-off", "attention", "eager",
@@ -105,6 +105,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
     "jit.major": ("sampler-plain", "experts", "attention"),
     "backend.only": ("attention",),
+    "backend.attention": ("attention", "kv-dtype-plain", "half"),
+    "driver.behind": (),
 }
 
 # A client's request ends the engine, whatever the plan is.

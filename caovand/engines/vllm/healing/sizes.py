@@ -1,5 +1,5 @@
-"""Steps to a more modest plan that lower a size: context, drafts, memory share, cache, sequences,
-compilers at work."""
+"""Steps to a more modest plan that reduce a size: context, drafts, memory share, cache, sequences,
+parallel compilers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GMU_BOUNDS = (0.3, 0.97)
 SHARE_MARGIN_GIB = 0.5
 OFFLOAD_GIB = (2, 4, 8)
 GRAPH_SIZES = (64, 16, 4)
-# Names in the kernel's log of killed processes.
+# Process names in the kernel's log of killed processes.
 COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
 COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
 """The phases of a start in which torch.compile may run."""
@@ -44,7 +44,8 @@ def _has_taken(plan: Plan, *names: str) -> bool:
 
 
 def context(plan: Plan, finding: Finding) -> Step | None:
-    """To the length named by the error; a second time by at least an eighth, so that it ends."""
+    """Reduce to the length named by the error; a second time by at least an eighth, so that it
+    ends."""
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else now // 2
@@ -75,14 +76,14 @@ def _to_gmu(plan: Plan, goal: float) -> Step | None:
         return None
     change = f"GPU memory share {now:g} -> {goal:g}"
     changed: dict[str, Any] = {"gpu_memory_utilization": goal}
-    if plan.value("kv_cache_memory_bytes") is not None:  # which leaves the share without effect
+    if plan.value("kv_cache_memory_bytes") is not None:  # the share then has no effect
         changed["kv_cache_memory_bytes"] = None
         change += ", and vLLM sizes the KV cache"
     return Step(changed, value=f"{goal:g}", change=change)
 
 
 def gmu_up(plan: Plan, finding: Finding) -> Step | None:
-    """Never after going down: the higher share was already too much."""
+    """Raise the share; never after lowering it: the higher share was already too much."""
     goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
     if _has_taken(plan, "gmu-down", "share"):
         return None
@@ -93,13 +94,13 @@ def gmu_down(plan: Plan, finding: Finding) -> Step | None:
     spent = sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS
     if spent or finding.beyond_card:
         return None
-    # Of the same share vLLM makes a smaller cache than one whose size was set.
+    # At the same share vLLM makes a smaller cache than one whose size was set.
     sized = plan.value("kv_cache_memory_bytes") is not None
     return _to_gmu(plan, _gmu(plan) - (GMU_STEP / 3 if sized else GMU_STEP))
 
 
 def share(plan: Plan, finding: Finding) -> Step | None:
-    """To the memory that others leave free, by vLLM's count."""
+    """Reduce to the memory that others leave free, by vLLM's count."""
     free, total = _number(finding, "free"), _number(finding, "total")
     if not free or not total:
         return None
@@ -108,7 +109,8 @@ def share(plan: Plan, finding: Finding) -> Step | None:
 
 
 def larger_kv_memory(plan: Plan, finding: Finding) -> Step | None:
-    """On the CPU build: to the KV cache's full need, if that is at most four times as much."""
+    """On the CPU build: raise to the KV cache's full need, if that is at most four times as
+    much."""
     now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
     if not on_cpu(plan) or not isinstance(now, int) or not need:
         return None
@@ -134,7 +136,7 @@ def smaller_kv_memory(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _halve(plan: Plan, name: str, unset: int, least: int, label: str) -> Step | None:
-    """Half of a setting; `unset` is the start for a plan without one."""
+    """Half of a setting; `unset` is the starting value for a plan without one."""
     now = count(plan.value(name))
     goal = unset if now is None else max(now // 2, least)
     if now is not None and goal >= now:
@@ -148,7 +150,7 @@ def batch(plan: Plan, finding: Finding) -> Step | None:
 
 
 def sequences(plan: Plan, finding: Finding) -> Step | None:
-    """Lower max_num_seqs to the number that vLLM names, else to half."""
+    """Lower max_num_seqs to the number that vLLM names, else halve it."""
     most, now = _number(finding, "most"), count(plan.value("max_num_seqs"))
     if most and most >= 1 and (now is None or most < now):
         shown = "vLLM's default" if now is None else now
@@ -158,7 +160,7 @@ def sequences(plan: Plan, finding: Finding) -> Step | None:
 
 
 def limit(plan: Plan, finding: Finding) -> Step | None:
-    """Lower an argument to the maximum that vLLM allows, if its text names both."""
+    """Lower an argument to the maximum that vLLM allows, if its message names both."""
     name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
     now = count(plan.value(name)) if name in LIMITED else None
     if name not in LIMITED or not most or most < 1 or (now is not None and now <= most):
@@ -169,7 +171,8 @@ def limit(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _depth(plan: Plan) -> int:
-    """As planned, or as set by verbatim flags, which are then reported as the obstacle."""
+    """The planned drafting depth, or that of verbatim flags, which are then reported as the
+    obstacle."""
     return plan.mtp or count(plan.value("spec_tokens")) or 0
 
 
@@ -227,7 +230,8 @@ def _is_of_a_build(finding: Finding) -> bool:
 
 
 def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
-    """Half the compilers at once; finished parts of a killed build stay, so each try is shorter.
+    """Halve the number of parallel compilers; finished parts of a killed build stay, so each try is
+    shorter.
 
     FlashInfer, torch's extensions and vLLM obey MAX_JOBS; nvcc uses one thread a job.
     """
@@ -240,7 +244,8 @@ def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
 
 
 def one_thread(plan: Plan, finding: Finding) -> Step | None:
-    """One thread of torch.compile: the fault may be in its pool, or the memory that this takes."""
+    """Use one thread for torch.compile: the fault may be in its pool, or in the memory that the
+    pool takes."""
     now = str(plan.env[THREADS].value) if THREADS in plan.env else "1"
     if now == "1" or finding.phase not in COMPILING:
         return None

@@ -1,4 +1,4 @@
-"""Steps that use something else, or leave it out: graphs, cache and number types, attention,
+"""Steps that replace a component or turn it off: graphs, cache and number types, attention,
 kernels, the plugin, exchange between cards."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 OF_WEIGHTS = ("method", "scheme", "other", "kernel", "input")
-"""Captures of rows about what multiplies the weights."""
+"""Captures of log rows that name the kernel of the weights."""
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
 
@@ -76,7 +76,7 @@ def half(plan: Plan, finding: Finding) -> Step | None:
 
 
 def half_input(plan: Plan, finding: Finding) -> Step | None:
-    """Half-precision activations, where an int8 kernel of the weights is at fault."""
+    """Switch to half-precision activations if an int8 kernel of the weights is at fault."""
     now = plan.env[MARLIN_INPUT].value if MARLIN_INPUT in plan.env else None
     if now != INT8 or not _is_of_weights(finding):
         return None
@@ -84,13 +84,13 @@ def half_input(plan: Plan, finding: Finding) -> Step | None:
 
 
 def half_head(plan: Plan, finding: Finding) -> Step | None:
-    """An lm_head of 16 bits, where logits are at fault."""
+    """Switch to a 16-bit lm_head if logits are at fault."""
     now = plan.env[LM_HEAD].value if LM_HEAD in plan.env else None
     return Step(env={LM_HEAD: None}, change="int8 lm_head -> half") if now == INT8 else None
 
 
 def attention(plan: Plan, finding: Finding) -> Step | None:
-    """The next untried backend; the one that failed may be vLLM's own choice."""
+    """Try the next untried backend; the one that failed may be vLLM's own choice."""
     now = plan.value("attention_backend")
     tried = {taken.value for taken in plan.taken if taken.rung == "attention"}
     # FlashInfer compiles its own code, so it is the one that fails without a compiler.
@@ -132,7 +132,8 @@ def experts(plan: Plan, finding: Finding) -> Step | None:
 
 
 def attention_own(plan: Plan, finding: Finding) -> Step | None:
-    """Decode with vLLM's attention where the plugin's may act: over the caches of Triton's."""
+    """Decode with vLLM's attention where the plugin's may be active: over caches that Triton's
+    supports."""
     kind, backend = plan.value("kv_cache_dtype"), plan.value("attention_backend")
     triton = str(backend).upper() == "TRITON_ATTN" or str(kind).endswith("per_token_head")
     now = plan.env[ATTENTION].value if ATTENTION in plan.env else None
@@ -186,13 +187,14 @@ def prefix_caching_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _is_alone(plan: Plan) -> bool:
-    """Whether the engine uses a single card, or none."""
+    """Whether the engine uses at most one card."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     return on_cpu(plan) or all((count(plan.value(size)) or 1) == 1 for size in sizes)
 
 
 def replicas_off(plan: Plan, finding: Finding) -> Step | None:
-    """One engine: over the cards of all replicas, where nearly every model can be split so."""
+    """Use one engine over the cards of all replicas, if the model can be split that way, as nearly
+    all can."""
     replicas, cards = (count(plan.value(name)) or 1 for name in (REPLICAS, TENSOR))
     if replicas == 1:
         return None

@@ -1,10 +1,10 @@
 """The cost of a link between nodes: the time of a token with tensor parallelism, or in a pipeline.
 
-With tensor parallelism all cards read their part of every layer at once, and reduce their results
-over the link twice a layer. In a pipeline the nodes work one after the other, and each sends one
-activation to the next. All time on the link is added to the time of reading weights, as nothing
-overlaps in a step. The requests of several users share a step of tensor parallelism, and so its
-all-reduces; in a pipeline the nodes work on different ones at once.
+With tensor parallelism all cards read their part of every layer at once, and all-reduce their
+results over the link twice a layer. In a pipeline the nodes work one after the other, and each
+sends one activation to the next. All time on the link is added to the time of reading weights, as
+nothing overlaps in a step. With tensor parallelism the requests of several users share a step, and
+so its all-reduces; in a pipeline the nodes work on different requests at once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.network import Network
 
 ALL_REDUCES = 2
-"""All-reduces a layer: behind attention, and behind the MLP or the experts."""
+"""All-reduces per layer: after attention, and after the MLP or the experts."""
 ALL_REDUCE_S = 40e-6
-"""NCCL's own time for an all-reduce over sockets, on top of the link's: an estimate."""
+"""NCCL's own overhead for an all-reduce over sockets, on top of the link's; an estimate."""
 SENT = 2
 """Tensors that a stage sends to the next: hidden states, and the residual."""
 ASSUMED = Network(117e6, 200e-6)
-"""A link of unknown speed: gigabit Ethernet through a switch."""
+"""Assumed for a link of unknown speed: gigabit Ethernet through a switch."""
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """How many nodes serve together, each with as many cards, and the link between them."""
+    """How many nodes serve together, how many cards each has, and the link between them."""
 
     count: int = 1
     link: Network = ASSUMED
@@ -37,14 +37,14 @@ ALONE = NodeGroup()
 
 
 def nodes_of(inventory: Inventory) -> NodeGroup:
-    """The nodes that serve the model together, over their link, or the one that is assumed."""
+    """The nodes that serve the model together, with their link, or an assumed one."""
     return NodeGroup(1 + len(inventory.others), inventory.link or ASSUMED)
 
 
 @dataclass(frozen=True)
 class TokenWork:
-    """The work of a token: `element` bytes of an activation, `read` bytes of weights, and
-    the tokens of a usual prompt and answer, for `users` users at once."""
+    """The work of a token: `element` bytes per element of an activation, `read` bytes of weights,
+    and the tokens of a usual prompt and answer, for `users` users at once."""
 
     hidden: int
     layers: int
@@ -58,7 +58,7 @@ class TokenWork:
 
 @dataclass(frozen=True)
 class TokenTime:
-    """Seconds a token takes, and how many of them on the link."""
+    """Seconds per token, and the part of them spent on the link."""
 
     seconds: float
     on_link: float
@@ -70,7 +70,7 @@ def all_reduce_s(nodes: int, link: Network) -> float:
 
 
 def transfer_s(nodes: int, link: Network, size: float) -> float:
-    """Seconds that `size` bytes add: in each turn of the ring one part of N is sent."""
+    """Seconds that `size` bytes add: each turn of the ring sends 1/N of them."""
     return 2 * (nodes - 1) / nodes * size / link.bytes_s
 
 

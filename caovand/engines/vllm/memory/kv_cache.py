@@ -1,10 +1,10 @@
 """How vLLM lays out its cache memory, computed as vLLM computes it (kv_cache_utils.py).
 
-Memory is cut into blocks that any layer kind can use. Layers of one kind form groups of equal
-length; a block holds one page for each layer of a group, and all pages are of one size. In a
-hybrid model an attention page is made long enough to cover one recurrent state, and the state
-is padded to it. A request takes blocks of every group: attention by its length, windows by
-their width, states one for itself and one for each drafted token.
+Memory is cut into blocks that any kind of layer can use. Layers of one kind form groups of equal
+length; a block holds one page for each layer of a group, and all pages have the same size. In a
+hybrid model an attention page is made long enough to cover one recurrent state, and the state is
+padded to it. A request takes blocks of every group: attention by its length, windows by their
+width, states one for itself and one for each drafted token.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TURBOQUANT = {
     "turboquant_k3v4_nc": (3, 4),
     "turboquant_3bit_nc": (3, 3),
 }
-"""Bits of keys and values; the formats of vLLM's TurboQuantConfig."""
+"""Bits of keys and of values in vLLM's TurboQuantConfig formats."""
 
 MAX_AT_ONCE = 1024
-"""Requests at once of a model without a cache, which bounds none."""
+"""Concurrent requests for a model without a cache, which limits none."""
 
 
 def head_bytes(dtype: str, width: int, activation: int) -> float:
-    """Bytes a token takes for one key-value head of this width, keys and values together."""
+    """Bytes per token of one key-value head of this width, keys and values together."""
     if dtype in TURBOQUANT:
         keys, values = TURBOQUANT[dtype]
         packed = width if keys == 8 else ceil(width * keys / 8) + 2
@@ -53,7 +53,7 @@ def head_bytes(dtype: str, width: int, activation: int) -> float:
 def token_bytes(
     model: ModelCard, dtype: str, tensor_parallel: int, activation: int, kind: str = FULL
 ) -> float:
-    """Bytes a token takes in one attention layer of one rank; kinds may have heads of their own."""
+    """Bytes per token in one attention layer of one rank; kinds may have their own heads."""
     if model.latent:
         one = 1 if dtype.startswith("fp8") else activation
         return model.latent * one + model.indexer  # not split, and keys and values are one
@@ -66,9 +66,9 @@ def token_bytes(
 def state_bytes(
     model: ModelCard, mtp: int, tensor_parallel: int, activation: int, dtype: str = "auto"
 ) -> int:
-    """Bytes of one recurrent state of one layer of one rank, convolution included.
+    """Bytes of one recurrent state of one layer on one rank, convolution included.
 
-    `dtype` is --mamba-ssm-cache-dtype, which wins over the configuration's.
+    `dtype` is --mamba-ssm-cache-dtype, which overrides the model's configuration.
     """
     linear = model.linear or model.mamba
     if linear is None:
@@ -86,11 +86,11 @@ def state_bytes(
 
 @dataclass(frozen=True)
 class Layout:
-    """Blocks: tokens in one, its bytes on one rank, and how many groups of each kind use them.
+    """Blocks: the tokens and bytes (on one rank) of one, and how many groups of each kind use them.
 
-    `window_tokens` are a window's in one block, 0 for as many as full attention has.
-    `held_blocks` is what vLLM keeps back from requests: one since the releases after 0.21.
-    `encoder_blocks` hold the states of a request's sound, which every layer attends to.
+    `window_tokens` are the tokens of a window in one block, 0 for as many as full attention has.
+    `held_blocks` is how many vLLM keeps back from requests: one in releases after 0.21.
+    `encoder_blocks` hold the states of a request's audio, which every layer attends to.
     """
 
     block_tokens: int
@@ -121,7 +121,7 @@ class Layout:
         )
 
     def needed(self, context: int) -> int:
-        """Bytes without which vLLM refuses to serve requests of this length."""
+        """The cache bytes below which vLLM refuses to serve requests of this length."""
         if not self.groups:
             return 0
         return (self.blocks_of_request(context) + self.held_blocks) * self.block_bytes
@@ -144,7 +144,7 @@ class Layout:
         return int(self.concurrency(available, context) * context)
 
     def longest(self, available: int, limit: int) -> int:
-        """The longest context, up to a limit, of which one request fits; 0 for none."""
+        """The longest context, up to a limit, for which one request fits; 0 for none."""
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
@@ -168,9 +168,9 @@ def layout(
     version: tuple[int, ...] = releases.REFERENCE,
     state_dtype: str = "auto",
 ) -> Layout:
-    """The layout for this model; `alignment` is the attention kernel's block of tokens.
+    """The layout for this model; `alignment` is the attention kernel's block size in tokens.
 
-    `aligned_states` is vLLM's mamba cache mode "align", which keeps one state more a request.
+    `aligned_states` is vLLM's mamba cache mode "align", which keeps one more state per request.
     """
     layers = model.cached_layers
     # Counted without a Python loop: a search asks thousands of times.
@@ -206,16 +206,16 @@ def layout(
 
 
 def _group_size(counts: tuple[int, ...]) -> int:
-    """Layers of a group, from how many layers each kind has."""
+    """Layers per group, from the number of layers of each kind."""
     present = [count for count in counts if count] or [1]
     return max(present) if max(present) < 1.5 * min(present) else min(present)
 
 
 def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
-    """Pages that a block has on the stage with the layers from `start` to before `end`.
+    """Pages of a block on the stage with the layers from `start` to before `end`.
 
-    All stages share the groups of the whole model, and a block is as wide as the widest group is
-    on the stage.
+    All stages share the groups of the whole model, and a block is as wide as the widest group on
+    the stage.
     """
     drafted, layers = model.mtp_layers if mtp else 0, len(model.layer_types)
     if end == layers:
@@ -226,7 +226,7 @@ def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
 
 @lru_cache(maxsize=8)
 def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[int, ...], ...]:
-    """The layers of each group: vLLM deals every kind's in turn, drafting layers behind all."""
+    """The layers of each group: vLLM deals each kind's layers in turn, and drafting layers last."""
     found = [
         [at for at, kind in enumerate(kinds) if kind == FULL]
         + list(range(layers, layers + drafted)),
@@ -243,7 +243,7 @@ def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[in
 
 
 def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
-    """The cache blocks of this candidate."""
+    """The layout of this candidate's cache blocks."""
     return layout(
         model,
         dtype=candidate.kv_dtype,

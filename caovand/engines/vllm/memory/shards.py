@@ -1,12 +1,12 @@
-"""What one rank holds of the weights, and what a pipeline stage has of the model.
+"""The weights that one rank holds, and the part of the model on a pipeline stage.
 
-Read in vLLM 0.32: get_pp_indices assigns the layers; its model classes make embedding and head on
-the first and the last stage only, or on every one; the drafting head is made on the last, with an
-embedding of its own.
+Read in vLLM 0.32: get_pp_indices assigns the layers; its model classes create embedding and head on
+the first and the last stage only, or on every stage; the drafting head is created on the last, with
+its own embedding.
 
-Of weights that are offloaded to host memory, it copies each parameter to pinned memory, and
-PyTorch's allocator rounds each copy up to a power of two (read in 0.21 and 0.33; reported as 1.9
-times what was asked for, vllm#56410 and #58178).
+If weights are offloaded to host memory, vLLM copies each parameter to pinned memory, and PyTorch's
+allocator rounds each copy up to a power of two (read in 0.21 and 0.33; reported as 1.9 times what
+was asked for, vllm#56410 and #58178).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
 
 Card = TypeVar("Card")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
-"""The variable that assigns the layers otherwise: "40,24"."""
+"""The variable that overrides how layers are assigned: "40,24"."""
 EMBEDDING_ON_FIRST = frozenset({
     "apertus", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5", "ernie4_5_moe", "exaone",
     "exaone4", "exaone_moe", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "granite",
@@ -31,14 +31,16 @@ EMBEDDING_ON_FIRST = frozenset({
     "ministral", "mistral", "nemotron", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
     "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_vl_text", "solar", "step3p5",
 })  # fmt: skip
-"""Types whose embedding is on the first stage, and also on the last if it is the head."""
+"""Model types whose embedding is on the first stage, and on the last too if it serves as the
+head."""
 HEAD_ON_LAST = EMBEDDING_ON_FIRST | {"lfm2", "lfm2_moe", "qwen3_5_moe_text", "qwen3_5_text"}
-"""Types whose head is on the last stage. Others have both on every stage, as most classes of vLLM
-do, which those that were not read are taken to do as well."""
+"""Model types whose head is on the last stage. Other types have both on every stage, as in most of
+vLLM's classes; classes that were not read are assumed to do the same."""
 
 
 def own_partition(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage by vLLM's own rule: what is left over goes to the last but one first."""
+    """Layers of each stage by vLLM's own rule: surplus layers go to the last but one stage
+    first."""
     dealt = [layers // stages] * stages
     for place in range(2, layers % stages + 2):
         dealt[-place] += 1
@@ -46,9 +48,9 @@ def own_partition(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
-    """The layers of each stage as a variable's text assigns them; vLLM's own rule for None.
+    """The layers of each stage as a variable's text assigns them; by vLLM's own rule for None.
 
-    Empty for a text that vLLM refuses, and where a stage would have no layer.
+    Empty for a text that vLLM refuses, or if a stage would have no layer.
     """
     if not 0 < stages <= layers:
         return ()
@@ -64,7 +66,7 @@ def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
 
 
 def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The first layer of each stage, and the one after its last."""
+    """The first layer and the end (exclusive) of each stage."""
     ends = [sum(dealt[: at + 1]) for at in range(len(dealt))]
     return tuple(zip((0, *ends), ends, strict=False))
 
@@ -72,7 +74,8 @@ def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
     """The cards of one stage, `each` for every stage, in vLLM's order.
 
-    Replicas come one after the other. Of too few cards every stage has all: that is a conflict.
+    Replicas come one after the other. If there are too few cards every stage has all of them: that
+    is a conflict.
     """
     found = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
     return found or tuple(cards)
@@ -80,7 +83,7 @@ def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple
 
 @lru_cache(maxsize=8)
 def stage_models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[ModelCard, ...]:
-    """The model as each stage has it."""
+    """The part of the model on each stage."""
     return tuple(stage_model(model, start, end, drafting=drafting) for start, end in ranges(dealt))
 
 
@@ -103,7 +106,7 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
 def _weights_of_stage(
     weights: Weights, model: ModelCard, start: int, end: int, drafting: bool
 ) -> Weights | None:
-    """The stage's part of these weights, None for none."""
+    """The stage's part of these weights; None for none."""
     first, last = start == 0, end == len(model.layer_types)
     kind, part = model.model_type, weights.part
     if part == "embedding":
@@ -126,7 +129,7 @@ def _weights_of_stage(
 
 BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
 FOUR_BITS = 0.55
-"""Bytes of a weight, with its scales, in a checkpoint of each quantisation, and of all others."""
+"""Bytes of a weight, with its scales, in a checkpoint of each quantisation; and for all others."""
 FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
 ONLINE: Mapping[str, Mapping[str, float]] = {
     "fp8": FP8,
@@ -135,16 +138,16 @@ ONLINE: Mapping[str, Mapping[str, float]] = {
     "int8_per_channel_weight_only": FP8,
     "experts_int8": {"experts": 1},
 }
-"""Bytes that --quantization leaves of a weight of half or bfloat16, by the part of the model.
+"""Bytes to which --quantization shrinks a weight of half or bfloat16, by part of the model.
 
 Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
 """
 SCALE_BYTES = 4
-"""Of a row of int8 weights."""
+"""Bytes of a scale, for a row of int8 weights."""
 OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
 """The parts that --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
 
-Releases after 0.21 move a vision tower too, which is not counted on.
+Releases after 0.21 move a vision tower too; the forecast does not count on it.
 """
 MACHETE_GROUPS = (64, 128)
 ZERO_BITS, UNQUANTISED_BITS = 4, 16
@@ -152,7 +155,7 @@ ZERO_BITS, UNQUANTISED_BITS = 4, 16
 
 
 def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """Bytes that loading leaves on one rank, buffers of the step and of the positions included."""
+    """Bytes that loading leaves on one rank, including the buffers of steps and positions."""
     kept = [w for w in model.weights if _is_loaded(w, candidate)]
     stored = sum(on_rank(w, model, candidate) for w in kept)
     layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
@@ -168,7 +171,8 @@ def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
 
 
 def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """Bytes that Machete adds to AWQ's zero points: it keeps each as a float, times its scale.
+    """Bytes that Machete adds to AWQ's zero points: it stores each as a float, multiplied by its
+    scale.
 
     Experts have another kernel.
     """
@@ -185,9 +189,9 @@ def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
 
 
 def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """MLA's projection of keys and values, which a quantised checkpoint has a second time.
+    """Bytes of MLA's key and value projection, of which a quantised checkpoint keeps a second copy.
 
-    vLLM multiplies with it as floats; where it is not quantised, that is a view of the weights.
+    vLLM multiplies it as floats; without quantisation the copy is a view of the weights.
     """
     if model.mla is None or "attention" in model.spared:
         return 0.0
@@ -226,8 +230,8 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
 
 
 def _spread(weights: Weights, model: ModelCard) -> float:
-    """The part of these weights that is experts, which replicas share out; of a drafting layer
-    about as much as of the others."""
+    """The fraction of these weights that is experts, which replicas share out; in a drafting layer
+    about the same as in the others."""
     if weights.part == "mtp":
         experts, others = model.size("experts"), model.size("layers")
         return experts / (experts + others) if experts else 0.0
@@ -235,7 +239,7 @@ def _spread(weights: Weights, model: ModelCard) -> float:
 
 
 def _padding(width: int, multiple: int) -> float:
-    """By how much a kernel's padding grows a dimension."""
+    """The factor by which a kernel's padding grows a dimension."""
     return ceil(width / multiple) * multiple / width if width else 1.0
 
 
@@ -244,12 +248,12 @@ MAX_GROWTH = 2.0
 
 
 def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
-    """GiB of host memory that these GiB of each rank's weights take on all ranks."""
+    """GiB of host memory that this many GiB of each rank's weights take on all ranks."""
     return offload_gib * ranks * rounding(model, ranks)
 
 
 def rounding(model: ModelCard, ranks: int) -> float:
-    """How many times larger the copies are than the weights of a layer."""
+    """Size of the pinned copies relative to the weights of a layer."""
     each = BYTES_EACH.get(model.quantization, FOUR_BITS)
     sizes = [ceil(elements * each) for elements in _parameters(model, ranks) if elements]
     if not sizes:

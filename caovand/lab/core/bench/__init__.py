@@ -1,1 +1,1 @@
-"""Measuring a served model as its clients see it; pure."""
+"""Measure a served model as its clients see it. Pure."""

@@ -1,4 +1,4 @@
-"""Two results of `caovanctl bench` side by side, and which differences are more than noise."""
+"""Compare two results of `caovanctl bench`, and decide which differences exceed noise."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from caovand.lab.core.bench import ranks, record
 
 NOISE = 0.01
-"""Significance level: a difference that noise makes more often than this is noise."""
+"""Significance level: a difference with a higher probability under noise counts as noise."""
 FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "first_token_s", "token_s")
 TIMES = frozenset({"first_token_s", "token_s"})
-"""Figures of which less is better."""
+"""Figures for which less is better."""
 SAME = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "texts")
-"""Circumstances that a fair comparison changes on purpose or not at all."""
+"""Circumstances that a fair comparison either changes on purpose or keeps."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of the rounds, and their least and largest."""
+    """Median, minimum and maximum of the rounds."""
 
     median: float
     least: float
@@ -31,7 +31,7 @@ class Spread:
 class Row:
     """One figure in both results. `change` is (B - A) / A; `verdict` completes "B is ...".
 
-    `chance` is the probability that noise alone makes such a difference, by Wilcoxon's exact
+    `chance` is the probability that noise alone causes such a difference, by Wilcoxon's exact
     rank-sum test over the rounds; None with too few rounds for any verdict.
     """
 
@@ -78,5 +78,5 @@ def _spread(found: list[float]) -> Spread:
 def differing_circumstances(
     a: Mapping[str, Any], b: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
-    """List the circumstances that differ."""
+    """The circumstances that differ."""
     return {name: (a[name], b[name]) for name in SAME if a[name] != b[name]}

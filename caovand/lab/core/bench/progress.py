@@ -1,4 +1,4 @@
-"""Progress of a measurement, and its remaining time."""
+"""A measurement's progress and remaining time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from caovand.lab.core.bench.record import TimedAnswer
 
 
 class Progress:
-    """Counts rounds of (tokens of a prompt, requests at once), each for `tokens` of an answer.
+    """Counts rounds of (prompt tokens, concurrent requests), each with answers of `tokens` tokens.
 
-    The rest takes as long as those that were measured: reading by token of the prompts, generating
-    by round, since requests at once are generated together.
+    The remaining rounds are extrapolated from the measured ones: prefill by prompt token, decoding
+    by round, because concurrent requests decode together.
     """
 
     def __init__(self, rounds: Sequence[tuple[int, int]], tokens: int) -> None:
@@ -20,7 +20,7 @@ class Progress:
         self._read_s = self._generated_s = 0.0
 
     def ended(self, answers: Sequence[TimedAnswer], *, warm_up: bool = False) -> None:
-        """Count the next round, which ended with these answers; a `warm_up` sets no pace."""
+        """Count a finished round with these answers; a `warm_up` does not affect the estimate."""
         if not warm_up:
             read = max(answer.pieces[0] for answer in answers)
             self._read_s += read - min(answer.sent for answer in answers)
@@ -30,16 +30,16 @@ class Progress:
         self._ended += 1
 
     def percent(self, first: int = 0, answered: int = 0) -> int:
-        """The share of all tokens that are done.
+        """Percentage of all tokens done.
 
-        Of the round under way, `first` requests have their first token and `answered` all of them.
+        In the current round, `first` requests have their first token and `answered` are complete.
         """
         tokens = [count * self._tokens for _, count in self._rounds]
         done = self._read(first) + sum(tokens[: self._ended]) + answered * self._tokens
         return 100 * done // (sum(self._prompts()) + sum(tokens))
 
     def left_s(self, first: int = 0) -> float | None:
-        """Seconds until the end; None before the first round was measured."""
+        """Seconds left; None before the first round was measured."""
         if not self._measured:
             return None
         unread = sum(self._prompts()) - self._read(first)

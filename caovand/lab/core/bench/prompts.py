@@ -1,6 +1,6 @@
-"""Prompts of real text: passages in an order drawn from a seed, none twice in a prompt.
+"""Prompts of real text: passages in a random order from a seed, without repetition within a prompt.
 
-Every prompt begins with words of its own, so that no prefix cache has its first block.
+Every prompt begins with unique words, so that no prefix cache contains its first block.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Sequence
 
 from caovand.core.problem import ProblemError
 
-MIN_PASSAGE = 600  # characters: shorter paragraphs are joined to the next
-CHARACTERS_PER_TOKEN = 3.0  # where the search for a length begins; no result contains it
+MIN_PASSAGE = 600  # characters: shorter paragraphs are joined with the next
+CHARACTERS_PER_TOKEN = 3.0  # initial guess for the search for a length; does not affect results
 TRIES = 12
-CLOSE = 0.01  # a length this close to the one asked for is good enough
+CLOSE = 0.01  # acceptable relative deviation from the requested length
 
 Count = Callable[[str], int]
 
 
 class TooLittleText(ProblemError):
-    """A prompt would need more text than there is."""
+    """A prompt would need more text than available."""
 
 
 def passages(texts: Iterable[str]) -> tuple[str, ...]:
-    """Cut the texts at empty lines."""
+    """Split the texts at empty lines."""
     found: list[str] = []
     for text in texts:
         begun: list[str] = []
@@ -38,21 +38,21 @@ def passages(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def prompt(known: Sequence[str], salt: str, seed: int, number: int) -> str:
-    """The numbered prompt at full length; shorter prompts are prefixes of it."""
+    """Prompt `number` at full length; shorter prompts are prefixes of it."""
     order = sorted(known, key=lambda passage: _draw(f"{seed} {number} {passage}"))
     return f"{salt}-{number}: notes to read and to continue.\n\n" + "\n\n".join(order)
 
 
 def _draw(text: str) -> bytes:
-    """Return a sort key that is stable across machines and Python versions."""
+    """A sort key that is stable across machines and Python versions."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def fit(text: str, tokens: int, count: Count) -> tuple[str, int]:
     """Cut `text` to about `tokens` tokens, never more; return it with its count.
 
-    `count` asks the engine. The search is for a number of characters between one too few and one
-    too many, and guesses by the density seen.
+    `count` asks the engine. The search narrows an interval of lengths in characters, guessing by
+    the observed density.
     """
     low, low_count = 0, 0
     high = len(text) + 1

@@ -1,6 +1,6 @@
-"""Whether two samples differ: Wilcoxon's rank-sum test, two-sided and exact, ties included.
+"""Test whether two samples differ: Wilcoxon's rank-sum test, two-sided and exact, with ties.
 
-It assumes no distribution, and one outlier moves it by no more than its rank.
+It assumes no distribution, and an outlier counts only by its rank.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 
 def chance(one: Sequence[float], other: Sequence[float]) -> float:
-    """The p-value: the chance of rank sums this far apart if both samples have one distribution."""
+    """The p-value: the probability of rank sums this far apart under equal distributions."""
     if not one or not other:
         return 1.0
     ranks = doubled_ranks([*one, *other])
-    mean = len(one) * sum(ranks)  # of the rank sum, times the number of all values
+    mean = len(one) * sum(ranks)  # of the rank sum, times the number of values
     seen = abs(sum(ranks[: len(one)]) * len(ranks) - mean)
     sums = subset_sums(ranks, len(one))
     far = sum(ways for total, ways in sums.items() if abs(total * len(ranks) - mean) >= seen)
@@ -22,7 +22,7 @@ def chance(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def least_chance(one: int, other: int) -> float:
-    """The smallest chance that samples of these sizes can have, without ties."""
+    """The smallest p-value that samples of these sizes can have, without ties."""
     return chance(range(one), range(one, one + other))
 
 
@@ -35,7 +35,7 @@ def doubled_ranks(values: Sequence[float]) -> list[int]:
 
 
 def subset_sums(numbers: Sequence[int], size: int) -> Counter[int]:
-    """Count, for each sum, the subsets of `size` numbers that have it."""
+    """Count, for each sum, the subsets of `size` numbers with that sum."""
     ways: list[Counter[int]] = [Counter() for _ in range(size + 1)]
     ways[0][0] = 1
     for number in numbers:

@@ -1,4 +1,4 @@
-"""The timing of one request, and the figures of requests sent at once."""
+"""Timing of one request, and figures of concurrent requests."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from caovand.core.figures.counters import ratio
 DIGITS = 6
 COUNTED = ("requests", "preemptions", "drafts", "prefix_hits", "prefix_queries")
 MAX_REST = 0.5
-"""Share of the time between two samples in which cards may rest without spoiling their joules."""
+"""Maximum share of the time between two samples in which cards may idle without invalidating the
+energy."""
 
 
 @dataclass(frozen=True)
 class TimedAnswer:
-    """One request: when it was sent, when each piece of its answer came, and its tokens.
+    """One request: when it was sent, when each piece of its answer arrived, and its token counts.
 
-    Times are seconds of one clock, the tokens those the engine reports.
+    Times are seconds of one clock; token counts are the engine's.
     """
 
     sent: float
@@ -30,25 +31,25 @@ class TimedAnswer:
 
     @property
     def first_token_s(self) -> float:
-        """The time to the first token."""
+        """Time to the first token."""
         return self.pieces[0] - self.sent
 
     @property
     def token_s(self) -> float | None:
-        """The mean time of a token after the first; None without one."""
+        """Mean time per token after the first; None if there is only one."""
         return (self.pieces[-1] - self.pieces[0]) / (self.tokens - 1) if self.tokens > 1 else None
 
     @property
     def steps_s(self) -> list[float]:
-        """The times between pieces, each of which may have several tokens."""
+        """Times between pieces, each of which may have several tokens."""
         return [b - a for a, b in zip(self.pieces, self.pieces[1:], strict=False)]
 
 
 def round_of(answers: Sequence[TimedAnswer]) -> dict[str, Any]:
-    """The figures of requests that were sent at the same time.
+    """The figures of requests sent at the same time.
 
-    Prompts are read until the last first token. The pace of decoding is the sum of what each
-    request had after its first token, so that it does not count the time when others were read.
+    Prefill lasts until the last first token. The decoding rate is the sum of each request's rate
+    after its own first token, so it excludes the time of other requests' prefill.
     """
     begin = min(answer.sent for answer in answers)
     read_s = max(answer.pieces[0] for answer in answers) - begin
@@ -73,9 +74,9 @@ def cell(
     rounds: Sequence[Sequence[TimedAnswer]],
     counted: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """All rounds of one prompt length and one number of requests at once.
+    """All rounds with one prompt length and one concurrency.
 
-    `counted` is the result of `counts` for that time.
+    `counted` is the result of `counts` for that period.
     """
     steps = [step for answers in rounds for answer in answers for step in answer.steps_s]
     return {
@@ -88,7 +89,7 @@ def cell(
 
 
 def values(cell: Mapping[str, Any], name: str) -> list[float]:
-    """One figure of every round; of a list in a round its median."""
+    """One figure of every round; for a list within a round, its median."""
     found = [one[name] for one in cell["rounds"]]
     plain = [median(one) if isinstance(one, list) and one else one for one in found]
     return [one for one in plain if isinstance(one, (int, float))]
@@ -100,7 +101,7 @@ def pooled(cell: Mapping[str, Any], name: str, share: float) -> float | None:
 
 
 def quantile(numbers: Sequence[float], share: float) -> float | None:
-    """A quantile of the numbers, interpolated linearly."""
+    """A quantile with linear interpolation."""
     if not numbers:
         return None
     ordered = sorted(numbers)
@@ -111,7 +112,8 @@ def quantile(numbers: Sequence[float], share: float) -> float | None:
 
 
 def counted_at(status: Mapping[str, Any], now: float) -> float:
-    """When the oldest of a status document's figures and samples was taken; `now` is its time."""
+    """The time of the oldest figures and samples in a status document; `now` is the document's
+    time."""
     age_s = status["figures"]["age_s"]
     samples = (gpu["at"] for gpu in status["gpus"] if not gpu["fault"])
     figures = -math.inf if age_s is None else now - float(age_s)
@@ -124,11 +126,11 @@ def counts(
     answers: Sequence[TimedAnswer],
     busy: tuple[float, float],
 ) -> dict[str, Any]:
-    """What the daemon counted between two status documents, in which `answers` came.
+    """The daemon's counts between two status documents, between which `answers` arrived.
 
-    `busy` is from the first request to the last token. `others` are the requests of other clients,
-    whose drafts and energy are in these figures too. None is unknown, as is everything if the
-    engine does not count every answered request.
+    `busy` is from the first request to the last token. `others` counts other clients' requests,
+    whose drafts and energy are included in these figures. None is unknown, and so is everything if
+    the engine does not count every answered request.
     """
     old, new = before["figures"]["totals"], after["figures"]["totals"]
     more = {name: new[name] - old[name] for name in COUNTED}
@@ -161,10 +163,10 @@ def _drafting(accepted: Sequence[float], drafts: float) -> dict[str, Any] | None
 def energy(
     before: Mapping[str, Any], after: Mapping[str, Any], busy: tuple[float, float]
 ) -> float | None:
-    """Joules of the engine's cards while they were busy.
+    """Energy in joules that the engine's cards used while busy.
 
-    The time at rest between the two samples counts as rest at the last sample's power. None unless
-    each card reports all that, and was busy for most of that time.
+    Idle time between the two samples counts with the last sample's power. None unless each card
+    reports all values and was busy for most of that time.
     """
     old = {gpu["index"]: gpu for gpu in before["gpus"]}
     new = {gpu["index"]: gpu for gpu in after["gpus"]}
@@ -179,7 +181,7 @@ def energy(
         if not first["at"] <= begin <= end <= last["at"] or rest_s > span * MAX_REST:
             return None
         used -= rest_s * last["power_w"]
-        if used <= 0:  # the driver was loaded again, or its counter is too coarse
+        if used <= 0:  # the driver was reloaded, or its counter is too coarse
             return None
         total += used
     return total or None

@@ -1,1 +1,1 @@
-"""What `caovanctl fieldtest` tries on a machine, and what it reports."""
+"""The trials and the report of `caovanctl fieldtest`."""

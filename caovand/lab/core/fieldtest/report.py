@@ -1,4 +1,4 @@
-"""A field test's results as Markdown to post, measured next to modelled."""
+"""Format a field test's results as Markdown for posting, with measured next to modelled figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Document = Mapping[str, Any]
 
 
 def lines(facts: Document, kernels: Document | None, trials: Sequence[Document]) -> Iterator[str]:
-    """The report. The three are documents of the steps, in the order they were taken."""
+    """The report. The arguments are documents of the steps, in order."""
     quick = "quick " * facts["quick"]
     yield f"# caovan {facts['version']}: {quick}field test of {facts['at']}"
     yield ""
@@ -87,13 +87,13 @@ def _kernels(kernels: Document | None) -> Iterator[str]:
 
 
 def _rungs(trial: Document) -> Sequence[str]:
-    """The ladder's steps in the plan that was measured."""
+    """The ladder's steps in the measured plan."""
     found: Sequence[str] = trial["plan"]["rungs"] if trial["plan"] else ()
     return found
 
 
 def _title(trial: Document) -> str:
-    """How the model was served: after steps of the ladder, not as the trial planned."""
+    """How the model was actually served, including the ladder's steps."""
     if not _rungs(trial):
         return str(trial["title"])
     word = "degraded" if trial["degraded"] else "rungs"
@@ -139,7 +139,7 @@ def _others(trials: Sequence[Document]) -> Iterator[str]:
 
 
 def _causes(trial: Document) -> Iterator[str]:
-    """What the ladder changed, and why; the failure too, unless an earlier run had it."""
+    """What the ladder changed, and why; also the failure, unless an earlier run had it."""
     if trial["degraded"]:
         yield from trial["degraded"]["why"]
     if trial["failure"]:

@@ -1,4 +1,4 @@
-"""The ways of serving that a field test compares; each changes one thing."""
+"""The configurations that a field test compares; each changes one thing."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from caovand.core.config.schema import Config
 
 FORCE = "CAOVAN_SM75_FORCE"
-"""Set to 1 in [engine] env, it has our kernels act on cards that they were not made for."""
+"""Set to 1 in [engine] env, it enables caovan's kernels on cards they were not made for."""
 TURING = (7, 5)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One way of serving, by its configuration."""
+    """One way of serving the model, as a configuration."""
 
     name: str
     title: str
@@ -22,7 +22,8 @@ class Trial:
 
 
 def quiet(config: Config, port: int) -> Config:
-    """The same configuration with its own address, and nothing that acts during a measurement."""
+    """The same configuration with its own address, and nothing that interferes with a
+    measurement."""
     return replace(
         config,
         server=replace(config.server, host="127.0.0.1", port=port),
@@ -35,16 +36,16 @@ def quiet(config: Config, port: int) -> Config:
 
 
 DRAFTS = (("CAOVAN_DRAFTER", "int8"), ("CAOVAN_DRAFT_VOCABULARY", "65536"))
-"""What has the plugin draft with fewer bytes."""
+"""Makes the plugin draft with fewer bytes."""
 
 
 def trials(config: Config, cards: Sequence[int]) -> Iterator[Trial]:
-    """Every trial worth planning; `cards` are the indices of the usable cards."""
+    """Every trial worth planning; `cards` are indices of the usable cards."""
     engine, policy = config.engine, config.policy
     yield Trial("configured", "as configured", config)
     if engine.plugin:
         off = replace(engine, plugin=False)
-        plain = replace(policy, lm_head=None)  # an int8 one needs them
+        plain = replace(policy, lm_head=None)  # an int8 lm_head needs the kernels
         without = replace(config, engine=off, policy=plain)
         yield Trial("kernels-off", "caovan's kernels off", without)
     other = "half" if policy.activations == "int8" else "int8"
@@ -64,14 +65,14 @@ def trials(config: Config, cards: Sequence[int]) -> Iterator[Trial]:
     for count, title in ((1, "one card"), (2, "two cards")):
         if count < len(cards):
             fewer = replace(config, engine=replace(engine, gpus=tuple(cards[:count])))
-            # Tensor parallelism that the file names is for all of the cards.
+            # Tensor parallelism in the file is meant for all cards.
             if policy.tensor_parallel_size is not None:
                 fewer = replace(fewer, policy=replace(policy, tensor_parallel_size=count))
             yield Trial(title.replace(" ", "-"), title, fewer)
 
 
 def kernels_act(config: Config, capabilities: Sequence[tuple[int, int]]) -> bool:
-    """Whether our kernels are used on a card of these compute capabilities."""
+    """Whether caovan's kernels are used on a card with one of these compute capabilities."""
     return (
         config.engine.plugin
         and bool(capabilities)

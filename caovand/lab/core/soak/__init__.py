@@ -1,1 +1,1 @@
-"""Hours of mixed load: what is sent, and what may be concluded from what was seen; pure."""
+"""Hours of mixed load: what to send, and what to conclude from the observations. Pure."""

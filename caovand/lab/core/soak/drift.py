@@ -1,8 +1,8 @@
-"""Whether an engine becomes slower, or its drafts worthless, while it serves.
+"""Detect that an engine becomes slower, or its drafts useless, while it serves.
 
-The last third is compared with the first by bench's rank test. Speeds are those of requests that
-were alone and of the same length, so that the load between them is no part of it; the time to the
-first token is also compared next to other requests, where only a larger change counts.
+The last third is compared with the first by the rank test of `bench`. Speeds come from requests of
+equal length that ran alone, so that other load does not matter. Time to the first token is also
+compared under load, where only a larger change counts.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from caovand.lab.core.soak.trends import bin_points
 
 WARM_UP = 0.05
 NOISE = 0.0025
-"""Significance level: a change that noise makes more often than this is noise."""
+"""Significance level: a change with a higher probability under noise counts as noise."""
 SLOWER = 0.06
-"""The least change of a third's median that counts; what slows down evenly by 15 % has 10 % between
-the middles of its first and last third."""
+"""Minimum relevant change of a third's median; an even slowdown of 15 % is 10 % between the middles
+of the first and last third."""
 SLOWER_LOADED = 0.25
 MAX_IN_A_THIRD = 16
-"""Values of a third, medians of adjacent ones: the exact test takes long for hundreds."""
+"""Values per third, as medians of adjacent ones: the exact test is slow for hundreds."""
 HEAT = 0.2
-"""More of the samples throttled than in the first third: this explains slowness."""
+"""Increase in throttled samples over the first third that explains slowness."""
 COLLAPSED = 0.5
-"""The share of the first third's acceptance that is a collapse."""
+"""Share of the first third's acceptance below which drafting has collapsed."""
 MIN_DRAFTS = 200
 
 
 def checks(seen: SoakRecord) -> Iterator[Check]:
-    """Decoding, reading prompts, first tokens under load, drafts."""
+    """Check decoding, prefill, first tokens under load, and drafts."""
     heat = _heat(seen)
     alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
     loaded = settled_samples(seen.loaded, seen.seconds, WARM_UP)

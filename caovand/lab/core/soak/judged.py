@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 
 class Outcome(str, Enum):
-    """`UNKNOWN` means not observed, or not for long enough to judge."""
+    """`UNKNOWN` means not observed, or too briefly to judge."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -19,7 +19,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was watched, with its outcome in a sentence."""
+    """One watched property, with its outcome in a sentence."""
 
     name: str
     outcome: Outcome
@@ -27,7 +27,7 @@ class Check:
 
 
 class OfOneEngine(Protocol):
-    """Something seen of one engine's life."""
+    """An observation from one engine's life."""
 
     @property
     def at_s(self) -> float: ...
@@ -40,9 +40,9 @@ One = TypeVar("One", bound=OfOneEngine)
 
 
 def settled_samples(found: Iterable[One], seconds: float, warm_up: float) -> list[One]:
-    """The samples of the longest-lived engine, without its warm-up.
+    """Samples of the longest-lived engine, without its warm-up.
 
-    The warm-up is this share of `seconds`, from the beginning or from that engine's start.
+    `warm_up` is a share of `seconds`, counted from the start of the soak or of that engine.
     """
     lives: dict[int, list[One]] = {}
     for one in found:

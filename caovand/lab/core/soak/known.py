@@ -1,4 +1,4 @@
-"""Known greedy answers, and what a difference from them proves.
+"""Known greedy answers, and what a different answer proves.
 
 The answers are taken at the start while nothing else is asked, each several times, so that those
 with and without a hit of the prefix cache are known. Later ones are compared token by token up to
@@ -9,11 +9,11 @@ order of sums, so that two tokens which were nearly equal may trade places (heal
 
 - A token that had led by more than canary's MARGIN is replaced by wrong data alone: a failure.
 - Next to other requests, any other difference is counted. It fails where such differences become
-  more frequent, which rounding has no reason for (Fisher's exact test, second half of the soak
-  against the first).
+more frequent, which rounding has no reason for (Fisher's exact test, second half of the soak
+against the first).
 - Alone, the second of two answers in a row has the same batch and the same hit as one of the start:
-  any difference of it is a failure. The first of the two may have hit what is left of the prompt
-  in a cache: within the margin it is counted.
+any difference of it is a failure. The first of the two may have hit what is left of the prompt
+in a cache: within the margin it is counted.
 - Where an engine reports no logprobs, no margin is known: alone, any difference is a failure.
 """
 
@@ -28,7 +28,7 @@ from caovand.core.health.canary import MARGIN, GreedyAnswer
 
 WORD = re.compile(r"\S+\s*|\s+")
 MORE_OFTEN = 0.001
-"""Significance level below which differences next to other requests became more frequent."""
+"""Significance level for differences under load having become more frequent."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """What differs."""
+        """Describe the difference."""
         led = "" if self.margin is None else f", which led by {self.margin:.1f} nats"
         return f"token {self.place} is {self.token!r} instead of {self.known!r}{led}"
 
@@ -58,7 +58,8 @@ def as_words(text: str) -> GreedyAnswer:
 
 
 def difference(known: Sequence[GreedyAnswer], now: GreedyAnswer) -> Difference | None:
-    """The difference from the closest known answer by common prefix; None if it equals one."""
+    """The difference from the known answer with the longest common prefix; None if it equals
+    one."""
     found = [one for one in (_difference(each, now) for each in known) if one]
     return max(found, key=lambda one: one.place) if len(found) == len(known) else None
 
@@ -75,7 +76,7 @@ def _difference(known: GreedyAnswer, now: GreedyAnswer) -> Difference | None:
 def more_often(before: int, of: int, after: int, of_them: int) -> float:
     """The p-value of at least `after` differences in the second half at equal frequency.
 
-    Fisher's exact test, one-sided: `before` of the `of` first ones, `after` of `of_them`.
+    Fisher's exact test, one-sided: `before` of the first `of`, `after` of the last `of_them`.
     """
     both, every = before + after, of + of_them
     ways = math.comb(every, both)

@@ -1,4 +1,4 @@
-"""Whether something grows throughout a soak: memory of the host and the cards, descriptors."""
+"""Detect steady growth during a soak: memory of host and cards, open descriptors."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from caovand.lab.core.soak.seen import Sample, SoakRecord
 WARM_UP = 0.25
 """Share of a soak in which caches fill and buffers reach their size."""
 MIN_JUDGED_S = 900.0
-"""Growth during less time after the warm-up is no failure: buffers may still be filling."""
+"""Growth over less time after the warm-up is no failure: buffers may still be filling."""
 
 
 @dataclass(frozen=True)
 class WatchedFigure:
-    """A field of a sample, and the growth that is tolerated."""
+    """A field of a sample, and its tolerated growth."""
 
     field: str
     label: str
@@ -36,7 +36,7 @@ WATCHED = (
 
 
 def checks(seen: SoakRecord) -> Iterator[Check]:
-    """One check for each thing that could be watched."""
+    """One check for each observable figure."""
     kept = settled_samples(seen.samples, seen.seconds, WARM_UP)
     for one in WATCHED:
         points = [

@@ -1,4 +1,4 @@
-"""What clients do during a soak: each piece of work follows from the seed and its number alone."""
+"""The clients' work during a soak: each task follows from the seed and its number alone."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """A kind of work for a client."""
+    """A kind of task for a client."""
 
     CHAT = "chat"
-    """A conversation of several turns, each of which sends all that came before."""
+    """A conversation of several turns, each of which sends the whole history."""
     SHORT = "short"
     LONG = "long"
     LEFT = "left"
-    """The client disconnects in the middle of its answer."""
+    """The client disconnects in the middle of an answer."""
     CONSTRAINED = "constrained"
-    """The answer must be JSON of a schema."""
+    """The answer must be JSON that matches a schema."""
     KNOWN = "known"
-    """A prompt whose answer is known, next to other requests."""
+    """A prompt with a known answer, under load."""
 
 
 SHARES = {
@@ -33,32 +33,33 @@ SHARES = {
 MAX_TURNS = 5
 MAX_PAUSE_S = 2.0
 RESTS = 0.4
-"""Share of work after which the client pauses."""
+"""Share of tasks after which the client pauses."""
 WHOLE = 0.25
-"""Share of the answers that are not streamed."""
+"""Share of answers that are not streamed."""
 SAMPLED = 0.3
-"""Share of the answers that are sampled; the others are greedy."""
+"""Share of answers that are sampled; the others are greedy."""
 TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Tokens of a short prompt, of the longest and of an answer, and how many known prompts."""
+    """Token counts of a short prompt, the longest prompt and an answer; and the number of known
+    prompts."""
 
     short: int
     long: int
     answer: int
     known: int
     constrained: bool
-    """Whether the engine can hold answers to a schema."""
+    """Whether the engine can constrain answers to a schema."""
 
 
 @dataclass(frozen=True)
 class ClientTask:
-    """What one client does next, and how long it pauses afterwards.
+    """A client's next task, and its pause afterwards.
 
-    `left_after` are the pieces of the answer after which the client leaves, 0 if it stays. `known`
-    is the number of the known prompt.
+    `left_after` is the number of pieces after which the client disconnects, 0 if it stays. `known`
+    is the index of the known prompt.
     """
 
     number: int
@@ -74,14 +75,14 @@ class ClientTask:
 
 
 def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
-    """The numbered work, from 0; each kind comes once before chance decides."""
+    """Task `number`, from 0; each kind comes once before chance decides."""
     kinds = [kind for kind in SHARES if limits.constrained or kind is not Kind.CONSTRAINED]
 
     def draw(what: str) -> float:
         return draw_of(f"{seed} {number} {what}")
 
     kind = kinds[number] if number < len(kinds) else _chosen(kinds, draw("kind"))
-    # The longest comes early, so that its memory belongs to the warm-up.
+    # The longest comes early, so that its memory counts as warm-up.
     share = 1.0 if number < len(kinds) else draw("length")
     low, high = (
         (limits.short, limits.long) if kind is Kind.LONG else (limits.short // 4, limits.short)

@@ -1,4 +1,4 @@
-"""Observations of a soak. Every `at_s` is in seconds since its beginning."""
+"""Observations of a soak. Every `at_s` is in seconds since its start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Sample:
     """One sample of the processes and the daemon's figures; None is unknown.
 
     Memory is in MiB; `files` are open descriptors, `shared` is all of /dev/shm. `throttled` names
-    what slows one of the engine's cards down.
+    why one of the engine's cards is throttled.
     """
 
     at_s: float
@@ -31,7 +31,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class AnswerTimes:
-    """The times of one answer: to its first token, and of a token after that."""
+    """Times of one answer: to its first token, and per later token."""
 
     at_s: float
     generation: int
@@ -41,9 +41,9 @@ class AnswerTimes:
 
 @dataclass(frozen=True)
 class AnswerComparison:
-    """An answer to a known prompt; `alone` if there was no other request.
+    """An answer to a known prompt; `alone` if no other request was running.
 
-    `again` if the previous request had the same prompt, so that a cache has all of it.
+    `again` if the previous request had the same prompt, so that it is completely cached.
     """
 
     at_s: float
@@ -55,7 +55,7 @@ class AnswerComparison:
 
 @dataclass(frozen=True)
 class Mishap:
-    """A request that went wrong, or an event of the daemon of this kind."""
+    """A failed request, or an event of the daemon of this kind."""
 
     at_s: float
     kind: str
@@ -66,8 +66,8 @@ class Mishap:
 class SoakRecord:
     """A whole soak of `seconds`; `rungs` were taken during it.
 
-    `paces` are of one request at a time, always of the same lengths; `loaded` are of short prompts
-    next to other requests.
+    `paces` are of single requests, always of the same lengths; `loaded` are of short prompts under
+    load.
     """
 
     seconds: float

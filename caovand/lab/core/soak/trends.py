@@ -1,6 +1,6 @@
-"""Whether a series rises steadily: Theil and Sen's slope, Mann and Kendall's test.
+"""Detect a steady rise of a series: Theil and Sen's slope, Mann and Kendall's test.
 
-Both depend on no distribution, and a few outliers move neither.
+Both are free of distribution assumptions and robust against outliers.
 """
 
 from __future__ import annotations
@@ -15,33 +15,34 @@ Point = tuple[float, float]
 
 BINS = 36
 MIN_BINS = 9
-"""Fewest points for a conclusion."""
+"""Minimum number of points for a conclusion."""
 CHANCE = 0.001
-"""Significance level: a rise that noise makes more often than this is noise."""
+"""Significance level: a rise with a higher probability under noise counts as noise."""
 STEADY = 1 / 3
-"""Share of the whole slope that each half must have: a step, or a rise that ends, is no leak."""
+"""Minimum share of the overall slope in each half: a step, or a rise that ends, is no leak."""
 LEAK_SIGMAS = 2.0
-"""How many standard deviations of the points around the fitted line a leak exceeds."""
+"""How many standard deviations of the points around the fitted line a leak must exceed."""
 NORMAL = 1.4826
-"""Standard deviations of a normal distribution in one median deviation."""
+"""Standard deviation of a normal distribution, in median absolute deviations."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A series' rise between its first and last point by its slope, in total and an hour."""
+    """A series' rise along its slope between the first and last point, in total and per hour."""
 
     gained: float
     per_hour: float
 
 
 def growth(points: Sequence[Point], least: float) -> Growth | None:
-    """The growth of a series: at least `least`, beyond noise, and throughout; else None."""
+    """The growth of a series if it is at least `least`, beyond noise, and present throughout; else
+    None."""
     kept = bin_points(points)
     if len(kept) < MIN_BINS:
         return None
     slope = theil_sen(kept)
     middle = len(kept) // 2
-    # Both have the middle, so that neither is empty of the step between them.
+    # Both halves contain the middle, so that neither misses a step there.
     halves = kept[: middle + 1], kept[middle:]
     gained = slope * (kept[-1][0] - kept[0][0])
     rest = [value - slope * at for at, value in kept]
@@ -62,7 +63,7 @@ def bin_points(points: Sequence[Point], most: int = BINS) -> list[Point]:
 
 
 def theil_sen(points: Sequence[Point]) -> float:
-    """The median of the slopes of all pairs of points."""
+    """The median slope over all pairs of points."""
     slopes = [
         (b - a) / (after - before)
         for n, (before, a) in enumerate(points)

@@ -1,4 +1,4 @@
-"""The verdict on a soak: one check for each thing that was watched."""
+"""The verdict on a soak: one check per watched property."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from caovand.lab.core.soak.seen import AnswerComparison, Mishap, SoakRecord
 MAX_NAMED = 5
 STARTED = "spawn"
 AWAY = "daemon"
-"""The kind of event that the soak itself adds: the daemon does not answer, or was restarted."""
+"""Kind of events added by the soak itself: the daemon does not answer, or was restarted."""
 BAD = frozenset({"failure", "incident", AWAY})
 """Kinds of events that fail a soak."""
 WORTH_NOTING = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "gpu"})
 EMPTY = "empty answer"
-"""The kind of error of an answer that has tokens, but no text."""
+"""Kind of error for an answer that has tokens, but no text."""
 MAX_EMPTY = 0.1
-"""Share of the requests: a model may end at once, or begin with tokens that are not shown."""
+"""Tolerated share of requests: a model may end at once, or begin with invisible tokens."""
 NAMED = BAD | WORTH_NOTING | {STARTED}
 
 
 def checks(seen: SoakRecord) -> tuple[Check, ...]:
-    """All checks, in the order in which they are shown."""
+    """All checks, in display order."""
     return (
         _alone([one for one in seen.compared if one.alone]),
         _loaded([one for one in seen.compared if not one.alone], seen.seconds),

@@ -45,8 +45,7 @@ ROWS = (
          r"unresolvable CDI devices(?: (?P<device>[\w./=-]{1,100}))?|failed to inject CDI devices"
          r"|failed to stat CDI host device|stat nvidia\.com/gpu"),
     signature("container.pod", "cause", "gpu-absent",
-         r"Insufficient (?P<resource>(?:nvidia|amd|intel)\.com/gpu)\S{0,40}"
-         r"|no healthy devices present.{0,60}nvidia\.com/gpu"
+         r"no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|Allocate failed due to .{0,200}nvidia\.com/gpu"),
     signature("container.path", "cause", "gpu-absent",
          r"error gathering device information .{0,40}\""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows import runtime
+from caovand.engines.common.logs.rows import links, packages, requests, runtime
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(
@@ -17,6 +17,7 @@ _FRAME = re.compile(
 """Of the first frame of an excerpt the beginning may be cut off."""
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
+_RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
 MAX_REST = 3
 """Lines of source and marks after a frame."""
 REFUSES = re.compile(
@@ -36,6 +37,9 @@ UNSURE: Mapping[str, Failure] = {
 """In these phases kernels and models run, and what they raise may pass or yield to a rung."""
 ROWS = (
     *runtime.ROWS,
+    *packages.ROWS,
+    *links.ROWS,
+    *requests.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
@@ -50,6 +54,10 @@ ROWS = (
          r" (?:object )?has no attribute '?(?P<member>\w{1,80})"
          r"|^TypeError: (?:Received a \w{1,80} for argument \w{1,40}, but a "
          r"|Invalid type of HuggingFace \w{1,40}\. )"
+         r"|^AttributeError: property '\w{1,60}' of '\w{1,60}' object has no setter"
+         r"|^AttributeError: 'list' object has no attribute 'keys'"
+         r"|^KeyError: '(?P<rope>original_max_position_embeddings|rope_(?:type|theta|scaling)"
+         r"|(?:low|high)_freq_factor|linear_attention|full_attention)'$"
          r"|Unrecognized configuration class|Failed to import transformers\.", SERVED),
     signature("args.parser", "cause", "bad-arguments",
          r"\bthink_(?:start|end)_token .{1,80}\b(?:must|cannot|not)\b"
@@ -74,6 +82,8 @@ ROWS = (
     signature("args.template", "cause", "bad-arguments",
          r"default chat template is no longer allowed|ChatTemplateResolutionError"
          r"|tokenizer\.chat_template is not set", SERVED),
+    signature("args.connector", "cause", "bad-arguments",
+         r"[Uu]nsupported connector type: (?P<connector>\w{1,80})"),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
@@ -95,7 +105,8 @@ ROWS = (
          r"(?:scale|absmax|zero|g_idx|qweight|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
          r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
-         r"|There is no module or parameter named '?(?P<parameter>[\w.]{1,200})"
+         r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
+         r"(?:scale|absmax|zero|g_idx|qweight)\w{0,20}))?(?P<parameter>[\w.]{1,200})"
          r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
          r"|size mismatch for [\w.]{1,200}: copying a param"),
     signature("model.code", "cause", "bad-arguments",
@@ -114,6 +125,8 @@ ROWS = (
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("transfer.nixl", "generic", "unknown",
          r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
+    signature("kernel.aiter", "cause", "backend-unsupported",
+         r"One of GPU archs of (?P<cards>.{1,80}) is invalid or not supported"),
     signature("torch.operator", "cause", "backend-unsupported",
          r"Could not run '(?P<operator>[\w:.]{1,100})' with arguments from the "
          r"'(?P<backend>\w{1,40})' backend"),
@@ -159,7 +172,8 @@ PTXAS = (
     r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"
 )
 UNEVEN = (
-    r"is not divisible by\s+min_thread_[nk]"
+    r"^AssertionError: \d+ is not divisible by \d+$"
+    r"|is not divisible by\s+min_thread_[nk]"
     r"|is not divisible by (?:weight quantization block|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
@@ -242,7 +256,7 @@ HUB = (
          r"HarmonyError: error downloading or loading vocab file"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
-         r"|429 Client Error|CAS service error|CERTIFICATE_VERIFY_FAILED"
+         r"|CERTIFICATE_VERIFY_FAILED"
          r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
          r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
          r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
@@ -272,7 +286,7 @@ def as_raised_by_reader(row: Signature) -> Signature:
 
 def is_raw(line: str) -> bool:
     """Whether a line is evidence that begins with no exception's name."""
-    return bool(_RAW.match(line))
+    return bool(_RAW.match(line)) or packages.is_raw(line) or links.is_raw(line)
 
 
 def cut_at(lines: Sequence[str]) -> int | None:
@@ -283,6 +297,13 @@ def cut_at(lines: Sequence[str]) -> int | None:
     rest = [line for line in lines[frames[-1] + 1 :] if line.strip()]
     ended = len(rest) > MAX_REST or any(_NAMES_EXCEPTION.search(line[:MAX_LINE]) for line in rest)
     return None if ended else frames[-1]
+
+
+def raised_text(lines: Sequence[str]) -> str:
+    """The exception of a log that ends with the source which raises it; "" of any other."""
+    *before, last = [line for line in lines if line.strip()][-2:] or [""]
+    found = _RAISES.match(last)
+    return f"{found[1]}: {found[2]}" if found and before and _FRAME.match(before[0]) else ""
 
 
 def frame_of(line: str) -> re.Match[str] | None:
