@@ -40,7 +40,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "If it began with a new release of the engine, install the older release.",
     ),
     "launch-failure": (
-        "A kernel could not be launched.",
+        "A computation on the card failed.",
+        "Update the card's driver; a newer or older release of the engine may do without.",
         "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
         "| grep -i xid",
     ),
@@ -239,6 +240,17 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "driver.mismatch": (
         "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
         "after the update, or install kernel module and libraries of one release.",
+    ),
+    "nvml.blocked": (
+        "Windows does not let WSL use the card: install the current NVIDIA driver in Windows (a "
+        "card for data centres must run in its WDDM or MCDM mode, not TCC), none in WSL, then "
+        "`wsl --update` and `wsl --shutdown`. If it fails in a container only, update Docker and "
+        "the NVIDIA Container Toolkit there.",
+    ),
+    "unit.absent": (
+        "The unit's program did not start: 127 means that it, or a library that it needs, is not "
+        "found, 126 that it may not be executed. Run the ExecStart= line by hand as the unit's "
+        "user (`ldd` lists what is missing), and install it again.",
     ),
     "nvml.mismatch": (
         "The driver in the kernel does not answer, or is another release than the installed "

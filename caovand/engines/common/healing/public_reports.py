@@ -71,7 +71,7 @@ backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.attention sglang Ascend/sglang#16 sgl-project/sglang#35080
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
-backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
+backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 mozilla-ai/llamafile#400
 backend-unsupported tgi.instruction any huggingface/text-generation-inference#1627
 backend-unsupported torch.operator any sgl-project/sglang#6322
 backend-unsupported uva.absent vllm vllm-project/vllm#47387 vllm-project/vllm#47579
@@ -157,6 +157,7 @@ bad-arguments llama.model.template any ggml-org/llama.cpp#11443
 bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
 bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432 ggml-org/llama.cpp#18366
 bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
+bad-arguments llama.python.context llamacpp ggml-org/llama.cpp#23453
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.quantize llamacpp meta-llama/llama3#130 ggml-org/llama.cpp#24661
 bad-arguments llama.request.batch llamacpp ggml-org/llama.cpp#12295 ggml-org/llama.cpp#11105
@@ -214,7 +215,7 @@ compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed compile.failed any vllm-project/vllm#38884
 compile-failed compile.failed vllm vllm-project/vllm#28982 vllm-project/vllm#17018
 compile-failed sglang.compile sglang sgl-project/sglang#6342
-device-oom-capture family.memory llamacpp ggml-org/whisper.cpp#1272
+device-oom-capture family.memory llamacpp ggml-org/whisper.cpp#1272 oobabooga/textgen#6309
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009 ikawrakow/ik_llama.cpp#749
 device-oom-capture ollama.cuda.compute ollama ollama/ollama#8471 ollama/ollama#7146
 device-oom-capture oom.cuda vllm vllm-project/vllm#8903
@@ -240,7 +241,8 @@ engine-died exit.managed llamacpp SciSharp/LLamaSharp#886
 engine-died family.abort llamacpp ggml-org/llama.cpp#12956 ggml-org/llama.cpp#28753
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
-engine-died ggml.aborted ollama ollama/ollama#17080
+engine-died ggml.aborted llamacpp mozilla-ai/llamafile#538
+engine-died ggml.aborted ollama ollama/ollama#17080 ollama/ollama#13393
 engine-died ggml.assertion any ggml-org/llama.cpp#21404
 engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
 engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
@@ -264,11 +266,12 @@ engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
 engine-died signal.fatal any vllm-project/vllm#44780 vllm-project/vllm#1771
 engine-died signal.fatal sglang sgl-project/sglang#28232
 engine-died signal.fatal vllm vllm-project/vllm#6783 vllm-project/vllm#859
-engine-died unit.ended ollama ollama/ollama#6248
+engine-died tgi.ended any huggingface/text-generation-inference#3317
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
-engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
+engine-unusable exit.format llamacpp mozilla-ai/llamafile#202 mozilla-ai/llamafile#500
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
+engine-unusable exit.library llamacpp LostRuins/koboldcpp#1036
 engine-unusable ggml.backend.none llamacpp lemonade-sdk/lemonade#726
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
@@ -276,6 +279,7 @@ engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
 engine-unusable system.program any vllm-project/production-stack#454
+engine-unusable unit.absent ollama ollama/ollama#6248
 gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
 gpu-absent container.driver any cedricxie/apollo_perception_ros#20
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
@@ -303,7 +307,8 @@ gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
 gpu-absent nvml.argument any vllm-project/vllm#9865
-gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#9938
+gpu-absent nvml.blocked any microsoft/WSL#9938 microsoft/WSL#9962
+gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#3847
 gpu-absent nvml.unknown ollama ollama/ollama#11373
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
 gpu-absent ollama.card.old ollama ollama/ollama#1992
@@ -388,7 +393,7 @@ launch-failure llama.cuda.other any intel/ipex-llm#11278 LostRuins/koboldcpp#149
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#24424 oobabooga/textgen#6398
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
-launch-failure ollama.cuda.other ollama intel/ipex-llm#10797
+launch-failure ollama.cuda.other ollama intel/ipex-llm#10797 ollama/ollama#11421
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627

@@ -213,6 +213,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
         "this CUDA, and the runtime it was built for.",
     ),
+    "llama.python.context": (
+        "The context is too short for a single token: start the server with a larger --n_ctx (such "
+        "as 4096).",
+    ),
     "llama.python.path": ("There is no file {path}: correct its path.",),
     "llama.model.template": (
         "The chat template is broken: correct [model] chat_template, or leave it out.",

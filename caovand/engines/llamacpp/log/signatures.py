@@ -203,6 +203,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
          r"|Load Text Model OK: False"),
+    signature("llama.python.context", "cause", "bad-arguments",
+         r"could not broadcast input array from shape \(\d{1,9},\) into shape \(0,\)"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300})"),
     signature("llama.python.library", "cause", "bad-arguments",

@@ -62,6 +62,7 @@ LAUNCH = (
 )
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
+    r"|current device: -?\d{1,3}, in function|GGML_ASSERT\((?:stat|err|status) == (?:cuda|hip)Succ"
     r"|^Native API (?:failed|returns)"
     r"|CHECK_TRY_ERROR\("
 )

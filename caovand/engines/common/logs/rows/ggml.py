@@ -25,6 +25,7 @@ _RAW = re.compile(
     r"|m):\d+: |(?:GGML|LLAMA)_ASSERT(?:: |\()|Caution: pre-allocated |Error allocating "
     r"|LLAMA ERROR: |pre-allocated tensor \("
     r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
+    r"|Processing Prompt .{1,80}(?:CUDA|ROCm) error: |\[Inferior \d"
 )
 RAM = (
     r"failed to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer (?:of size (?P<bytes>\d+)"
@@ -76,7 +77,8 @@ ENDS = (
          r"(?P<type>\w{1,40}(?:::\w{1,60}){0,6}))?"),
     # A debugger's or ggml's own backtrace, and how llamafile reports a signal
     signature("ggml.aborted", "consequence", "engine-died",
-         r"^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
+         r"^\[Inferior \d{1,3} \(process"
+         r"|^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
          r"|__GI_abort|abort|__pthread_kill_implementation|raise)\b"
          r"|^error: Uncaught (?P<signal>SIG[A-Z]{3,5})\b"),
 )  # fmt: skip
