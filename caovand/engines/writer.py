@@ -61,7 +61,7 @@ _COMMON = frozenset(
         *kernel.ROWS,
         *raised.ROWS,
     )
-) | {"disk.full", "disk.error"}
+) | {"disk.full", "disk.error", "ggml.template"}
 """Rows that read what any engine's libraries print: they identify no engine."""
 _EXITS = frozenset(row.id for row in exits.ROWS)
 

@@ -106,7 +106,7 @@ _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
 }
 RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     (failure, runtime): texts for failure in _CRASHED for runtime, texts in _OF_RUNTIME.items()
-}
+} | {("backend-unsupported", "SYCL"): _OF_RUNTIME["SYCL"]}
 """Sentences for a failure of a card that is not driven by CUDA, in place of those for NVIDIA's."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
@@ -267,6 +267,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "driver.unsigned": (
         "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
         "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.build": (
+        "The driver's kernel module does not build for this kernel, which is newer than the driver "
+        "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
+        "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
+        "has the error.",
     ),
     "driver.module": (
         "The driver's kernel module does not load: install the headers of the running kernel, "

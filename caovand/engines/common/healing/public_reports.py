@@ -248,6 +248,7 @@ engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.
 engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
 engine-died ggml.parser llamacpp ggml-org/llama.cpp#13876
 engine-died ggml.what llamacpp ggml-org/llama.cpp#7221
+engine-died localai.ended any mudler/LocalAI#7608 mudler/LocalAI#771
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
@@ -275,7 +276,7 @@ engine-unusable exit.library llamacpp LostRuins/koboldcpp#1036
 engine-unusable ggml.backend.none llamacpp lemonade-sdk/lemonade#726
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
-engine-unusable ollama.runner.missing ollama ollama/ollama#9189
+engine-unusable ollama.runner.missing ollama ollama/ollama#9189 ollama/ollama#1941
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
 engine-unusable system.program any vllm-project/production-stack#454
@@ -293,6 +294,7 @@ gpu-absent container.privileges any NVIDIA/nvidia-container-toolkit#679
 gpu-absent container.slow any NVIDIA/nvidia-docker#1710
 gpu-absent container.state any NVIDIA/libnvidia-container#103
 gpu-absent container.wsl any NVIDIA/nvidia-container-toolkit#155 NVIDIA/nvidia-docker#1542
+gpu-absent driver.build host korvahannu/arch-nvidia-drivers-installation-guide#37
 gpu-absent driver.fabric any haotian-liu/LLaVA#683 huggingface/huggingface_hub#4134
 gpu-absent driver.fabric ollama ollama/ollama#9031
 gpu-absent driver.fabric vllm gpustack/gpustack#1254
@@ -309,6 +311,7 @@ gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-
 gpu-absent nvml.argument any vllm-project/vllm#9865
 gpu-absent nvml.blocked any microsoft/WSL#9938 microsoft/WSL#9962
 gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#3847
+gpu-absent nvml.unknown any ublue-os/bluefin#3883
 gpu-absent nvml.unknown ollama ollama/ollama#11373
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
 gpu-absent ollama.card.old ollama ollama/ollama#1992
@@ -442,6 +445,7 @@ network hub.xet any meta-pytorch/torchforge#109
 network net.certificate ollama ollama/ollama#3337 ollama/ollama#1063
 network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
 network ollama.answer ollama ollama/ollama#12480
+network ollama.hub.failed ollama ollama/ollama#13129
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
 node-lost ray.address vllm eugr/spark-vllm-docker#227
 node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983

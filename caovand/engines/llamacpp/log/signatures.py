@@ -81,7 +81,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
     signature("llama.file.magic", "cause", "model-missing",
          r"invalid magic (?:characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"
-         r"|number (?P<number>[\da-f]{1,8}))"),
+         r"|characters (?P<read>[^\s'.]{4})|number (?P<number>[\da-f]{1,8}))"),
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),

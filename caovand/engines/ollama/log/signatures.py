@@ -146,7 +146,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.runner.missing", "cause", "engine-unusable",
          r"fork/exec \S{1,300}: (?:no such file|exec format|.{0,80}cannot find the)"
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
-         r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"),
+         r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"
+         r"|Unable to load dynamic (?:server )?library"),
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"

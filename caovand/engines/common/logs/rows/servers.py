@@ -14,8 +14,9 @@ _RAW = re.compile(
     r"(?:\S{1,40}  ?(?:ERROR|WARN|INFO) .{0,60})?(?:Shard process was sign"
     r"|Error: Shard|`inputs`)"
     r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TensorRT-LLM\]\[(?:ERROR|WARNING)\]"
-    r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TRT\] \[E\]|\[TM\]\[(?:ERROR|FATAL)\]|Error: (?:Shard|"
-    r"DownloadError|WebserverFailed|ArgumentValidation)"
+    r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TRT\] \[E\]|\[TM\]\[(?:ERROR|FATAL)\]|rpc error: code = "
+    r"|.{0,200}(?:could not load model: rpc error|grpc process not found: )"
+    r"|Error: (?:Shard|DownloadError|WebserverFailed|ArgumentValidation)"
 )
 ROWS = (
     # text-generation-inference
@@ -51,6 +52,11 @@ ROWS = (
     signature("trt.other", "generic", "engine-died",
          r"\[TensorRT-LLM\]\[ERROR\] (?:(?:Assertion failed|Encountered an error in \w{1,40}|"
          r"Error occurred|Fatal error)\b.{0,20}?: ?)(?P<why>\S.{1,200})"),
+    # LocalAI, whose backends are processes of their own
+    signature("localai.absent", "cause", "engine-unusable",
+         r"grpc process not found: (?P<path>\S+)"),
+    signature("localai.ended", "consequence", "engine-died",
+         r"(?:could not load model: |^)rpc error: code = (?:Unavailable|Canceled|Unknown) desc ?="),
     # LMDeploy
     signature("lmdeploy.memory", "cause", "kv-cache-none",
          r"No enough gpu memory for runtime|\[TM\]\[(?:ERROR|FATAL)\].{0,200}out of memory"),
@@ -108,6 +114,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "max_num_tokens or max_seq_len, or send less.",
     ),
     "trt.other": ("TensorRT-LLM stopped for this reason: {why}. Search its issues for that text.",),
+    "localai.absent": (
+        "This image or build has no backend {path}: install the backend, or name one that is there "
+        "in the model's configuration (backend: llama-cpp); a list of tries for other backends may "
+        "follow without meaning.",
+    ),
+    "localai.ended": (
+        "LocalAI's backend process ended or refused the model, and the reason is in its own lines: "
+        "start LocalAI with DEBUG=true, and explain the lines that begin with `stderr`.",
+    ),
     "lmdeploy.memory": (
         "The card has no memory left for LMDeploy's cache or buffers: lower cache_max_entry_count "
         "(--cache-max-entry-count), --session-len or --max-batch-size, or split over more cards "
