@@ -104,10 +104,19 @@ _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
         "on the card (--gpu-layers); then try another release.",
     ),
 }
-RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+_FULL = (
+    "The card has too little free memory for weights, cache and buffers together, or one "
+    "allocation exceeds what its driver gives at once: use a GGUF file of fewer bits, keep fewer "
+    "layers on the card, and check what else uses it (rocm-smi, radeontop, or the system's task "
+    "manager). Processors' own graphics get more memory by a setting of the firmware.",
+)
+RUNTIMES: Mapping[tuple[str, str], tuple[str, ...]] = {
     (failure, runtime): texts for failure in _CRASHED for runtime, texts in _OF_RUNTIME.items()
-} | {("backend-unsupported", "SYCL"): _OF_RUNTIME["SYCL"]}
-"""Sentences for a failure of a card that is not driven by CUDA, in place of those for NVIDIA's."""
+} | {
+    ("backend-unsupported", "SYCL"): _OF_RUNTIME["SYCL"],
+    **{("llama.cuda.oom", runtime): _FULL for runtime in ("Vulkan", "SYCL", "ROCm")},
+}
+"""Sentences for a failure, or a row, of a card that is not driven by CUDA."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,

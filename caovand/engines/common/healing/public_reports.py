@@ -11,12 +11,13 @@ access-denied hub.streamer any run-ai/runai-model-streamer#28
 access-denied model.denied any tenstorrent/tt-inference-server#37 vllm-project/vllm#20127
 access-denied model.denied vllm vllm-project/vllm#28440 dphnAI/sonar#458
 access-denied ollama.access ollama ollama/ollama#5938 ollama/ollama#9466
+access-denied ollama.home ollama docker/genai-stack#167
 access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied ollama.origin ollama micz/ThunderAI#526 nhaouari/obsidian-textgenerator-plugin#230
 access-denied ollama.port.reserved ollama ollama/ollama#2627 ollama/ollama#2560
 access-denied python.database any bentoml/rag-tutorials#9
 access-denied sandbox.families vllm vllm-project/vllm#12474
-access-denied system.execute any vllm-project/vllm#15461
+access-denied system.execute any vllm-project/vllm#15461 dusty-nv/jetson-containers#742
 access-denied system.user vllm HabanaAI/vllm-fork#929
 backend-unsupported backend.attention vllm vllm-project/vllm#32732 vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 vllm-project/vllm#1284
@@ -117,7 +118,6 @@ bad-arguments engine.loader any vllm-project/vllm#3147 huggingface/open-r1#684
 bad-arguments engine.loader sglang sgl-project/sglang#13948
 bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#13608
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
-bad-arguments engine.mismatch llamacpp ggml-org/llama.cpp#14315
 bad-arguments engine.mismatch sglang sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
 bad-arguments engine.package vllm vllm-project/vllm#13912 vllm-project/vllm#13675
@@ -148,7 +148,7 @@ bad-arguments host.library sglang sgl-project/sglang#36533
 bad-arguments host.library.other ollama ollama/ollama#3729
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
-bad-arguments llama.convert llamacpp ggml-org/llama.cpp#9927 ggml-org/llama.cpp#5142
+bad-arguments llama.convert llamacpp city96/ComfyUI-GGUF#119 ggml-org/llama.cpp#6585
 bad-arguments llama.draft.vocabulary llamacpp LostRuins/koboldcpp#2325 ggml-org/llama.cpp#3812
 bad-arguments llama.kobold.screen llamacpp LostRuins/koboldcpp#2066
 bad-arguments llama.model.architecture any ollama/ollama#15747
@@ -181,7 +181,7 @@ bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-containers#1562
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
-bad-arguments ollama.path ollama ollama/ollama#8290
+bad-arguments ollama.path ollama ollama/ollama#8290 dusty-nv/jetson-containers#483
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
 bad-arguments pod.path any llm-d/llm-d-inference-sim#45
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
@@ -199,6 +199,7 @@ bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
 bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
+bad-arguments swap.path any mostlygeek/llama-swap#84
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout link.rdma any kvcache-ai/Mooncake#1384
 collective-timeout link.rdma sglang sgl-project/sglang#21395
@@ -267,6 +268,7 @@ engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
 engine-died signal.fatal any vllm-project/vllm#44780 vllm-project/vllm#1771
 engine-died signal.fatal sglang sgl-project/sglang#28232
 engine-died signal.fatal vllm vllm-project/vllm#6783 vllm-project/vllm#859
+engine-died swap.ended any mostlygeek/llama-swap#218
 engine-died tgi.ended any huggingface/text-generation-inference#3317
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
@@ -286,6 +288,7 @@ gpu-absent container.driver any cedricxie/apollo_perception_ros#20
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
 gpu-absent container.gpu any NVIDIA/nvidia-container-toolkit#183 ollama/ollama#4279
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
+gpu-absent container.handler any NVIDIA/gpu-operator#250
 gpu-absent container.hook any dstackai/dstack#2306
 gpu-absent container.libraries any docker/for-win#13835 OpenTalker/SadTalker#49
 gpu-absent container.mismatch any saharmor/dalle-playground#104
@@ -394,6 +397,7 @@ launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.other any intel/ipex-llm#11278 LostRuins/koboldcpp#1497
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#24424 oobabooga/textgen#6398
+launch-failure llama.cuda.peer llamacpp ggml-org/llama.cpp#10152 ggml-org/llama.cpp#3230
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
 launch-failure ollama.cuda.other ollama intel/ipex-llm#10797 ollama/ollama#11421
@@ -465,6 +469,7 @@ start-stall ollama.canceled ollama icereed/paperless-gpt#454
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
 start-stall start.itself sglang sgl-project/sglang#28493
 start-stall start.timeout vllm vllm-project/vllm#32116
+start-stall swap.slow any mostlygeek/llama-swap#92
 vram-busy vram.busy vllm vllm-project/vllm#20305 vllm-project/vllm#25837
 """
 

@@ -64,6 +64,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The card has too little free memory for weights, cache and buffers together: use a GGUF"
         " file of fewer bits, or check with nvidia-smi what else uses the card.",
     ),
+    "llama.cuda.peer": (
+        "The cards cannot copy to each other as this release wants: split by layers (--split-mode "
+        "layer), use one card (CUDA_VISIBLE_DEVICES), or build with -DGGML_CUDA_NO_PEER_COPY=ON; a "
+        "virtual machine or the firmware's IOMMU often forbids it.",
+    ),
     "llama.cache.long": (
         "The cache alone asks for {mib} MiB on one card: the context is far too long for it. "
         "Shorten --ctx-size (llama-cpp-python: n_ctx) first.",

@@ -69,6 +69,8 @@ SIGNATURES: tuple[Signature, ...] = (
          cuda.NO_KERNEL),
     signature("llama.cuda.illegal", "cause", "illegal-access",
          cuda.ILLEGAL),
+    signature("llama.cuda.peer", "cause", "launch-failure",
+         r"peer access (?:is not supported between|has not been enabled|is already enabled)"),
     signature("llama.cuda.launch", "cause", "launch-failure",
          cuda.LAUNCH),
     signature("llama.cuda.other", "generic", "launch-failure", cuda.OTHER),
@@ -189,7 +191,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"[Mm]issing \S{0,300}tokenizer\.(?:model|json)|File not found: \S{0,300}tokenizer\."
          r"(?:model|json)|Cannot find Llama BPE tokenizer"),
     signature("llama.convert", "cause", "bad-arguments",
-         r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
+         r"BPE pre-tokenizer was not recognized|type object 'MODEL_ARCH' has no attribute"
+         r"|'GGUFWriter' object has no attribute|module 'gguf[\w.]{0,20}' has no attribute"
+         r"|^(?:KeyError: )'?(?:I8|BF16|F8_\w{3,6}|architectures)'"
+         r"|Can not map tensor '(?P<tensor>[^']{1,200})'"
          r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
     signature("llama.backend.missing", "cause", "engine-unusable",
          r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"

@@ -153,7 +153,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
          r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.path", "cause", "bad-arguments",
-         r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): not a directory"),
+         r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): (?:not a directory|file exists)"),
     signature("ollama.file", "consequence", "model-missing",
          r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),

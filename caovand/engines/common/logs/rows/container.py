@@ -44,6 +44,9 @@ ROWS = (
     signature("container.cdi", "cause", "gpu-absent",
          r"unresolvable CDI devices(?: (?P<device>[\w./=-]{1,100}))?|failed to inject CDI devices"
          r"|failed to stat CDI host device|stat nvidia\.com/gpu"),
+    signature("container.handler", "cause", "gpu-absent",
+         r"RuntimeHandler \"(?P<handler>nvidia[^\"]{0,30})\" not supported"
+         r"|no runtime for \"(?P<named>nvidia[^\"]{0,30})\" is configured"),
     signature("container.pod", "cause", "gpu-absent",
          r"no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|Allocate failed due to .{0,200}nvidia\.com/gpu"),
@@ -156,6 +159,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install the NVIDIA Container Toolkit, and run `sudo nvidia-ctk cdi generate "
         "--output=/etc/cdi/nvidia.yaml`, again after each update of the driver; `nvidia-ctk cdi "
         "list` shows the names.",
+    ),
+    "container.handler": (
+        "The node's container runtime does not know the runtime {handler}: install the NVIDIA "
+        "Container Toolkit on the node, run `sudo nvidia-ctk runtime configure "
+        "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
+        "The node's container runtime does not know the runtime {named}: install the NVIDIA "
+        "Container Toolkit on the node, run `sudo nvidia-ctk runtime configure "
+        "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
     ),
     "container.pod": (
         "No node has such a card free: see `kubectl describe node` for what is allocatable, run "
