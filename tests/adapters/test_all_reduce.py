@@ -94,7 +94,7 @@ def is_killed(task: dict[str, Any], rank: int, place: str, tell: Callable[..., N
 def test_every_end_of_the_ranks_is_a_verdict_and_leaves_no_process(
     work: Any, verdict: str, by: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(all_reduce_in_env, "check_sums", work)
+    monkeypatch.setattr(all_reduce_in_env, "check_all_reduce", work)
     short = work in (hangs, never_ready)
     task = {"ranks": 2, "pids": str(tmp_path), "ready_s": 1.0 if work is never_ready else 60.0,
             "sums_s": 1.0 if short else 60.0}  # fmt: skip

@@ -217,7 +217,7 @@ def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("rights", "user", "why"),
     [
-        ((), ENGINE, "the daemon has not the capabilities CAP_SETUID and CAP_SETGID"),
+        ((), ENGINE, "the daemon lacks the capabilities CAP_SETUID and CAP_SETGID"),
         ((RIGHTS,), "no-such-user", "there is no user no-such-user"),
     ],
 )

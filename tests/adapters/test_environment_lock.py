@@ -42,7 +42,7 @@ def test_a_lock_is_read() -> None:
     ("text", "fact"),
     [
         ("", 'no "# caovan: disk-mib = ..." line'),
-        (HEAD, "it pins nothing"),
+        (HEAD, "it pins no packages"),
         (HEAD.replace("cpu", "tpu"), 'its build is "tpu"'),
         (HEAD.replace("10", "much"), "invalid literal"),
         (HEAD + "# caovan: speed = high\n", 'unknown key "speed"'),

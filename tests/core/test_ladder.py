@@ -311,7 +311,7 @@ def test_a_variable_of_the_operator_is_never_changed() -> None:
     decision = decide(plan, found("plugin-error", "resolve"), 1, FREE)
     assert decision.verdict == "fail"
     assert decision.text == (
-        "cannot leave caovan's kernels out (caovan's kernels off): "
+        "cannot run without caovan's kernels (caovan's kernels off): "
         "[engine] env sets VLLM_PLUGINS; change or remove it"
     )
 

@@ -373,7 +373,7 @@ def test_the_page_for_people_begins_with_what_matters(capsys: pytest.CaptureFixt
     assert lines[3] == "  how sure  certain"
     assert lines[6:8] == [
         "What to do",
-        "  1. Another process uses memory: 78.77 of 139.8 GiB are free, 125.82 GiB are wanted.",
+        "  1. Another process uses memory: 78.77 of 139.8 GiB are free, 125.82 GiB are needed.",
     ]
     remedy = lines[lines.index("Remedy") + 1 :]
     assert "gpu_memory_utilization in caovan.toml, --gpu-memory-utilization 0.559" in remedy[0]

@@ -1,8 +1,9 @@
 """Ask an engine's own Python what is installed there.
 
-The versions cost 0.2 s and are asked each time. The details need the engine imported (8 s and more,
-half a minute from a cold disk): they are kept in a file named by a fingerprint of the environment.
-A caller that cannot wait that long leaves it to a process of its own, which keeps the answers.
+The versions cost 0.2 s and are queried each time. The details require importing the engine (8 s and
+more, half a minute from a cold disk): they are kept in a file named by a fingerprint of the
+environment. For a caller that cannot wait that long, a background process asks and caches the
+answers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from caovand.core.problem import ProblemError
 # It may take a minute; without this a probe would outlive a daemon that is killed meanwhile.
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL\n"
 TIMEOUT_S = 60.0
-REFUSED = 3  # exit status of the background process that prints a problem
+REFUSED = 3  # exit status of the background process if it prints a problem
 BACKGROUND = """
 import sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -60,13 +61,13 @@ def probe_engine(
 ) -> EngineInfo:
     """Probe this Python for the engine; slow answers are cached in `cache_dir`, if set.
 
-    `named_by` is the file that names it: if another user could have, root asks as that user only.
-    Answers `also_kept_in` another's folder are read there; `before_details` is called where none
-    is kept. After `patience_s`, `flags` and all that
+    `named_by` is the file that names the Python: if another user could have written it, root probes
+    as that user only. Answers in another user's folder `also_kept_in` are read there;
+    `before_details` is called if none is cached. After `patience_s`, `flags` and everything that
     comes with them are left empty, and a background process continues to ask.
     """
     begun_s = time.monotonic()
-    found = _ask(asks, asks.versions, python, timeout_s, named_by, confinement)
+    found = _run_probe(asks, asks.versions, python, timeout_s, named_by, confinement)
     with _understood(asks, python):
         lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
@@ -94,7 +95,7 @@ def probe_engine(
 
 @contextmanager
 def _understood(asks: Probe, python: str) -> Iterator[None]:
-    """Parse the answers; raises EngineMissing if anything but an engine's Python answers."""
+    """Parse the answers; raises EngineMissing unless an engine's Python gave them."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError) as problem:
@@ -126,7 +127,7 @@ def _ask_and_keep(
     named_by: Path | None,
     confinement: Confinement | None = None,
 ) -> dict[str, Any]:
-    fresh = _ask(asks, asks.details, python, timeout_s, named_by, confinement)
+    fresh = _run_probe(asks, asks.details, python, timeout_s, named_by, confinement)
     if path is not None:
         _keep(path, fresh)
     return fresh
@@ -140,7 +141,7 @@ def _ask_in_background(
     named_by: Path | None,
     patience_s: float,
 ) -> dict[str, Any]:
-    """The slow answers if they come in time, else {}; the background process then continues."""
+    """The slow answers if they arrive in time, else {}; the background process then continues."""
     words = [
         sys.executable,
         "-I",
@@ -178,15 +179,15 @@ def _ask_in_background(
 
 
 def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) -> int:
-    """The background process: asks, caches the answer and prints it, or why there is none."""
+    """The background process: ask, cache the answer and print it, or why there is none."""
     asks: Probe = importlib.import_module(module).PROBE
     place, status = Path(path), 0
     namer = Path(named_by[0]) if named_by else None
     try:
-        with suppress(OSError):  # then nothing is cached, and every such process asks
+        with suppress(OSError):  # nothing is cached then, and every such process asks
             place.parent.mkdir(parents=True, exist_ok=True)
             lock_file.take(place.with_suffix(".lock"))
-        # Who asked before us may have just kept it.
+        # An earlier process may have just cached it.
         found = _kept(asks, place) or _ask_and_keep(asks, python, place, float(timeout_s), namer)
         text = json.dumps(found)
     except lock_file.LockTaken:
@@ -199,13 +200,13 @@ def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) 
 
 
 def _keep(path: Path, answer: dict[str, Any]) -> None:
-    """Best effort: a cache that cannot be written costs time only."""
+    """Cache the answer, best effort: an unwritable cache only costs time."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         state_file.write(path, answer)
 
 
-def _ask(
+def _run_probe(
     asks: Probe,
     script: str,
     python: str,
@@ -222,7 +223,7 @@ def _ask(
     env = {**inherited_environ(own.pop("env"), python), **asks.env}
     argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
     try:
-        os.stat(python)  # of a program that is missing, only its launch would know
+        os.stat(python)  # a missing program is reported only by its launch
         done = _run(argv, env, confinement, timeout_s, own)
     except FileNotFoundError:
         raise EngineMissing(
@@ -259,7 +260,7 @@ def _run(
     timeout_s: float,
     own: Mapping[str, Any],
 ) -> subprocess.CompletedProcess[str]:
-    """Run the interpreter, `own` being what makes it another's; as the engine's user or ours."""
+    """Run the interpreter, confined by `own`; as the engine's user or ours."""
     asker = engine_user.current()
     with popen_arguments(argv, env, confinement) as launch:
         if asker is not None and not own:

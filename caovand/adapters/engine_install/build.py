@@ -1,4 +1,4 @@
-"""Fill an environment from files on disk alone: with venv, then pip or uv."""
+"""Fill an environment from local files alone: with venv, then pip or uv."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 
 def make_venv(python: Path, path: Path, world: InstallWorld) -> None:
-    """Make an empty virtual environment in an existing folder."""
+    """Create a virtual environment in an existing empty folder."""
     command = [str(python), "-I", "-m", "venv", str(path)]
     _must(world, path, command, f"make {path}", f"check that {python} -m venv works")
 
 
 def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
-    """Install caovan's plugin, a wheel or a source folder, with what the environment has."""
+    """Install caovan's plugin, a wheel or a source folder, using only packages of the
+    environment."""
     command = [
         *pip(path / "bin" / "python"),
         "install",
@@ -40,7 +41,7 @@ def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
     if plugin.is_dir():
         command.append("--no-build-isolation")
     what = f"add the plugin {plugin}"
-    _must(world, path, [*command, str(plugin)], what, "check that it is whole")
+    _must(world, path, [*command, str(plugin)], what, "check that it is complete")
 
 
 def plugin_identity(plugin: Path) -> str:
@@ -78,7 +79,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
     before, most = world.free_bytes(path), 0
 
     def tick() -> None:
-        nonlocal most  # what others free is no way back
+        nonlocal most  # cleaning up what others may free is not worth a failure
         most = max(most, min(before - world.free_bytes(path), total))
         world.progress(most, total, "unpacking")
 
@@ -91,7 +92,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
 
 
 def compile_bytecode(path: Path, site: Path, world: InstallWorld) -> None:
-    """Compile the unpacked Python files: a service of another user could not save the result."""
+    """Compile the unpacked Python files: a service of another user could not save the bytecode."""
     counted = path / "compiled.txt"
 
     def tick() -> None:
@@ -128,7 +129,7 @@ def _must(world: InstallWorld, path: Path, command: list[str], what: str, remedy
     if finished.code:
         _refuse_full_disk(world, path, what)
         last = (finished.output.strip() or "nothing").splitlines()[-1]
-        raise EngineError(what, f"it ended with status {finished.code} saying: {last}", remedy)
+        raise EngineError(what, f"it ended with status {finished.code} and printed: {last}", remedy)
 
 
 def _refuse_full_disk(world: InstallWorld, path: Path, what: str) -> None:

@@ -1,7 +1,7 @@
 """Copy an environment in seconds and almost no space: its files become hard links.
 
-Neither pip nor Python's compiler writes into a file that is there, both replace it, so what is
-changed in the copy does not change the original. Files that hold the original's path are rewritten.
+Neither pip nor Python's compiler writes into an existing file: both replace it, so changes in the
+copy do not reach the original. Files that contain the original's path are rewritten.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from caovand.adapters.engine_install.places import MARKER, STEPS
 
 
 def clone(source: Path, target: Path) -> None:
-    """Fill `target`, which exists, with the environment `source`; raises OSError if that fails."""
+    """Fill `target`, which exists, from the environment `source`; raises OSError on failure."""
     shutil.copytree(
         source,
         target,

@@ -10,7 +10,7 @@ from caovand.adapters.files import safe_files
 
 
 class Journal:
-    """The steps of an unfinished engine that are done, on disk; another lock's are forgotten."""
+    """The finished steps of an unfinished engine, on disk; those of another lock are ignored."""
 
     def __init__(self, path: Path, lock_sha256: str) -> None:
         self._file = path / STEPS

@@ -1,4 +1,4 @@
-"""Removes segments of System V shared memory that a killed engine left: they have no file."""
+"""Remove segments of System V shared memory that a killed engine left behind: they have no file."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ IPC_RMID = 0
 
 
 def remove_unused(listing: str = LISTING) -> None:
-    """Remove our user's segments that no process is attached to and whose maker has ended.
+    """Remove our user's segments that no process is attached to and whose creator has ended.
 
-    For a user of engines' alone: nothing tells what another program keeps from an engine's.
+    Only for a user that runs nothing but engines: nothing distinguishes another program's segments.
     """
     libc = ctypes.CDLL(None)
     with limits.suppress_absent(), open(listing, encoding="ascii", errors="replace") as lines:
         names = next(lines, "").split()
         for line in lines:
             one = dict(zip(names, map(int, line.split()), strict=False))
-            # One whose maker lives may be attached to in a moment.
+            # If its creator lives, someone may attach to it in a moment.
             if (
                 one["uid"] == one["cuid"] == os.geteuid()
                 and one["nattch"] == 0

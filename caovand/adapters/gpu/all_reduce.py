@@ -1,4 +1,4 @@
-"""Check all-reduce over several cards in the engine's own Python, and keep the result.
+"""Check all-reduce over several cards with the engine's own Python, and save the result.
 
 The check takes seconds, and a few minutes if something hangs.
 """
@@ -32,7 +32,7 @@ def read_result(folder: Path, key: str) -> AllReduceResult | None:
 
 
 def save_result(folder: Path, key: str, sums: AllReduceResult) -> None:
-    """Save it for later starts; if that fails, the next start checks again."""
+    """Save the result for later starts; if that fails, the next start checks again."""
     found = all_reduce.from_document(state_file.read_or_none(folder / FILE))
     found.pop(key, None)
     with contextlib.suppress(OSError):
@@ -69,9 +69,9 @@ class Check:
 
 
 def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "nccl") -> Running:
-    """Begin to sum on each rank with the environment of the engine (blocking).
+    """Start the check on each rank with the environment of the engine (blocking).
 
-    All of it ends with the process.
+    All processes end with this one.
     """
     asked = {
         "ranks": task.ranks,

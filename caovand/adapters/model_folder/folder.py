@@ -35,16 +35,16 @@ from caovand.core.problem import Problem
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 NO_OWNERS = ("models", "datasets", "spaces")
-"""First path segments of the hubs' own addresses, which no owner there can have as a name."""
+"""First path segments of the hubs' own addresses, which no owner there can use as a name."""
 SIMILAR = 0.8
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What reading a malformed configuration may raise."""
+"""Exceptions that reading a malformed configuration may raise."""
 
 
 def read_model(path: str, weights: bool = True) -> ModelCard:
     """Read the card of the model in this folder, or with this name on the hub.
 
-    A hub model that was never downloaded has a card without an architecture: vLLM fetches it.
+    A hub model that was never downloaded has a card without an architecture: vLLM downloads it.
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
     """
     if not path:
@@ -57,7 +57,8 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         raise ModelProblem(
             f"read model {path}",
             str(why),
-            "let this user enter the folders above it (`chmod a+x`), or set another [model] path",
+            "allow this user to enter the folders above it (`chmod a+x`), or set another [model] "
+            "path",
         ) from problem
     if is_folder:
         folder = Path(os.path.abspath(place))
@@ -78,12 +79,13 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
 
 
 def no_model_problem() -> ModelProblem:
-    """The problem of a configuration without a model."""
+    """The problem for a configuration without a model."""
     return ModelProblem("choose a model", "[model] path is empty", "set it to a model's folder")
 
 
 def _may_be_on_a_hub(path: str) -> bool:
-    """Whether a path that does not exist can be a hub name, rather than a path without its "/"."""
+    """Whether a path that does not exist can be a hub name, rather than a path that lacks its
+    "/"."""
     owner, _, name = path.partition("/")
     is_path = owner in NO_OWNERS or name.endswith(SUFFIX) or Path("/", path).exists()
     return HUB_NAME.match(path) is not None and not is_path
@@ -94,7 +96,7 @@ def _absent(path: str, place: Path) -> ModelProblem:
     fact = f"there is no such {'file' if is_gguf else 'folder'}"
     if not place.is_absolute() and Path("/", place).exists():
         return ModelProblem(f"read model {path}", fact, f'did you mean "/{path}"?')
-    wanted = "a GGUF file" if is_gguf else "one with a config.json in it"
+    wanted = "a GGUF file" if is_gguf else "a folder with a config.json"
     remedy = (
         f"set [model] path to {wanted}, by its full path, or to a name on the hub such as"
         " Qwen/Qwen3-0.6B"
@@ -135,10 +137,10 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         raise ModelProblem(
             f"read model {folder}",
             "it has no config.json",
-            "set [model] path to a folder that has one or to a GGUF file, or download a model with"
+            "set [model] path to a folder that has one, or to a GGUF file, or download a model with"
             " `sudo caovanctl model pull OWNER/NAME`",
         )
-    if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
+    if not config.get("quantization_config"):  # where ModelOpt before 0.30 wrote it
         quantised = read_table(folder, "hf_quant_config.json", budget)
         config = {**config, "quantization_config": quantised}
     tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
@@ -216,7 +218,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> s
     try:
         return safe_files.read(path, MAX_OTHER_BYTES).decode(errors="replace")
     except OSError as problem:
-        if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read this one
+        if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read this file
             raise ModelProblem(
                 f"read {path}", str(problem.strerror), "download the file again"
             ) from None
@@ -232,7 +234,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> s
 
 
 def _downloaded(name: str) -> Path | None:
-    """The newest snapshot of a hub model in the local cache."""
+    """The latest snapshot of a hub model in the local cache."""
     home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     snapshots = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*"))

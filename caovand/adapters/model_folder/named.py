@@ -1,4 +1,4 @@
-"""Reads a model that its engine keeps under a name: its entry, and the GGUF file's header."""
+"""Read a model that its engine stores under a name: its entry, and the GGUF file's header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caovand.core.facts.inventory import ModelCard
 
 
 def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) -> ModelCard:
-    """The card of [model] path, the name of one of `models`; its path is the GGUF file's.
+    """The card for [model] path, the name of one of `models`; its path is the GGUF file's.
 
     Raises ModelProblem.
     """

@@ -16,11 +16,11 @@ from caovand.core.checkpoint.model_task import (
 )
 
 _FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
-"""How its folders are named; a path that leads elsewhere is not followed."""
+"""The pattern of its folders' names; a path that leads elsewhere is not followed."""
 
 
 def read_sentence_transformer(folder: Path, budget: Budget) -> SentenceTransformer:
-    """What these files say; raises ModelProblem."""
+    """The settings in these files; raises ModelProblem."""
     modules = read_json(folder, MODULES, budget)
     lengths = read_table(folder, TEXT_LENGTH, budget) or {}
     inner = pooling_folder(modules)

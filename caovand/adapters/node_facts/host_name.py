@@ -1,4 +1,5 @@
-"""Resolve this host's own name, at which programs such as Gloo without an interface listen."""
+"""Resolve this host's own name, on whose address programs such as Gloo listen without an
+interface."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ LOOPBACK = "127.0.0.1"
 
 
 def address_of_host_name() -> str:
-    """The first of its addresses that is this machine's; loopback where there is none, as in Gloo.
+    """The first of its addresses that belongs to this machine; loopback if there is none, as in
+    Gloo.
 
-    Debian writes 127.0.1.1 for it into /etc/hosts.
+    Debian writes 127.0.1.1 for the name into /etc/hosts.
     """
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""How far ahead a model drafts, by the operator's word or the mode."""
+"""How far ahead a model drafts, as the operator or the mode decides."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_DEPTH = 8
 
 
 def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str]) -> str:
-    """The setting that overrules a chosen mode's depth; "" if none does.
+    """The setting that overrides a chosen mode's depth; "" if none does.
 
-    `typed` are the verbatim options that set the drafting, as they are written.
+    `typed` are the verbatim options that configure drafting, as written.
     """
     for option in typed:
         return f"{option} is among [engine] extra_args"

@@ -1,4 +1,4 @@
-"""The request that each workload usually has, by which engines' plans are compared."""
+"""The usual request of each workload, by which engines' plans are compared."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class UsualRequest:
     answer: int
 
     @property
-    def held(self) -> int:
-        """Tokens that the cache holds on average while the request is answered."""
+    def cached_tokens(self) -> int:
+        """Tokens that the cache holds on average while the request is being answered."""
         return self.prompt + self.answer // 2
 
 

@@ -1,6 +1,6 @@
-"""A tiny Llama in the GGUF format, with which a server can be tried in a moment.
+"""A tiny Llama in the GGUF format, for a quick trial of a server.
 
-Its layers add nothing: the token that follows depends on the last one alone (`core.tiny_chat`).
+Its layers add nothing: the next token depends only on the last one (`core.tiny_chat`).
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -68,7 +68,7 @@ def tiny_model() -> bytes:
 
 
 def _tensors() -> Iterator[tuple[bytes, tuple[int, ...]]]:
-    """Names and shapes, the dimension that lies closest together first."""
+    """Names and shapes; the fastest-varying dimension first."""
     yield b"token_embd.weight", (WIDTH, len(WORDS))
     yield b"output_norm.weight", (WIDTH,)
     yield b"output.weight", (WIDTH, len(WORDS))
@@ -89,13 +89,14 @@ def _embedding() -> list[float]:
 
 
 def _head() -> list[float]:
-    """What follows each direction: the next piece, after the last one the end."""
+    """The next piece for each direction, and the end after the last one."""
     followers = (*range(FIRST, len(WORDS)), END)
     return _rows({follower: n for n, follower in enumerate(followers)})
 
 
 def _rows(directions: dict[int, int], others: int | None = None) -> list[float]:
-    """A row a token, with one number that is not 0; of `others` where the token has none."""
+    """One row per token, with a single number that is not 0; the direction `others` if the token
+    has none."""
     values = [0.0] * (WIDTH * len(WORDS))
     for token in range(len(WORDS)):
         if (direction := directions.get(token, others)) is not None:

@@ -1,7 +1,7 @@
 """Ollama has no counters: an answer is the only figure.
 
-`/api/ps` lists the models that are loaded. It shows that the server lives, not that a model's
-runner does: only test completions find a hang of that one.
+`/api/ps` lists the loaded models. It shows that the server lives, not that a model's runner does:
+only test completions detect that a runner hangs.
 """
 
 from __future__ import annotations

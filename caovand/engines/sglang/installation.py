@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from caovand.core.engine.install import Imports, Install
 
-# The driver's own library is linked into them: without a driver none of them loads.
+# They are linked against the driver's own library: without a driver none of them loads.
 _KERNELS = """
 for name in ("sgl_kernel", "sgl_kernel.flash_attn", "flashinfer"):
     attempt(name)

@@ -1,4 +1,5 @@
-"""One plan for several machines: ranks, and where they meet, by vLLM's own `--nnodes` or by Ray."""
+"""One plan for several machines: their ranks, and the address where these meet, by vLLM's own
+`--nnodes` or by Ray."""
 
 from __future__ import annotations
 
@@ -39,19 +40,19 @@ _ACTOR = "ray::RayWorkerProc"
 _NAMED = re.compile(
     r"^(?:\(Worker pid=\d{1,10}\) )?\(Worker_(?P<rank>\w{1,40}) pid=(?P<pid>\d{1,10})\)"
 )
-"""How a worker's lines begin, once it has joined the others."""
+"""The prefix of a worker's lines once it has joined the others."""
 
 
 def spread(
     plan: Plan, machine: Inventory, host: str, port: int, no_rdma: str = "", executor: str = "mp",
     address: str = "",
 ) -> Plan:  # fmt: skip
-    """The plan over this machine and its others, which meet at this host; raises Unplannable.
+    """The plan over this machine and the others, which meet at this host; raises Unplannable.
 
-    How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
-    rank a node and no cards to split over: there it is tensor parallel unless stages were planned.
-    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
-    towards the others, "" where that is not known.
+    The split was planned for the cards of all nodes (`pipeline`). A CPU build has one rank a node
+    and no cards to split over: there it is tensor parallel unless stages were planned. `no_rdma` is
+    why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own towards the
+    others, "" if unknown.
     """
     nodes = 1 + len(machine.others)
     _refuse_typed(plan, nodes, executor)
@@ -66,7 +67,7 @@ def spread(
     staged = plan.value(PIPELINE) is not None
     if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:
         settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
-    # A plan that is tried again has what an earlier start found of the devices.
+    # A plan that is retried keeps what an earlier start found about the devices.
     env = dict(plan.env)
     if WITHOUT_RDMA in env and env[WITHOUT_RDMA].origin == "policy":
         del env[WITHOUT_RDMA]
@@ -76,7 +77,7 @@ def spread(
 
 
 def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
-    """Raise Unplannable where the operator has typed what is decided here, in other words."""
+    """Raise Unplannable if the operator's flags set what is decided here."""
     cannot = f"cannot plan for {nodes} nodes: extra_args has"
     for name in OURS:
         if name in plan.verbatim:
@@ -88,9 +89,10 @@ def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
 
 
 def usable_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards that ranks may use here, in the order in which they are taken: the freest first.
+    """The cards that ranks may use here, in the order of use: those with the most free memory
+    first.
 
-    What a desktop uses changes no order. Raises Unplannable.
+    A desktop's use of memory does not change the order. Raises Unplannable.
     """
 
     def room_mib(gpu: Gpu) -> int:
@@ -177,7 +179,7 @@ def rank_of(title: str) -> str:
 
 
 def ranks_in(lines: Sequence[str]) -> dict[int, str]:
-    """The ranks that lines of the log begin with, by pid: Ray's actors have titles of its own."""
+    """The ranks named at the beginning of log lines, by pid: Ray gives its actors other titles."""
     found = map(_NAMED.match, lines)
     return {int(one["pid"]): one["rank"] for one in found if one}
 

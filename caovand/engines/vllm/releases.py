@@ -1,7 +1,7 @@
 """Differences between releases of vLLM, and of FlashInfer and Ray beneath it, in one place.
 
 An engine's flags come from its own parser, not from here; the wordings of its log are rows in
-`engines/vllm/log`. A bound is the first release that behaves as its name says.
+`engines/vllm/log`. Each bound is the first release that behaves as the name says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from caovand.core.problem import Problem
 
 OLDEST_TESTED, NEWEST_TESTED = (0, 21), (0, 33)
 REFERENCE = (0, 21, 0)
-"""The release assumed for an engine that was not asked."""
+"""The release assumed for an engine that was not probed."""
 TOKENS_BY_REQUEST = (0, 20)
 """The cache size is reported by requests of full length, not by blocks and groups."""
 GRAPHS_SUBTRACTED = (0, 21)
@@ -19,22 +19,23 @@ GRAPHS_SUBTRACTED = (0, 21)
 FLASHINFER_REFUSES_SM75 = (0, 22)
 """FlashInfer's attention requires SM80, unless a plugin offers it again."""
 TRITON_REFUSES_FP8 = (0, 22)
-"""Triton's attention refuses every fp8 cache before SM89; 0.21 accepts it, and then has no kernel
-for fp8_e4m3."""
+"""Triton's attention refuses every fp8 cache before SM89; 0.21 accepts it, but has no kernel for
+fp8_e4m3."""
 HELD_BLOCK = (0, 22)
 """One block of the cache is reserved."""
 PREFIX_CACHING_ALIGNS = (0, 22)
 """A hybrid model's prefix caching is on by default, in mode align."""
 UNIFIED_MEMORY_RELEASED = (0, 24)
-"""A load gives memory back to the host of unified memory when it is short (vllm#45179). By their
+"""A load returns memory to the host of unified memory when it is short (vllm#45179). By their
 sources 0.21 does not and 0.32 does; the first was named there."""
 CACHES_PER_TOKEN_HEAD = (0, 32)
-"""Triton's attention keeps int8 and int4 caches with a scale a token and head, of a layout that the
-plugin reads; releases between 0.21, which has none of int4, and 0.32 were not checked."""
+"""Triton's attention keeps int8 and int4 caches with one scale per token and head, in a layout that
+the plugin reads; releases between 0.21, which lacks int4, and 0.32 were not checked."""
 STATES_IN_STEPS = (0, 32)
 """A step may be shorter than a block; earlier releases refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)
-"""States are kept at block borders without --mamba-cache-mode, a flag last taken by 0.32."""
+"""States are kept at block borders without --mamba-cache-mode, a flag that 0.32 was the last to
+accept."""
 PREFIX_HITS_IN_BLOCKS = (0, 32)
 """--prefix-match-unit: a hybrid model's states are also kept at the last multiple of that many
 tokens of each prompt, so that a hit need not end at the border of a block."""
@@ -66,8 +67,8 @@ RAY_EXECUTOR_V2 = (0, 21)
 """Ray's actors are vLLM's usual workers, with its own queues between them: RayExecutorV2, which
 needs neither Ray's compiled graphs nor cupy. Earlier releases were not checked."""
 RAY_HAS_TOKENS = (2, 52)
-"""Ray can let in nobody without a token. Earlier releases of Ray ignore RAY_AUTH_MODE, and run the
-code of whoever reaches their ports."""
+"""Ray can require a token of everybody. Earlier releases of Ray ignore RAY_AUTH_MODE, and run the
+code of anyone who reaches their ports."""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
 """FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
 LATENT_IN_WHOLE_GRAPHS = (0, 32)
@@ -87,7 +88,7 @@ def name(release: tuple[int, ...]) -> str:
 
 
 def untested(engine: EngineInfo) -> Problem | None:
-    """That nobody tried caovan with this release; None within those that were tried."""
+    """The note that nobody tried caovan with this release; None within the range that was tried."""
     if OLDEST_TESTED <= engine.release[:2] <= NEWEST_TESTED:
         return None
     return Problem(

@@ -1,4 +1,4 @@
-"""What advice says of each failure, and of the texts that any engine's log may have."""
+"""Advice on each failure, and on messages that any engine's log may have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "bad-arguments": ("A setting is refused, and starting again cannot help: the line names it.",),
     "device-oom-load": (
         "The weights do not fit the card: use a smaller quantization, or check with nvidia-smi "
-        "what else uses it.",
+        "which other processes use it"
+        ".",
     ),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
@@ -55,7 +56,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
     ),
     "engine-unusable": (
-        "The engine is not installed, or must not or cannot be run: `caovanctl doctor` names the "
+        "The engine is not installed, or may not or cannot be run: `caovanctl doctor` names the "
         "fault. Install or repair the engine, or correct [engine] python.",
     ),
     "host-oom": ("The machine ran out of memory: close other programs, or add memory or swap.",),
@@ -74,7 +75,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "network": ("The model hub could not be reached: check the network.",),
     "access-denied": ("Let the engine's user read the file and the folders above it.",),
     "port-busy": ("Another program listens on the port: `ss -ltnp` names it.",),
-    "engine-died": ("The engine ended by itself, or something killed it; the line shows how.",),
+    "engine-died": ("The engine ended on its own, or something killed it; the line shows how.",),
     "unknown": (
         "No known cause matches this log; the line shows where the failure began. Search "
         "the engine's issues for its words, and report the log.",
@@ -83,15 +84,17 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _CRASHED: tuple[Failure, ...] = ("illegal-access", "launch-failure", "gpu-lost")
 _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
     "Vulkan": (
-        "The card stopped working for Vulkan: its driver reset it, or the release "
-        "asks of it what it cannot do; these lines do not show which. Keep fewer layers on it "
+        "The card stopped working for Vulkan: its driver reset it, or the release demands more "
+        "than it can do; these lines do not show which"
+        ". Keep fewer layers on it "
         "(--gpu-layers), update its driver (Mesa, AMD, Intel or NVIDIA), and try an older or newer "
         "release; the log of the kernel or of Windows names a reset.",
     ),
     "SYCL": (
         "The SYCL backend, which drives Intel's cards, reported an error: its device, often the "
-        "processor's own graphics, or its driver does not do what was asked. Leave that device out "
-        "(--device), use the build for Vulkan or for the processor, or update Intel's driver and "
+        "processor's own graphics, or its driver does not support the operation. Exclude that "
+        "device (--device)"
+        ", use the build for Vulkan or for the processor, or update Intel's driver and "
         "oneAPI.",
     ),
     "ROCm": (
@@ -134,8 +137,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **python_advice.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
-        "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
-        "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
+        "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= "
+        "include AF_UNIX "
+        "AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
     ),
     "pod.probe": (
         "The kubelet killed the container because its {probe} probe failed: loading takes longer "
@@ -143,24 +147,24 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "download and load.",
     ),
     "pod.path": (
-        "The probe was answered with {status}: the server runs and has no such page. Correct path "
+        "The probe got the answer {status}: the server runs, but has no such path. Correct path "
         "and port of the probe (vLLM, SGLang and llama.cpp answer /health, Ollama /), or use an "
         "image whose server has it.",
     ),
     "pod.unready": (
         "The {probe} probe had no answer: the engine still loads, or it ended. `kubectl logs` (and "
-        "--previous) tell which; add a startupProbe that covers download and load.",
+        "--previous) show which; add a startupProbe that covers download and load.",
     ),
     "pod.ended": (
         "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
-        "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
+        "liveness probe): `kubectl describe pod` and `kubectl logs --previous` show which.",
     ),
     "env.service": (
-        "{variable} holds {uri}, where the engine expects a number or a name. Kubernetes sets such "
+        "{variable} is {uri}, where the engine expects a number or a name. Kubernetes sets such "
         "variables in every pod for each Service, named after it (a Service vllm makes "
         "VLLM_PORT): rename the Service, set enableServiceLinks: false in the pod, or set or unset "
         "{variable} yourself.",
-        "A variable holds {number}, where the engine expects a port. Kubernetes sets such "
+        "A variable is {number}, where the engine expects a port. Kubernetes sets such "
         "variables for each Service, named after it: rename the Service, or set "
         "enableServiceLinks: false.",
     ),
@@ -172,19 +176,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "start.itself": (
         "The server waited for itself at {itself} and did not reach it: the lines do not show why. "
         "See whether an http_proxy is set without no_proxy=127.0.0.1,localhost,::1, whether IPv6 "
-        "works on this machine's loopback, name another --host (127.0.0.1), or do without the "
-        "warm-up request; if it is the release's own fault, another one helps.",
+        "works on this machine's loopback, pass another --host (127.0.0.1), or skip the warm-up "
+        "request; if it is a bug of the release, another one helps"
+        ".",
     ),
     "host.library.other": (
         "{library} is loaded, which is not the release that the program was built for ({version} "
-        "is not in it): a library of the machine is found before the program's own. Take its "
-        "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove links to it, or install that "
+        "is not in it): a library of the machine is found before the program's own. Remove its "
+        "folder from LD_LIBRARY_PATH "
+        "and /etc/ld.so.conf.d, remove links to it, or install that "
         "release; then start again.",
     ),
     "driver.fabric": (
         "CUDA cannot start the cards (802) before their NVSwitches are set up: install "
         "nvidia-fabricmanager of exactly the driver's release on the host, start it (sudo "
-        "systemctl enable --now nvidia-fabricmanager), and see that `nvidia-smi -q` shows Fabric "
+        "systemctl enable --now nvidia-fabricmanager), and check that `nvidia-smi -q` shows Fabric "
         "State: Completed. In a virtual machine that is up to its host.",
     ),
     "driver.behind": (
@@ -193,21 +199,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "driver of the host, or install PyTorch and the engine built for the driver's CUDA.",
     ),
     "driver.old": (
-        "The image asks for {condition}, which the host's driver does not meet: update the host's "
-        "NVIDIA driver, or take an image made with an older CUDA.",
-        "A library asks the driver for {symbol}, which only newer drivers have.",
+        "The image requires {condition}, which the host's driver does not meet: update the host's "
+        "NVIDIA driver, or use an image made with an older CUDA.",
+        "A library needs the driver's {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
     ),
-    "pod.cards": (
-        "No node of the cluster offers a free nvidia.com/gpu: see what `kubectl describe node` "
-        "lists as allocatable and allocated. Without any, the device plugin (or GPU operator) does "
-        "not run there, or the node's container runtime is not the NVIDIA one; a taint, an MIG "
-        "profile of another name or another pod may also take them.",
-    ),
     "nvml.argument": (
-        "NVML does not know the card that is asked for: CUDA_VISIBLE_DEVICES names one that is not "
-        "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
+        "NVML does not find the requested card: CUDA_VISIBLE_DEVICES names one that is not here "
+        "(in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
         "-L).",
     ),
     "nvml.unknown": (
@@ -217,12 +217,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
     ),
     "model.architecture": (
-        "This release of the engine does not know the model's architecture: use a newer release, "
+        "This release of the engine does not support the model's architecture: use a newer "
+        "release, "
         "or another model.",
     ),
     "gpu.busy": (
         "Another process has the card for itself, or the card is not in a state to take one: "
-        "check with nvidia-smi what uses it, that its compute mode is Default (sudo nvidia-smi -c "
+        "check with nvidia-smi which process uses it, that its compute mode is Default (sudo "
+        "nvidia-smi -c "
         "0), and what CUDA_VISIBLE_DEVICES names.",
     ),
     "gpu.peer": (
@@ -235,10 +237,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "host.library": (
         "The library {library} is missing or damaged: install the engine again with all files of "
-        "its release, or name the library's folder in LD_LIBRARY_PATH.",
+        "its release, or add the library's folder to LD_LIBRARY_PATH.",
     ),
     "cache.fp8": (
-        "This card has no 8-bit floating point (it needs compute capability 8.9): store the "
+        "This card does not support 8-bit floating point (it needs compute capability 8.9): store "
+        "the "
         "cache in 16 bits, or choose a model that is not quantized to FP8.",
     ),
     "nvrm.init": (
@@ -333,7 +336,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "net.failed": (
         "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
-        "in its unit). What is downloaded already is kept: try again.",
+        "in its unit). Downloaded parts are kept: try again.",
     ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "

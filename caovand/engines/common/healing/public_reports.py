@@ -138,7 +138,7 @@ bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
 bad-arguments feature.model sglang sgl-project/sglang#36528
 bad-arguments feature.model vllm vllm-project/vllm#26080
-bad-arguments ggml.template llamacpp ikawrakow/ik_llama.cpp#693 janhq/jan#6123
+bad-arguments ggml.template llamacpp QwenLM/qwen-code#48 ikawrakow/ik_llama.cpp#693
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
@@ -293,6 +293,7 @@ gpu-absent container.hook any dstackai/dstack#2306
 gpu-absent container.libraries any docker/for-win#13835 OpenTalker/SadTalker#49
 gpu-absent container.mismatch any saharmor/dalle-playground#104
 gpu-absent container.mount any NVIDIA/nvidia-docker#1225
+gpu-absent container.pod host NVIDIA/k8s-device-plugin#245
 gpu-absent container.privileges any NVIDIA/nvidia-container-toolkit#679
 gpu-absent container.slow any NVIDIA/nvidia-docker#1710
 gpu-absent container.state any NVIDIA/libnvidia-container#103
@@ -324,7 +325,6 @@ gpu-absent ollama.discovery ollama ollama/ollama#13308
 gpu-absent ollama.driver ollama ollama/ollama#8638 ollama/ollama#6840
 gpu-absent ollama.driver.context ollama ollama/ollama#6637 ollama/ollama#11812
 gpu-absent ollama.runtime ollama ollama/ollama#3497 ollama/ollama#6647
-gpu-absent pod.cards host NVIDIA/k8s-device-plugin#245
 gpu-absent rocm.absent llamacpp YellowRoseCx/koboldcpp-rocm#103 containers/ramalama#2447
 gpu-absent rocm.absent ollama ollama/ollama#4492
 gpu-absent sglang.absent sglang flashinfer-ai/flashinfer#2546

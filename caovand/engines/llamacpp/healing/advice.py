@@ -11,8 +11,7 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.llamacpp.healing.cures import HEALING
 
-# One row for each failure that needs text of its own; a sentence with an unknown {name} is
-# dropped.
+# One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: use a GGUF file of fewer bits.",),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
@@ -46,18 +45,19 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The file is not a GGUF file, or only a pointer of Git LFS: download the file itself.",
     ),
     "llama.file.cut": (
-        "The file is shorter than its header says: a download was cut. Download it again.",
+        "The file is shorter than its header says: a download was interrupted. Download it again.",
     ),
-    "llama.file.header": ("The file's header is broken or cut: download it again.",),
+    "llama.file.header": ("The file's header is broken or truncated: download it again.",),
     "llama.model.architecture": (
-        "This llama.cpp does not know the architecture {architecture}: use another model, or a"
+        "This llama.cpp does not support the architecture {architecture}: use another model, or a"
         " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
         " recommends).",
     ),
     "llama.cards.unused": (
         "llama.cpp sees no card that it can use, ignores --gpu-layers and serves on the processor. "
         "Either it was built without a backend for the card (build it with -DGGML_CUDA=ON, "
-        "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or take such a package), or its backend finds none: "
+        "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or install such a package)"
+        ", or its backend finds none: "
         "`llama-server --list-devices` shows what it sees.",
     ),
     "llama.cuda.oom": (
@@ -79,8 +79,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
     "llama.args.tls": (
-        "This llama-server was built without TLS: put a proxy in front of it, or leave the"
-        " certificate out.",
+        "This llama-server was built without TLS: put a proxy in front of it, or omit the "
+        "certificate"
+        ".",
     ),
     "llama.threads": (
         "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit"
@@ -110,12 +111,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.python.load": (
         "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True to"
-        " see it. The path may be wrong, the file damaged, or in a format or architecture that"
-        " another release of the package knows; or memory is short.",
+        " see it. The path may be wrong, the file damaged, or in a format or architecture that "
+        "only another release of the package supports"
+        "; or memory is short.",
     ),
     "llama.request.image": (
         "The server has no projector for images or audio: start it with --mmproj and the file "
-        "published with the model (or -hf, which downloads it), and use a model that sees.",
+        "published with the model (or -hf, which downloads it), and use a model with vision.",
     ),
     "llama.python.cards": (
         "The installed package has no support for cards: install it again for CUDA, ROCm or Metal "
@@ -164,13 +166,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.quantize": (
         "The quantized file could not be written ({stream}): correct its path (the folder must "
         "exist and be writable), and check the free space of the disk.",
-        "The file has a layer more than the model counts ({tensor}, mostly a head for drafts): "
+        "The file has one layer more than the model declares ({tensor}, mostly a head for drafts): "
         "keep its tensors as they are (--tensor-type with that layer's name), convert again "
         "without it, or use a newer release.",
     ),
     "llama.request.tools": (
         "This server does not take {param}: start llama-server with --jinja, of a newer release "
-        "(before b4600 it knows no tools).",
+        "(before b4600 it does not support tools).",
     ),
     "llama.request.batch": (
         "A text for an embedding or a reranking must fit one physical batch: raise --ubatch-size "
@@ -188,9 +190,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " (--chat-template-file), or use a newer release.",
     ),
     "llama.request.grammar": (
-        "llama.cpp cannot use the grammar, or the one that it made of a JSON schema or of the "
-        "tools:"
-        " simplify patterns and repetitions in the schema, pass GBNF where --grammar wants it, or"
+        "llama.cpp cannot use the grammar, or the grammar that it made from a JSON schema or from "
+        "the tools"
+        ":"
+        " simplify patterns and repetitions in the schema, pass GBNF to --grammar, or"
         " install a newer release.",
     ),
     "llama.health": (
@@ -198,20 +201,22 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " disk needs a longer time-out; the server's own lines show how far it came.",
     ),
     "llama.convert": (
-        "This release of the conversion script does not know the model: take convert_hf_to_gguf.py"
-        " of the newest llama.cpp with its own gguf package, and all files of the model; if that"
-        " does not know it either, look for a GGUF file that others made.",
+        "This release of the conversion script does not support the model: use "
+        "convert_hf_to_gguf.py"
+        " of the newest llama.cpp with its own gguf package, and all files of the model; if that "
+        "does not support it either, search for a GGUF file that others made"
+        ".",
     ),
     "llama.backend.missing": (
         "The program does not find its own llama.cpp: install or choose a backend in its settings,"
         " or install the program again.",
     ),
     "llama.kobold.image": (
-        "The image model could not be set up: name all files that its kind needs (VAE, T5, CLIP),"
+        "The image model could not be set up: pass all files that its kind needs (VAE, T5, CLIP),"
         " and do not load an image model as a text model.",
     ),
     "llama.kobold.screen": (
-        "There is no screen ({why}): name the model and options on the command line instead.",
+        "There is no screen ({why}): pass the model and options on the command line instead.",
     ),
     "llama.python.library": (
         "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
@@ -224,7 +229,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.python.path": ("There is no file {path}: correct its path.",),
     "llama.model.template": (
-        "The chat template is broken: correct [model] chat_template, or leave it out.",
+        "The chat template is broken: correct [model] chat_template, or remove it.",
     ),
 }  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Splits a line of llama-server's log into time, level, source and message.
+"""Split a line of llama-server's log into time, level, source and message.
 
-It writes `0.00.010.603 E srv  llama_server: text`: minutes, seconds, milliseconds and microseconds
-since its start, a level, and with some lines a component and the name of a function, cut short.
-What its libraries print themselves has none of this, and before b6900 nothing has time or level.
+It writes `0.00.010.603 E srv llama_server: text`: minutes, seconds, milliseconds and microseconds
+since its start, a level, and in some lines a component and a truncated function name. Lines that
+its libraries print have none of this, and before b6900 no line has time or level.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Parts:
 
 
 def take_apart(line: str) -> Parts:
-    """The parts of one line, without colours and line ends."""
+    """The parts of one line, without colours and newlines."""
     shape = _SHAPE.match(line)
     if shape is None:
         return _parts(None, "", line, _RAW_SOURCE.match(line))

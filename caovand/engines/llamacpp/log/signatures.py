@@ -1,7 +1,7 @@
-"""Texts that llama-server and its libraries print when they fail: one row a text.
+"""Texts that llama-server and its libraries print when they fail: one row per text.
 
-`tests/samples/llamacpp` has real lines for each row, and lines it must not match. Those of the host
-were caused with build b11434; those of CUDA are from public reports.
+`tests/samples/llamacpp` has real lines for each row, and lines it must not match. Host failures
+were provoked with build b11434; CUDA failures are from public reports.
 
 Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
 """

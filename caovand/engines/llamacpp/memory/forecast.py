@@ -46,7 +46,7 @@ def load_of(plan: Plan) -> Load:
 
 
 def placement_of(plan: Plan, gpus: Sequence[Gpu], layers: int) -> Placement:
-    """Where the plan puts the layers, by its options."""
+    """The plan's distribution of the layers, by its options."""
     if not gpus:
         return Placement()
     many = plan.value("gpu_layers")
@@ -71,7 +71,7 @@ def _shares(text: object, cards: int) -> list[float]:
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast, for the fullest device."""
+    """The forecast for the fullest device."""
     model = inventory.model
     share = plan.value("gpu_memory_utilization")
     if model.gguf is None or not count(plan.value(CONTEXT)):

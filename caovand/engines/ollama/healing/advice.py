@@ -12,8 +12,7 @@ from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
 from caovand.engines.ollama.healing.cures import HEALING
 
-# One row for each failure that needs text of its own; a sentence with an unknown {name} is
-# dropped.
+# One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: pull a tag of fewer bits.",),
     "device-oom-capture": (
@@ -35,7 +34,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "port-busy": (
         "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
-        " names it. Ollama's own service is ended by `sudo systemctl disable --now ollama`.",
+        " names it. `sudo systemctl disable --now ollama` ends Ollama's own service.",
     ),
     "start-stall": (
         "The model's runner did not come up in time: raise OLLAMA_LOAD_TIMEOUT (such as 30m) for a "
@@ -57,10 +56,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.runtime": (
         "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
         "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
-        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
+        "container.",
         "CUDA does not start (code {state_of}), so Ollama serves on the processor. Usually the "
         "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
-        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
+        "container.",
         "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
         "The driver is older than Ollama's CUDA library (code {old_of}): update the driver.",
         "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
@@ -73,7 +74,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "and reboot.",
     ),
     "ollama.card.old": (
-        "This release of Ollama takes the card to be too old (compute capability {capability}), "
+        "This release of Ollama considers the card too old (compute capability {capability}), "
         "and serves on the processor. Releases differ in this: install a newer one (most take 5.0 "
         "and above), or use another card.",
     ),
@@ -94,25 +95,28 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.capability": (
         "The model's template does not declare {what}: choose a model whose page lists that "
-        "capability, or let the client not ask for it.",
+        "capability, or do not request it in the client.",
     ),
     "ollama.path": (
-        "A file stands in the way of the folder in {path}: correct HOME or OLLAMA_MODELS of the "
+        "A file with the folder's name is in the way at {path}: correct HOME or OLLAMA_MODELS of "
+        "the "
         "server's service.",
     ),
     "ollama.address": (
-        "This machine has no address {host}, or not yet when the service starts: let OLLAMA_HOST "
-        "of the server be 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
+        "This machine has no address {host}, or not yet when the service starts: set OLLAMA_HOST "
+        "of the server to 0.0.0.0 "
+        "or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
     ),
     "ollama.slow": (
         "The model was not loaded in time (5 minutes unless OLLAMA_LOAD_TIMEOUT is set): set "
         "OLLAMA_LOAD_TIMEOUT=30m for the server, keep the model on a faster disk, or use a smaller "
-        "one; a client that gives up sooner needs a longer time-out of its own.",
+        "one; a client that gives up sooner needs a longer time-out.",
     ),
     "ollama.origin": (
-        "Ollama refuses requests of this web page or extension: let OLLAMA_ORIGINS of the server "
-        "name its origin (or *), and restart the server (systemctl edit ollama; launchctl setenv "
+        "Ollama refuses requests of this web page or extension: add its origin (or *) to "
+        "OLLAMA_ORIGINS of the server"
+        ", and restart the server (systemctl edit ollama; launchctl setenv "
         "on macOS).",
     ),
     "ollama.canceled": (
@@ -125,13 +129,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "OLLAMA_HOST, or ask a registry behind a proxy with HTTPS_PROXY in the server's unit.",
     ),
     "ollama.file": (
-        "There is no {path}: paths in a Modelfile count from its own folder. Run `ollama create` "
-        "in the folder that holds the file, or name it with its whole path; FROM and ADAPTER take "
+        "There is no {path}: paths in a Modelfile are relative to its own folder. Run `ollama "
+        "create` "
+        "in the folder with the file, or write its full path; FROM and ADAPTER take "
         "a folder with all files of a model or adapter, or one GGUF file.",
     ),
     "llama.model.version": (
-        "The file is no GGUF file that this release reads. FROM in a Modelfile takes a GGUF file, "
-        "or the folder (not a single file) that holds config.json, tokenizer and safetensors of an "
+        "The file is not a GGUF file that this release can read. FROM in a Modelfile takes a GGUF "
+        "file, "
+        "or the folder (not a single file) with config.json, tokenizer and safetensors of an "
         "architecture that Ollama can import; convert others with llama.cpp's "
         "convert_hf_to_gguf.py, and use a newer release.",
     ),
@@ -155,7 +161,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "reserved, or the installation is broken.",
     ),
     "ollama.http": (
-        "Ollama answered with an error of its own, and only its log says why: `journalctl -u "
+        "Ollama answered with its own error, and only its log shows the reason: `journalctl "
+        "-u "
         "ollama`, `docker logs`, or server.log.",
     ),
     "ollama.request.image": (
@@ -186,11 +193,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "current release whole.",
     ),
     "ollama.family.file": (
-        "The model's file is damaged, or of a form that this Ollama does not read: install a newer "
+        "The model's file is damaged, or in a format that this Ollama does not read: install a "
+        "newer "
         "release, remove the model (`ollama rm`), and pull or convert it again.",
     ),
     "ollama.family.import": (
-        "Ollama cannot import this as it is: name a folder with all files of the model, or a GGUF "
+        "Ollama cannot import this as it is: write a folder with all files of the model, or a GGUF "
         "file made by llama.cpp's convert_hf_to_gguf.py, in FROM, and use a newer release.",
     ),
     "ollama.family.context": (
@@ -202,21 +210,23 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "or let clients send fewer at once.",
     ),
     "ollama.family.refused": (
-        "Ollama refuses what it was asked; the line says what: correct the request, the Modelfile "
+        "Ollama refuses the request; the line says why: correct the request, the Modelfile "
         "or the client's setting.",
     ),
     "ollama.import": (
-        "Ollama's own import (`ollama create` from safetensors) knows few architectures and needs "
-        "the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "
-        "convert_hf_to_gguf.py and name that, or install a newer release.",
+        "Ollama's own import (`ollama create` from safetensors) supports few architectures and "
+        "needs the folder of the model in FROM"
+        ": convert it to a GGUF file with llama.cpp's "
+        "convert_hf_to_gguf.py and use that file, or install a newer release.",
     ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.hub.denied": (
         "The registry refuses the model: sign in (`ollama signin`), or correct its name.",
     ),
     "ollama.runner.missing": (
-        "Ollama's own runner is missing or cannot be executed: install Ollama again, and let no "
-        "cleaner remove its temporary folder (OLLAMA_TMPDIR in older releases).",
+        "Ollama's own runner is missing or cannot be executed: install Ollama again, and exclude "
+        "its temporary folder from cleaners "
+        "(OLLAMA_TMPDIR in older releases).",
     ),
     "ollama.instruction": (
         "The runner uses instructions that this processor lacks (AVX or AVX2): install a release "
@@ -232,7 +242,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "before use.",
     ),
     "ollama.cards.unused": (
-        "Ollama serves on the processor, though a card was there or expected: run nvidia-smi or "
+        "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "
+        "or "
         "rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. In a "
         "container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with rocm).",
     ),
@@ -241,7 +252,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " -i oom",
     ),
     "ollama.model.architecture": (
-        "This Ollama does not know the architecture {architecture}: install a newer release, or"
+        "This Ollama does not support the architecture {architecture}: install a newer release, or"
         " use another model.",
     ),
     "ollama.model.newer": (

@@ -1,4 +1,4 @@
-"""Explains a whole log of Ollama after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log of Ollama after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import HARMLESS
 
 _BEGIN = "server config"
-"""In its first line; releases before 0.6.7 write that line in another form."""
+"""In the first line of a log; releases before 0.6.7 write that line in another form."""
 
 
 _NO_CARD = re.compile(
@@ -27,7 +27,7 @@ _CARD = re.compile(
     r"|cudaSetDevice err|(?:Nvidia|NVIDIA|Radeon|Intel) GPU detect"
     r"|inference compute.{0,80} library=(?!cpu)\w|Device \d{1,3}: "
 )
-"""What shows that the machine has a card, or that someone expects one."""
+"""Signs that the machine has a card, or that someone expects one."""
 
 
 _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
@@ -44,9 +44,9 @@ def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) 
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
-        if cut is None and (sizes := _CUT.search(line[:MAX_TEXT])):
-            text, read_of = line.strip()[:MAX_TEXT], sizes.groupdict()
-            cut = Finding("bad-arguments", text, "serving", read_of, "ollama.context-cut", number)
+        if cut is None and (said := _CUT.search(line[:MAX_TEXT])):
+            text, sizes = line.strip()[:MAX_TEXT], said.groupdict()
+            cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
     return unused if hinted and unused is not None else cut
 
 

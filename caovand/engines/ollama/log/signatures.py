@@ -1,4 +1,4 @@
-"""Texts that Ollama, its runners and their libraries print when they fail: one row a text.
+"""Texts that Ollama, its runners and their libraries print when they fail: one row per text.
 
 `tests/samples/ollama` has published lines for each row, and lines it must not match.
 
@@ -38,7 +38,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.ram.windows", "cause", "host-oom",
          r"paging file is too small|exit status 0xc00000(?:17|12d)\b"
          r"|model request too large for system"),
-    # While a model is loaded the OOM killer does that; later anything may
+    # While a model loads, the OOM killer does that; later anything may
     signature("ollama.ram.killed", "cause", "host-oom",
          r"llama[ -](?:runner|server) (?:process (?:has terminated|no longer running): |terminated"
          r".{0,40}\berror=\"?)(?P<silent>signal: kill)", {"serving": "engine-died"}),
@@ -60,7 +60,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
          r"|no nvidia devices detected(?: by library (?P<library>\S{1,200}))?"),
-    # Not without memory (2), which the load that follows reports
+    # Not without memory (2): the following load reports that
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),

@@ -1,7 +1,7 @@
-"""Splits a line of SGLang into time, rank and message.
+"""Split a line of SGLang into time, rank and message.
 
 Its processes write `[2025-03-29 18:18:34 TP0] text`, without a level; tracebacks and libraries have
-none of it.
+no prefix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Parts:
 
 
 def take_apart(line: str) -> Parts:
-    """The parts of one line, without colours and line ends."""
+    """The parts of one line, without colours and newlines."""
     found = _PREFIX.match(line)
     if found is None:
         return Parts(None, "", line)

@@ -1,7 +1,7 @@
-"""Texts that SGLang and its libraries print when they fail: one row a text.
+"""Texts that SGLang and its libraries print when they fail: one row per text.
 
-`tests/samples/sglang` has lines for each row: of 0.5.17 on an H100, published, or by the sources of
-0.5.23.
+`tests/samples/sglang` has lines for each row: from 0.5.17 on an H100, published, or by the sources
+of 0.5.23.
 
 Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
 """
@@ -131,11 +131,11 @@ SIGNATURES: tuple[Signature, ...] = (
 )  # fmt: skip
 REFUSED = signature("sglang.refused", "generic", "bad-arguments", python.REFUSES.pattern,
     python.SERVED)  # fmt: skip
-"""An exception without a row, of code that reads options and the model's configuration."""
+"""An exception without its own row, in code that reads options and the model's configuration."""
 MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
     r"(?:Key|Assertion|Value|Index)Error\b|RuntimeError: The size of tensor a",
     python.SERVED)  # fmt: skip
-"""An exception without a row, of code that reads weights."""
+"""An exception without its own row, in code that reads weights."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
     signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),

@@ -1,8 +1,8 @@
-"""Reads the phases of vLLM's start from its log: phase, progress, and reported figures.
+"""Read the phases of vLLM's start from its log: phase, progress, and reported figures.
 
-One table, a row a message, looked up by the message's first word, so that a line costs the same
-however many rows there are. Wordings are those of 0.19 to 0.33, on GPUs and on the CPU build.
-A start is in the phase of its latest mark: vLLM compiles a drafter after it has profiled,
+One table, a row per message, is indexed by the message's first word, so that the cost of a line
+does not depend on the number of rows. The wordings are from 0.19 to 0.33, on GPUs and on the CPU
+build. A start is in the phase of its latest mark: vLLM compiles a drafter after it has profiled,
 and newer versions warm kernels up before they capture graphs.
 """
 
@@ -76,7 +76,8 @@ ROWS = (
          r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z]\w+) attention backend"
          r"|Using (?P<gdn_backend>\S+) GDN prefill kernel",
          kind="note"),
-    # Of caovan's plugin. Cards and models that its kernels were not made for need no warning.
+    # Messages of caovan's plugin. Cards and models that its kernels were not made for need no
+    # warning.
     _row("caovan: Gated DeltaNet ", None, "",
          r"runs on the (?P<gdn_kernels>SM75) kernels"
          r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
@@ -187,12 +188,12 @@ _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None if there is none."""
+    """The start mark in a line; None if there is none."""
     message = message_of(line)
     return _mark(_find(message), message)
 
 
-def figures(line: str) -> Mapping[str, Figure]:
+def read_figures(line: str) -> Mapping[str, Figure]:
     """Sizes, times and versions in a line, by name; the unit is in the name.
 
     If a name repeats, as for the draft model, the first is the main model's.
@@ -202,14 +203,14 @@ def figures(line: str) -> Mapping[str, Figure]:
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """Both at once, at half the cost."""
+    """The start mark and the figures in a line, at half the cost of two calls."""
     message = message_of(line)
     row = _find(message)
     return _mark(row, message), _of_stage(_figures(row, message), line)
 
 
 def _of_stage(found: dict[str, Figure], line: str) -> dict[str, Figure]:
-    """The figures of a line, and under the name of its stage those that differ between stages."""
+    """The figures of a line, with those that differ between stages also under the stage's name."""
     if any(name in found for name in BY_STAGE) and (stage := stage_of(line)):
         found |= {f"stage_{stage}_{name}": found[name] for name in BY_STAGE if name in found}
     return found
@@ -252,7 +253,8 @@ def _find(message: str) -> Row | None:
 
 
 def _bar(row: Row, message: str) -> Mark:
-    """A bar prints itself repeatedly, sometimes without a line end: the last state counts."""
+    """The mark of a progress bar, which prints itself repeatedly, sometimes without a newline: the
+    last state counts."""
     end = message[-_BAR:]
     counts = _COUNT.findall(end)
     if counts and int(counts[-1][1]):
@@ -265,7 +267,8 @@ def _bar(row: Row, message: str) -> Mark:
 
 
 def _unnamed(message: str) -> Mark | None:
-    """Lines known by a later word: kernels compiled while serving, and bars with other names."""
+    """The mark of a line known by a later word: kernels compiled while serving, and bars with other
+    names."""
     if "during inference" in message:
         late = _JIT.match(message)
         return Mark(None, f'compiling "{late.group(1)}"', jit=True) if late else None

@@ -1,12 +1,12 @@
-"""Which line of vLLM is evidence, and the row that takes it.
+"""Which line of vLLM is evidence, and the row that matches it.
 
-The rows are in `rows/`: one a text, with the failure it means.
+The rows are in `rows/`: one per text, with the failure it means.
 
 A row matches only lines that can be evidence: an ERROR of vLLM's logger, the last line of a
 traceback, or a raw line of a library or of the kernel. INFO and WARNING lines may quote prompts and
 never count. `tests/samples/<id>.log` has real lines for each row, and lines it must not match.
 
-Order matters within a line: the first matching row takes it (`rows/` says what stands where).
+Order matters within a line: the first matching row wins (`rows/` says which rows come first).
 Between lines, `cause.py` decides.
 """
 
@@ -94,9 +94,9 @@ def match(parts: Parts) -> tuple[Signature, Mapping[str, str]] | None:
 
 
 def match_text(text: str) -> tuple[Signature, Mapping[str, str]] | None:
-    """The row that matches a text which is evidence, and the values it reads.
+    """The row that matches a text that is evidence, and the values it reads.
 
-    A text that only passes on another one means what that one does, if a row knows it.
+    A text that only passes on another one means the same as the other, if a row knows it.
     """
     passed = _PASSED_ON.match(text)
     found = first(_FAILING, "".join(filter(None, passed.groups()))) if passed else None

@@ -172,7 +172,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
             "disable_hybrid_kv_cache_manager", "every layer then keeps the whole context"
         )
     if _drafts_with_a_model(verbatim.get("speculative_config")):
-        return _because("speculative_config", "the drafting model takes memory of its own")
+        return _because("speculative_config", "the draft model takes additional memory")
     return ""
 
 

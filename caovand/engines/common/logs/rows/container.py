@@ -48,7 +48,8 @@ ROWS = (
          r"RuntimeHandler \"(?P<handler>nvidia[^\"]{0,30})\" not supported"
          r"|no runtime for \"(?P<named>nvidia[^\"]{0,30})\" is configured"),
     signature("container.pod", "cause", "gpu-absent",
-         r"no healthy devices present.{0,60}nvidia\.com/gpu"
+         r"Insufficient (?:nvidia|amd|intel)\.com/\w"
+         r"|no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|Allocate failed due to .{0,200}nvidia\.com/gpu"),
     signature("container.path", "cause", "gpu-absent",
          r"error gathering device information .{0,40}\""
@@ -169,8 +170,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
     ),
     "container.pod": (
-        "No node has such a card free: see `kubectl describe node` for what is allocatable, run "
-        "the device plugin (its pod's log names faults of cards), or lower the pod's limit.",
+        "No node of the cluster offers a free card: see what `kubectl describe node` lists as "
+        "allocatable and allocated. Without any, the device plugin (or GPU operator) does not run "
+        "there or found faults, or the node's container runtime is not the NVIDIA one; a taint, an "
+        "MIG profile of another name or another pod may also take them.",
     ),
     "container.path": (
         "The host has no {device}: the card's driver is not loaded there (amdgpu with ROCm, "

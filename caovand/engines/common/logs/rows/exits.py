@@ -1,4 +1,5 @@
-"""How programs that embed an engine tell of its process or library: codes of Windows, signals.
+"""How programs that embed an engine report the end of its process or library: Windows codes,
+signals.
 
 Any program may print them: they identify no engine.
 """
@@ -19,7 +20,7 @@ _RAW = re.compile(
     r"|Fatal error\. System\.|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
-# Node prints codes of Windows as 64 bits without a sign and rounded, Python with their sign
+# Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",
          _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
@@ -49,7 +50,8 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "exit.library": (
-        "Windows did not load a library of the engine, or one that it needs: install the newest "
+        "Windows did not load a library of the engine, or one of its dependencies: install the "
+        "newest "
         "Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "
         "the engine again; on an old processor use a build without AVX2.",
     ),
@@ -58,21 +60,25 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "build for it.",
     ),
     "exit.died": (
-        "The engine's process crashed, and only its code is left: read the engine's own log. If "
-        "it began with an update of the engine or driver, go back; try another backend (CPU, "
+        "The engine's process crashed, and left only its exit code: read the engine's own log. If "
+        "it began with an update of the engine or driver, go back to the old one"
+        "; try another backend (CPU, "
         "Vulkan, CUDA), or fewer layers on the card.",
     ),
     "exit.managed": (
         "The engine's native library crashed inside the program that calls it ({managed}): update "
         "the card's driver, try another backend (CUDA, CPU), and a newer release of library and "
-        "program; layers of other programs in Vulkan (overlays, frame counters) do it, too.",
+        "program; Vulkan layers of other programs (overlays, frame counters) can cause it, too.",
     ),
     "exit.linked": (
-        "The library {library} is missing, or one that it needs: install the engine again with the "
-        "CUDA, ROCm or C++ runtime that this build was made for, or name the library's folder in "
-        "LD_LIBRARY_PATH.",
+        "The library {library} or one of its dependencies is missing: install the engine again "
+        "with the "
+        "CUDA, ROCm or C++ runtime that this build was made for, or add the library's folder to "
+        "LD_LIBRARY_PATH"
+        ".",
         "The library {linked} is missing: install the engine again with all of its libraries, or "
-        "name their folder in LD_LIBRARY_PATH.",
+        "add their folder to LD_LIBRARY_PATH"
+        ".",
         "The build was made for a newer system ({symbols} is missing): use a build for this "
         "distribution, or a container.",
     ),
@@ -86,5 +92,5 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line tells how a process or library ended."""
+    """Whether a line reports how a process or library ended."""
     return bool(_RAW.match(line))

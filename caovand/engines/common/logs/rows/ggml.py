@@ -1,4 +1,4 @@
-"""Texts of ggml, which llama.cpp and Ollama's runners share: rows for both tables."""
+"""Messages of ggml, which llama.cpp and Ollama's runners share: rows for both tables."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RAM = (
     r"failed to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer (?:of size (?P<bytes>\d+)"
     r"|for (?:kv|rs) cache)|unable to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer"
 )
-"""A buffer in the machine's memory; pinned ones carry a card's name."""
+"""A buffer in host memory; pinned ones carry a card's name."""
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
@@ -82,7 +82,7 @@ ENDS = (
          r"|__GI_abort|abort|__pthread_kill_implementation|raise)\b"
          r"|^error: Uncaught (?P<signal>SIG[A-Z]{3,5})\b"),
 )  # fmt: skip
-"""A program that ended itself: what it says before is the reason, this is not."""
+"""A program that aborted: its earlier message is the reason, this one is not."""
 FILE = (
     signature("llama.file.cut", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"

@@ -1,6 +1,6 @@
-"""Classes of errors in llama.cpp's libraries, by the words of each: rows after the precise ones.
+"""Classes of errors in llama.cpp's libraries, by their words: rows after the precise ones.
 
-Its sources have some 500 texts of errors. Of most of them the class is all that matters.
+Its sources have some 500 error messages. For most of them only the class matters.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from caovand.engines.common.logs.signature import signature
 
 _FILE = r"[\w./\\:~+ -]{1,300}\.(?:cpp|cc|c|cu|cuh|h|hpp|m|mm):\d{1,6}: "
-"""How an abort begins; a compiler names a column, too."""
+"""The prefix of an abort; compilers add a column to the line number."""
 _RAW = re.compile(
     _FILE + r"|(?:decode|encode|init|init_batch|find_slot|prepare|process_ubatch|graph_compute"
     r"|output_reserve|state_\w{1,30}|apply|update|restore|reserve|build_graph|tokenize|add_text"
@@ -95,11 +95,11 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "family.backend": (
-        "A backend's library is missing or does not fit the program: install one release's files "
+        "A backend's library is missing or does not match the program: install one release's files "
         "only, with all of its libraries in the program's folder.",
     ),
     "family.device": (
-        "The card that is named is not there: `llama-server --list-devices` lists those that the "
+        "The requested card does not exist: `llama-server --list-devices` lists those that the "
         "program sees; correct --main-gpu, --device and *_VISIBLE_DEVICES.",
     ),
     "family.override": ("--override-kv must have the form KEY=TYPE:VALUE.",),
@@ -107,11 +107,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "An adapter or control vector does not fit the model: use one made for exactly this model.",
     ),
     "family.header": (
-        "The file's header is broken or cut, or newer than this release: download it again, or "
+        "The file's header is broken, truncated, or newer than this release: download it again, or "
         "install a newer release.",
     ),
     "family.image": (
-        "The model, or the server as it was started, takes no such input: start it with --mmproj "
+        "The model, or the server as it was started, does not accept such input: start it with "
+        "--mmproj "
         "and the projector published with a model that takes images or audio, and send a file that "
         "can be decoded.",
     ),
@@ -127,7 +128,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Requests did not fit the cache: raise --ctx-size, or serve fewer at once (--parallel).",
     ),
     "family.batch": (
-        "The program that calls llama.cpp passes what it does not take: a token, sequence or saved "
+        "The program that calls llama.cpp passes an invalid argument: a token, sequence or saved "
         "state of another model or context. Update the program, or raise --parallel where the line "
         "names n_seq_max.",
     ),
@@ -150,7 +151,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "family.abort": (
         "The engine stopped itself at {place}: search its issues for this text; a newer or older "
-        "release, or another backend's build, may do without.",
+        "release, or another backend's build, may not have the problem.",
     ),
 }
 """Sentences by row; one with an unknown {name} is left out."""

@@ -1,4 +1,5 @@
-"""Texts of PyTorch, Transformers, NCCL and the model hub: rows for every engine made of them."""
+"""Messages of PyTorch, Transformers, NCCL and the model hub: rows for every engine based on
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ _FRAME = re.compile(
     r'(?:\s*File "|(?=[\w.~/-]{3,300}\.py", line \d))([^"]+)", line (?P<line>\d+)'
     r"(?:, in (?P<function>\S+))?"
 )
-"""Of the first frame of an excerpt the beginning may be cut off."""
+"""The beginning of an excerpt's first frame may be cut off."""
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 _RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
@@ -24,7 +25,7 @@ REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
 )
-"""Exceptions by which code that reads arguments and configurations refuses them."""
+"""Exceptions with which code that reads arguments and configurations refuses them."""
 RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
 """A verified engine lacks nothing: while it serves, the cause is an unusual request."""
@@ -34,7 +35,8 @@ UNSURE: Mapping[str, Failure] = {
         ("engine", "load", "drafter", "profile", "compile", "kv", "capture", "warmup"), "unknown"
     ),
 }
-"""In these phases kernels and models run, and what they raise may pass or yield to a rung."""
+"""In these phases kernels and models run, and their exceptions may be transient or yield to a
+rung."""
 ROWS = (
     *runtime.ROWS,
     *packages.ROWS,
@@ -201,7 +203,8 @@ _DEMAND = (
 )
 # Exceptions of any program, last in an engine's table: its own rows know some of them better.
 ANY_PROGRAM = (
-    # A call that the called code cannot take: two packages, or a setting and a release, do not fit
+    # A call that the called function does not accept: two packages, or a setting and a release, do
+    # not fit
     signature("engine.mismatch", "generic", "bad-arguments",
          r"^TypeError: (?:(?P<callee>(?:[\w<>]{1,80}\.){0,6}[\w<>]{1,80})\(\) |)"
          r"(?:got an unexpected keyword argument '(?P<argument>\w{1,80})'"
@@ -215,7 +218,7 @@ ANY_PROGRAM = (
          r"|^AttributeError: '(?P<holder>\w{0,60}(?:Args|Arguments|Params))' object has no "
          r"attribute '(?P<asked>\w{1,80})"
          r"|^TypeError: Unexpected keyword argument '(?P<unknown>\w{1,80})'", UNSURE),
-    # A model's class that lacks what a setting or a request asks of it
+    # A model's class without something that a setting or a request needs
     signature("feature.model", "generic", "bad-arguments",
          r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "
          r"has no attribute '(?P<attribute>[\w.]{1,100})'", UNSURE),
@@ -225,7 +228,7 @@ ANY_PROGRAM = (
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
-    # A value that is not in the model's files, or that another Transformers reads from them
+    # A value that is missing in the model's files, or that another Transformers reads from them
     signature("config.none", "generic", "bad-arguments",
          r"^TypeError: (?:unsupported operand type\(s\) for .{1,12}: .{0,60}'NoneType'"
          r"|'[<>]=?' not supported between instances of .{0,60}'NoneType'"
@@ -246,7 +249,7 @@ ANY_PROGRAM = (
          r"|[Ff]ailed to dispatch (?:head|group|page|mask|num|dtype)\w{0,20}\b", SERVED),
     signature("feature.combination", "generic", "bad-arguments",
          _REFUSES + r"|^NotImplementedError(?:: \S| at )", UNSURE),
-    # A text that names a setting, and what is demanded of it
+    # A message that names a setting, and the requirement for it
     signature("args.named", "generic", "bad-arguments",
          rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
          rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", UNSURE),
@@ -284,17 +287,17 @@ _RAW = re.compile(
 
 
 def as_raised_by_reader(row: Signature) -> Signature:
-    """A row as it reads what code that handles arguments or model files raised."""
+    """A row as it applies to an exception from code that handles arguments or model files."""
     return replace(row, by_phase=SERVED) if row.id in UNSURE_ROWS else row
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line is evidence that begins with no exception's name."""
+    """Whether a line is evidence although it begins with no exception's name."""
     return bool(_RAW.match(line)) or packages.is_raw(line) or links.is_raw(line)
 
 
 def cut_at(lines: Sequence[str]) -> int | None:
-    """The index of the last frame of a traceback without its end; None if there is no such one."""
+    """The index of the last frame of a traceback without its end; None if there is none."""
     frames = [n for n, line in enumerate(lines) if _FRAME_WITHIN.search(line[:MAX_LINE])]
     if not frames:
         return None

@@ -1,4 +1,4 @@
-"""What engines in Python refuse of requests, templates and tasks: rows for their tables."""
+"""Requests, templates and tasks that engines in Python refuse: rows for their tables."""
 
 from __future__ import annotations
 
@@ -27,33 +27,36 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.tools": (
-        "The client lets the model choose tools, and the server was started without that: start it "
+        "The client lets the model choose tools, and the server was started without support for "
+        "it: start it "
         "with --enable-auto-tool-choice and the --tool-call-parser that the model's page names, or "
         "let the client send no tools (or tool_choice none).",
     ),
     "args.media": (
-        "A prompt holds more {media} items than the server allows ({allowed}): start it with a "
+        "A prompt has more {media} items than the server allows ({allowed}): start it with a "
         "larger --limit-mm-per-prompt, or send fewer.",
         "A prompt may hold {most} {kind} items: start the server with a larger "
         "--limit-mm-per-prompt, or send fewer.",
-        "A prompt holds more {items} items than --limit-mm-per-prompt allows: raise it, or send "
+        "A prompt has more {items} items than --limit-mm-per-prompt allows: raise it, or send "
         "fewer.",
     ),
     "args.roles": (
-        "The model's chat template refuses the messages: it wants user and assistant in turn, and "
+        "The model's chat template refuses the messages: it requires user and assistant in turn, "
+        "and "
         "often no system role, or one system message at the beginning. Let the client send them "
         "so, or pass another template with --chat-template.",
     ),
     "args.runner": (
-        "vLLM's newer model runner (V2) does not do this: set VLLM_USE_V2_MODEL_RUNNER=0, or "
+        "vLLM's newer model runner (V2) does not support this: set VLLM_USE_V2_MODEL_RUNNER=0, or "
         "install a release whose runner does.",
     ),
     "model.head": (
         "The checkpoint has no {head}, which a model that classifies or scores needs: it is a "
         "generative one. For rerankers made of one (Qwen3-Reranker) pass --hf-overrides with the "
         "architecture ...ForSequenceClassification, classifier_from_token and "
-        "is_original_qwen3_reranker, as the model's page says; otherwise leave --convert and "
-        "--runner pooling out.",
+        "is_original_qwen3_reranker, as the model's page says; otherwise remove --convert and "
+        "--runner pooling"
+        ".",
     ),
 }
 """Sentences by row; one with an unknown {name} is left out."""

@@ -1,4 +1,5 @@
-"""What compilers and the dynamic loader miss, by the package that has it: rows for any engine."""
+"""Files that compilers and the dynamic loader do not find, by the package that has them: rows for
+any engine."""
 
 from __future__ import annotations
 
@@ -64,20 +65,21 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "build.no-card": (
-        "The build asks for the kernels of this machine's own card and sees none, as in `docker "
-        "build`: name the architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
+        "The build needs this machine's own card and sees none, as in `docker build`: set the "
+        "architecture "
+        "(for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
     ),
     "jit.header": (
         "{of_compiler} is the C compiler's own header: the compiler that ran is incomplete, or its "
-        "folders are not found. Install gcc and g++ again, and let CC and CXX name them.",
+        "folders are not found. Install gcc and g++ again, and set CC and CXX to them.",
         "{of_libc} is the C library's header: install libc6-dev and linux-libc-dev.",
         "{of_cxx} is a header of C++: install g++, of the same release as gcc.",
         "{of_python} is Python's: install python3-dev (python3.X-dev for that Python).",
         "{of_cudnn} is cuDNN's: install its development package, or nvidia-cudnn-cu12.",
         "{of_nccl} is NCCL's: install libnccl-dev, or nvidia-nccl-cu12.",
         "{of_cuda} is the CUDA toolkit's: install the whole toolkit that fits the driver and "
-        "PyTorch, and let CUDA_HOME name it.",
+        "PyTorch, and set CUDA_HOME to it.",
         "{of_torch} is PyTorch's: build in the environment of the engine's own PyTorch.",
         "{of_cutlass} is CUTLASS': fetch the source's submodules, or install the package again.",
         "{of_system} is a system library's: install its development package.",
@@ -86,8 +88,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "for its own headers.",
     ),
     "jit.assembler": (
-        "The assembler (ptxas) that ran is older than the card ({target}): let Triton use that of "
-        "a newer CUDA toolkit (TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
+        "The assembler (ptxas) that ran is older than the card ({target}): let Triton use the one "
+        "of a newer CUDA toolkit "
+        "(TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
         "release of PyTorch and Triton.",
     ),
     "jit.feature": (
@@ -96,16 +99,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "jit.old": (
         "A kernel is compiled here, and the nvcc that was found is older than {wanted}: install a "
-        "newer CUDA toolkit and let CUDA_HOME and PATH name it, or do without these kernels (for "
+        "newer CUDA toolkit and set CUDA_HOME and PATH to it, or disable these kernels (for "
         "DeepGEMM VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0).",
     ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
-        "of the compiler, the CUDA toolkit or PyTorch. Take a build that fits the installed "
-        "PyTorch, or install the releases that its build asks for.",
+        "of the compiler, the CUDA toolkit or PyTorch. Use a build for the installed PyTorch, or "
+        "install the releases that its build requires."
+        "",
     ),
     "engine.cuda": (
-        "{library} is a library of CUDA {major}, and is not there: a package was built for CUDA "
+        "{library} is a library of CUDA {major}, and is missing: a package was built for CUDA "
         "{major}, and the environment has the libraries of another release, or none. Install the "
         "package's build for the CUDA that PyTorch has here (torch.version.cuda), or PyTorch and "
         "engine for CUDA {major}; the package nvidia-cuda-nvrtc-cu{major} or "
@@ -114,7 +118,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.kernels": (
         "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "
         "loader's reason. Install the engine again with its PyTorch and kernels of one release, in "
-        "an environment of its own.",
+        "its own environment"
+        ".",
     ),
     "engine.loader": (
         "{library} was built for another PyTorch, which has {of_torch}.",
@@ -128,8 +133,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The package that has {operator} was built for another PyTorch.",
         "The library {library} cannot be loaded: it is missing, damaged, or belongs to another "
         "PyTorch or CUDA.",
-        "Install the engine again with its PyTorch and kernels of one release, in an environment "
-        "of its own.",
+        "Install the engine again with its PyTorch and kernels of one release, in its own "
+        "environment"
+        ".",
     ),
 }
 """Advice by row; a sentence about another owner is left out."""

@@ -1,4 +1,4 @@
-"""Arguments that vLLM refuses, and an installation that lacks something."""
+"""Arguments that vLLM refuses, and missing parts of an installation."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ ROWS: tuple[Signature, ...] = (
     *host.ROWS,
     # The device
     *kernel.CARD_LOST,
-    # A warning of the compiled parts, with which vLLM goes on elsewhere than on a card
+    # A warning of the compiled parts, after which vLLM does not run on a card
     signature("gpu.unlinked", "consequence", "gpu-absent",
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
