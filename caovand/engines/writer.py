@@ -62,7 +62,7 @@ _COMMON = frozenset(
         *kernel.ROWS,
         *raised.ROWS,
     )
-) | {"disk.full", "disk.error"}
+) | {"disk.full", "disk.error", "ggml.template"}
 """Rows that match output of any engine's libraries: they identify no engine."""
 _REFUSED = frozenset(row.id for row in requests.ROWS)
 _EXITS = frozenset(row.id for row in exits.ROWS)

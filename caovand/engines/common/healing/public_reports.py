@@ -11,12 +11,13 @@ access-denied hub.streamer any run-ai/runai-model-streamer#28
 access-denied model.denied any tenstorrent/tt-inference-server#37 vllm-project/vllm#20127
 access-denied model.denied vllm vllm-project/vllm#28440 dphnAI/sonar#458
 access-denied ollama.access ollama ollama/ollama#5938 ollama/ollama#9466
+access-denied ollama.home ollama docker/genai-stack#167
 access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied ollama.origin ollama micz/ThunderAI#526 nhaouari/obsidian-textgenerator-plugin#230
 access-denied ollama.port.reserved ollama ollama/ollama#2627 ollama/ollama#2560
 access-denied python.database any bentoml/rag-tutorials#9
 access-denied sandbox.families vllm vllm-project/vllm#12474
-access-denied system.execute any vllm-project/vllm#15461
+access-denied system.execute any vllm-project/vllm#15461 dusty-nv/jetson-containers#742
 access-denied system.user vllm HabanaAI/vllm-fork#929
 backend-unsupported backend.attention vllm vllm-project/vllm#32732 vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 vllm-project/vllm#1284
@@ -73,7 +74,7 @@ backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.attention sglang Ascend/sglang#16 sgl-project/sglang#35080
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
-backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
+backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 mozilla-ai/llamafile#400
 backend-unsupported tgi.instruction any huggingface/text-generation-inference#1627
 backend-unsupported torch.operator any sgl-project/sglang#6322
 backend-unsupported uva.absent vllm vllm-project/vllm#47387 vllm-project/vllm#47579
@@ -124,7 +125,6 @@ bad-arguments engine.loader any vllm-project/vllm#3147 huggingface/open-r1#684
 bad-arguments engine.loader sglang sgl-project/sglang#13948
 bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#13608
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
-bad-arguments engine.mismatch llamacpp ggml-org/llama.cpp#14315
 bad-arguments engine.mismatch sglang sgl-project/sglang#36478 sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
 bad-arguments engine.package vllm vllm-project/vllm#13912 vllm-project/vllm#13675
@@ -137,7 +137,7 @@ bad-arguments exit.linked any withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52 ggml-org/llama.cpp#8428
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
 bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
-bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 tilesprivacy/tiles#235
+bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 flagdizero/jenny-android-ai-agent#2
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
 bad-arguments feature.combination sglang sgl-project/sglang#8456 sgl-project/sglang#8256
@@ -145,7 +145,7 @@ bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
 bad-arguments feature.model sglang sgl-project/sglang#36528
 bad-arguments feature.model vllm vllm-project/vllm#26080
-bad-arguments ggml.template llamacpp ikawrakow/ik_llama.cpp#693 janhq/jan#6123
+bad-arguments ggml.template llamacpp QwenLM/qwen-code#48 ikawrakow/ik_llama.cpp#693
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
@@ -155,7 +155,7 @@ bad-arguments host.library sglang sgl-project/sglang#36533
 bad-arguments host.library.other ollama ollama/ollama#3729
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
-bad-arguments llama.convert llamacpp ggml-org/llama.cpp#9927 ggml-org/llama.cpp#5142
+bad-arguments llama.convert llamacpp city96/ComfyUI-GGUF#119 ggml-org/llama.cpp#6585
 bad-arguments llama.draft.vocabulary llamacpp LostRuins/koboldcpp#2325 ggml-org/llama.cpp#3812
 bad-arguments llama.kobold.screen llamacpp LostRuins/koboldcpp#2066
 bad-arguments llama.model.architecture any ollama/ollama#15747
@@ -164,6 +164,7 @@ bad-arguments llama.model.template any ggml-org/llama.cpp#11443
 bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
 bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432 ggml-org/llama.cpp#18366
 bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
+bad-arguments llama.python.context llamacpp ggml-org/llama.cpp#23453
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.quantize llamacpp meta-llama/llama3#130 ggml-org/llama.cpp#24661
 bad-arguments llama.request.batch llamacpp ggml-org/llama.cpp#12295 ggml-org/llama.cpp#11105
@@ -188,7 +189,7 @@ bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-containers#1562
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
-bad-arguments ollama.path ollama ollama/ollama#8290
+bad-arguments ollama.path ollama ollama/ollama#8290 dusty-nv/jetson-containers#483
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
 bad-arguments ollama.template ollama anomalyco/opencode#1647 ollama/ollama#11800
 bad-arguments pod.path any llm-d/llm-d-inference-sim#45
@@ -209,6 +210,7 @@ bad-arguments sglang.args.unknown sglang areal-project/AReaL#428
 bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
+bad-arguments swap.path any mostlygeek/llama-swap#84
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout link.rdma any kvcache-ai/Mooncake#1384
 collective-timeout link.rdma sglang sgl-project/sglang#21395
@@ -225,7 +227,7 @@ compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed compile.failed any vllm-project/vllm#38884
 compile-failed compile.failed vllm vllm-project/vllm#28982 vllm-project/vllm#17018
 compile-failed sglang.compile sglang sgl-project/sglang#6342
-device-oom-capture family.memory llamacpp ggml-org/whisper.cpp#1272
+device-oom-capture family.memory llamacpp ggml-org/whisper.cpp#1272 oobabooga/textgen#6309
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009 ikawrakow/ik_llama.cpp#749
 device-oom-capture ollama.cuda.compute ollama ollama/ollama#8471 ollama/ollama#7146
 device-oom-capture oom.cuda vllm vllm-project/vllm#8903
@@ -251,12 +253,14 @@ engine-died exit.managed llamacpp SciSharp/LLamaSharp#886
 engine-died family.abort llamacpp ggml-org/llama.cpp#12956 ggml-org/llama.cpp#28753
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
-engine-died ggml.aborted ollama ollama/ollama#17080
+engine-died ggml.aborted llamacpp mozilla-ai/llamafile#538
+engine-died ggml.aborted ollama ollama/ollama#17080 ollama/ollama#13393
 engine-died ggml.assertion any ggml-org/llama.cpp#21404
 engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
 engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
 engine-died ggml.parser llamacpp ggml-org/llama.cpp#13876
 engine-died ggml.what llamacpp ggml-org/llama.cpp#7221
+engine-died localai.ended any mudler/LocalAI#7608 mudler/LocalAI#771
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
@@ -278,23 +282,27 @@ engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
 engine-died signal.fatal any vllm-project/vllm#44780 vllm-project/vllm#1771
 engine-died signal.fatal sglang sgl-project/sglang#28232
 engine-died signal.fatal vllm vllm-project/vllm#6783 vllm-project/vllm#859
-engine-died unit.ended ollama ollama/ollama#6248
+engine-died swap.ended any mostlygeek/llama-swap#218
+engine-died tgi.ended any huggingface/text-generation-inference#3317
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
-engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
+engine-unusable exit.format llamacpp mozilla-ai/llamafile#202 mozilla-ai/llamafile#500
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
+engine-unusable exit.library llamacpp LostRuins/koboldcpp#1036
 engine-unusable ggml.backend.none llamacpp lemonade-sdk/lemonade#726
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
-engine-unusable ollama.runner.missing ollama ollama/ollama#9189
+engine-unusable ollama.runner.missing ollama ollama/ollama#9189 ollama/ollama#1941
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
 engine-unusable system.program any vllm-project/production-stack#454 LMCache/LMCache#906
+engine-unusable unit.absent ollama ollama/ollama#6248
 gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
 gpu-absent container.driver any cedricxie/apollo_perception_ros#20
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
 gpu-absent container.gpu any NVIDIA/nvidia-container-toolkit#183 ollama/ollama#4279
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
+gpu-absent container.handler any NVIDIA/gpu-operator#250
 gpu-absent container.hook any dstackai/dstack#2306
 gpu-absent container.libraries any docker/for-win#13835 OpenTalker/SadTalker#49
 gpu-absent container.mismatch any saharmor/dalle-playground#104
@@ -304,6 +312,7 @@ gpu-absent container.privileges any NVIDIA/nvidia-container-toolkit#679
 gpu-absent container.slow any NVIDIA/nvidia-docker#1710
 gpu-absent container.state any NVIDIA/libnvidia-container#103
 gpu-absent container.wsl any NVIDIA/nvidia-container-toolkit#155 NVIDIA/nvidia-docker#1542
+gpu-absent driver.build host korvahannu/arch-nvidia-drivers-installation-guide#37
 gpu-absent driver.fabric any haotian-liu/LLaVA#683 huggingface/huggingface_hub#4134
 gpu-absent driver.fabric ollama ollama/ollama#9031
 gpu-absent driver.fabric vllm gpustack/gpustack#1254
@@ -318,7 +327,9 @@ gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
 gpu-absent nvml.argument any vllm-project/vllm#9865
-gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#9938
+gpu-absent nvml.blocked any microsoft/WSL#9938 microsoft/WSL#9962
+gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#3847
+gpu-absent nvml.unknown any ublue-os/bluefin#3883
 gpu-absent nvml.unknown ollama ollama/ollama#11373
 gpu-absent nvml.unsupported vllm vllm-project/vllm#32749
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
@@ -402,9 +413,10 @@ launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.other any intel/ipex-llm#11278 LostRuins/koboldcpp#1497
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#24424 oobabooga/textgen#6398
+launch-failure llama.cuda.peer llamacpp ggml-org/llama.cpp#10152 ggml-org/llama.cpp#3230
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
-launch-failure ollama.cuda.other ollama intel/ipex-llm#10797
+launch-failure ollama.cuda.other ollama intel/ipex-llm#10797 ollama/ollama#11421
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
@@ -454,6 +466,7 @@ network hub.xet any meta-pytorch/torchforge#109
 network net.certificate ollama ollama/ollama#3337 ollama/ollama#1063
 network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
 network ollama.answer ollama ollama/ollama#12480
+network ollama.hub.failed ollama ollama/ollama#13129
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
 node-lost ray.address vllm eugr/spark-vllm-docker#227
 node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983
@@ -473,6 +486,7 @@ start-stall ollama.canceled ollama icereed/paperless-gpt#454
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
 start-stall start.itself sglang sgl-project/sglang#28493
 start-stall start.timeout vllm vllm-project/vllm#32116
+start-stall swap.slow any mostlygeek/llama-swap#92
 vram-busy vram.busy vllm vllm-project/vllm#20305 vllm-project/vllm#25837
 """
 

@@ -171,6 +171,33 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "-u "
         "ollama`, `docker logs`, or server.log.",
     ),
+    "ollama.request.image": (
+        "The model, or this release, does not take the image as it was sent: send one image a "
+        "request where the line asks for it, as base64 of a PNG or JPEG file, not as a URL.",
+    ),
+    "ollama.tool-call": (
+        "The model wrote a tool call that is no valid JSON or XML: small models and few bits do. "
+        "Use a larger one, a longer num_ctx (a call may be cut off), simpler schemas of tools, or "
+        "a newer release, whose parsers are more tolerant.",
+    ),
+    "ollama.numbers": (
+        "The model computed values that are no numbers ({numbers}): its file is damaged, or a "
+        "kernel of this release or card is wrong. Set OLLAMA_FLASH_ATTENTION=0 and "
+        "OLLAMA_KV_CACHE_TYPE=f16, pull it again or another quantization, and try another release; "
+        "num_gpu 0 shows whether the card is at fault.",
+    ),
+    "ollama.cloud": (
+        "That is a model of Ollama's cloud, or a push, which need an account: `ollama signin`, and "
+        "a plan whose limit is not used up; or use a model that runs here.",
+    ),
+    "ollama.plain": (
+        "The registry speaks HTTP without TLS: pass --insecure to `ollama pull` or `push`.",
+    ),
+    "ollama.mlx": (
+        "The model needs MLX, which this installation has not: it takes a Mac with Apple's own "
+        "processor or a CUDA package with MLX. Use the model's GGUF tag otherwise, or install the "
+        "current release whole.",
+    ),
     "ollama.family.file": (
         "The model's file is damaged, or in a format that this Ollama does not read: install a "
         "newer "

@@ -44,8 +44,11 @@ ROWS = (
     signature("container.cdi", "cause", "gpu-absent",
          r"unresolvable CDI devices(?: (?P<device>[\w./=-]{1,100}))?|failed to inject CDI devices"
          r"|failed to stat CDI host device|stat nvidia\.com/gpu"),
+    signature("container.handler", "cause", "gpu-absent",
+         r"RuntimeHandler \"(?P<handler>nvidia[^\"]{0,30})\" not supported"
+         r"|no runtime for \"(?P<named>nvidia[^\"]{0,30})\" is configured"),
     signature("container.pod", "cause", "gpu-absent",
-         r"Insufficient (?P<resource>(?:nvidia|amd|intel)\.com/gpu)\S{0,40}"
+         r"Insufficient (?:nvidia|amd|intel)\.com/\w"
          r"|no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|Allocate failed due to .{0,200}nvidia\.com/gpu"),
     signature("container.path", "cause", "gpu-absent",
@@ -160,9 +163,19 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--output=/etc/cdi/nvidia.yaml`, again after each update of the driver; `nvidia-ctk cdi "
         "list` shows the names.",
     ),
+    "container.handler": (
+        "The node's container runtime does not know the runtime {handler}: install the NVIDIA "
+        "Container Toolkit on the node, run `sudo nvidia-ctk runtime configure "
+        "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
+        "The node's container runtime does not know the runtime {named}: install the NVIDIA "
+        "Container Toolkit on the node, run `sudo nvidia-ctk runtime configure "
+        "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
+    ),
     "container.pod": (
-        "No node has such a card free: see `kubectl describe node` for what is allocatable, run "
-        "the device plugin (its pod's log names faults of cards), or lower the pod's limit.",
+        "No node of the cluster offers a free card: see what `kubectl describe node` lists as "
+        "allocatable and allocated. Without any, the device plugin (or GPU operator) does not run "
+        "there or found faults, or the node's container runtime is not the NVIDIA one; a taint, an "
+        "MIG profile of another name or another pod may also take them.",
     ),
     "container.path": (
         "The host has no {device}: the card's driver is not loaded there (amdgpu with ROCm, "

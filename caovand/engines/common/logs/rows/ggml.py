@@ -25,6 +25,7 @@ _RAW = re.compile(
     r"|m):\d+: |(?:GGML|LLAMA)_ASSERT(?:: |\()|Caution: pre-allocated |Error allocating "
     r"|LLAMA ERROR: |pre-allocated tensor \("
     r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
+    r"|Processing Prompt .{1,80}(?:CUDA|ROCm) error: |\[Inferior \d"
 )
 RAM = (
     r"failed to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer (?:of size (?P<bytes>\d+)"
@@ -34,7 +35,7 @@ RAM = (
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
-         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)"),
+         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)|unsupported mul_mat split states"),
     signature("llama.cache.flash", "cause", "backend-unsupported",
          r"quantized V cache (?:requires flash_attn|was requested, but this requires Flash)"
          r"|V cache quantization requires flash_attn"),
@@ -49,7 +50,7 @@ ROWS = (
          r"failed to initialize backend from (?P<library>\S{1,300}): incompatible API version"
          r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
     signature("ggml.backend.none", "cause", "engine-unusable",
-         r"no CPU backend found|no backends are loaded"),
+         r"no CPU backend found|no backends are loaded|failed to initialize CPU backend"),
     signature("ggml.template", "cause", "bad-arguments",
          r"(?P<lacks>(?:Value|Object) is not callable: null|Callee is not a function: got Undef\w*"
          r"|Unknown (?:method|filter|test|\(built-in\) filter):? .{1,60}|Undefined filter: .{1,40}"
@@ -76,7 +77,8 @@ ENDS = (
          r"(?P<type>\w{1,40}(?:::\w{1,60}){0,6}))?"),
     # A debugger's or ggml's own backtrace, and how llamafile reports a signal
     signature("ggml.aborted", "consequence", "engine-died",
-         r"^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
+         r"^\[Inferior \d{1,3} \(process"
+         r"|^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
          r"|__GI_abort|abort|__pthread_kill_implementation|raise)\b"
          r"|^error: Uncaught (?P<signal>SIG[A-Z]{3,5})\b"),
 )  # fmt: skip
@@ -90,6 +92,11 @@ FILE = (
     signature("llama.model.tensor", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"
          r"|tensor '(?P<gone>[^']{1,200})' is missing from model"),
+    signature("llama.model.converted", "cause", "model-missing",
+         r"cannot find tokenizer vocab in model file|architecture requires MLA"
+         r"|model requires '\w{1,40}' in GGUF metadata|found tensors with invalid data"),
+    signature("llama.model.clip", "cause", "bad-arguments",
+         r"CLIP cannot be used as main model"),
     signature("llama.model.split", "cause", "model-missing",
          r"(?:illegal|invalid) split file|invalid split count|missing key .{1,60} in GGUF split"
          r"|failed to load GGUF split from (?P<path>.{1,300})"),
@@ -103,7 +110,8 @@ FILE = (
     signature("llama.model.template", "cause", "bad-arguments",
          r"failed to initialize chat template|the supplied chat template is not supported"
          r"|^(?:  )?what\(\):  .{0,300}\bat row \d{1,6}, column \d{1,6}:"
-         r"|failed to apply chat template"),
+         r"|failed to apply chat template|[Cc]hat template parsing error"
+         r"|Template application failed: |this custom template is not supported"),
     signature("llama.model.type", "cause", "model-missing",
          r"has invalid ggml type (?P<type>\d{1,6})|(?:invalid|unknown) ggml type (?P<kind>\d{1,6})"
          r"|unsupported quantization type|is of type \d{1,6} which is not supported"),

@@ -34,7 +34,8 @@ ROWS = (
          r"|V2 model runner does not"),
     signature("model.head", "cause", "bad-arguments",
          r"not initialized from checkpoint: \{[^}]{0,200}'(?:\w{1,40}\.){0,4}"
-         r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight|bias))'"),
+         r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight"
+         r"|bias))'"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.tools": (

@@ -26,7 +26,8 @@ _HEADER = (
 _SYMBOL = (
     r"(?:(?P<of_torch>_Z(?:T[ISV])?N?K?(?:2at|3c10|4c10d|5torch)\w{1,400})"
     r"|(?P<of_nccl>p?nccl[A-Z]\w{1,60})"
-    r"|(?P<of_cuda>(?:__)?(?:cuda|cublas|cudnn|cusparse|cusolver|cufft|nvrtc|nvJitLink|nvml)\w{1,80})"
+    r"|(?P<of_cuda>(?:__)?(?:cuda|cublas|cudnn|cusparse|cusolver|cufft|nvrtc|nvJitLink"
+    r"|nvml)\w{1,80})"
     r"|(?P<of_python>_?Py[A-Z_]\w{1,60})"
     r"|(?P<symbol>\S{1,300}))"
 )
