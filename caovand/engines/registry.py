@@ -1,4 +1,4 @@
-"""The engines caovan can run: the only place that names one."""
+"""The engines that caovan can run: the only place that names them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULES: Mapping[str, str] = {
     "ollama": "caovand.engines.ollama.engine",
     "sglang": "caovand.engines.sglang.engine",
 }
-"""The module of each kind's record; of several that prefer a model, the first is chosen."""
+"""The module of each kind's record; if several prefer a model, the first wins."""
 
 
 def engine_of(kind: str = DEFAULT) -> Engine:

@@ -1,4 +1,5 @@
-"""Identifies who wrote a log, by lines only one program prints, else by a known failure text."""
+"""Identify which program wrote a log, from lines only one program prints, else from a known failure
+message."""
 
 from __future__ import annotations
 
@@ -34,18 +35,18 @@ from caovand.engines.common.logs.wrapping import join_wrapped, without_label, wi
 _UNIT = re.compile(
     r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
 )
-"""journald's unit, or a container's name, before a line."""
+"""A journald unit, or a container's name, in front of a line."""
 _PARTS = re.compile(
     r".{0,300}?(?:/(?P<vllm>vllm)/(?:v1|engine|entrypoints|model_executor|worker|executor"
     r"|distributed)/|/(?P<sglang>sglang)/(?:srt|multimodal_gen)/"
     r"|:\d{1,5}/(?P<route>get_model_info|health_generate|get_server_info)\b)"
 )
-"""Engines' own files and routes: they tell whose log it is where nothing else does."""
+"""Engines' own files and routes, which identify an engine if nothing else does."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 _DECIDED = 2
 _FLUSH = re.compile(r"\S")
-"""A line of its own, not one of a traceback's source."""
+"""A complete line, not source code in a traceback."""
 MAX_LEAD = 5000
 """Lines before the end of a process, or of the log, that may name its reason."""
 _ANY_PROGRAM = frozenset(row.id for row in (*ANY_PROGRAM, *raised.ROWS))
@@ -62,20 +63,21 @@ _COMMON = frozenset(
         *raised.ROWS,
     )
 ) | {"disk.full", "disk.error"}
-"""Rows that read what any engine's libraries print: they identify no engine."""
+"""Rows for output of libraries that any engine may print: they identify no engine."""
 _EXITS = frozenset(row.id for row in exits.ROWS)
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Who wrote a log: `name` is an engine's, "host" for the kernel, "" if it is not certain."""
+    """The program that wrote a log: `name` is an engine's, "host" for the kernel, "" if
+    uncertain."""
 
     name: str
     title: str
 
     @property
     def engine(self) -> Engine | None:
-        """The engine, None for the kernel and where it is not certain."""
+        """The engine; None for the kernel or if uncertain."""
         return registry.engine_of(self.name) if self.name in registry.MODULES else None
 
 
@@ -89,13 +91,13 @@ def engines() -> str:
 
 
 def starts() -> tuple[str, ...]:
-    """Texts of the first lines of a start, of every engine."""
+    """Texts in the first lines of a start, from every engine."""
     engines = map(registry.engine_of, registry.MODULES)
     return tuple(text for engine in engines for text in engine.log.begins)
 
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
-    """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
+    """The log's writer and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
     return _with_lead(_cut_short(_whole(text, lines), lines), lines)
@@ -104,7 +106,7 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
 def _with_lead(
     found: tuple[Writer, Explanation] | None, lines: Sequence[str]
 ) -> tuple[Writer, Explanation] | None:
-    """An explanation without a cause, with the nearest line that sounds like one."""
+    """Complete an explanation without a cause by the nearest line that sounds like one."""
     if found is None or found[1].reached == "serving":
         return found
     writer, explanation = found
@@ -132,7 +134,7 @@ def _shows_an_end(engine: Engine | None, finding: Finding) -> bool:
 def _cut_short(
     found: tuple[Writer, Explanation] | None, lines: Sequence[str]
 ) -> tuple[Writer, Explanation] | None:
-    """An engine's log in which nothing is found, but whose end cuts off a traceback, says so."""
+    """Mark an engine's log without findings whose end cuts off a traceback."""
     if found is None or found[1].finding is not None or found[1].reached == "serving":
         return found
     writer, explanation = found
@@ -145,7 +147,8 @@ def _cut_short(
 
 
 def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None:
-    """Explain a text, of these lines, as printed; else cut at the words that begin a message."""
+    """Explain the text with these lines as printed, else split at the words that begin a
+    message."""
     found = _explained(text, lines)
     if (before := _certainty(found)) == _DECIDED:
         return found
@@ -165,7 +168,7 @@ def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None
 def _as_errors(
     text: str, found: tuple[Writer, Explanation] | None
 ) -> tuple[Writer, Explanation] | None:
-    """Read lines that look like errors as the engine logger's own, whoever quotes them."""
+    """Interpret lines that look like errors as the engine's own, whoever quotes them."""
     known = found[0].engine if found else None
     every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
     words = []
@@ -179,12 +182,12 @@ def _as_errors(
 
 
 def _is_of_family(finding: Finding | None) -> bool:
-    """Whether only the class of a text is known: any program may say the like."""
+    """Whether only the class of a message is known, which any program may print."""
     return finding is not None and "family." in finding.signature
 
 
 def _certainty(found: tuple[Writer, Explanation] | None) -> int:
-    """How much a log that was read as printed says of a failure: nothing, an end, its cause."""
+    """How much a log, read as printed, reveals about a failure: nothing, an end, its cause."""
     if found is None or found[1].finding is None:
         return _DECIDED if found is not None and found[1].reached == "serving" else 0
     finding = found[1].finding
@@ -209,9 +212,9 @@ def _explained(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | 
 def _written_by(
     engines: Mapping[str, Engine], lines: Sequence[str], printed: Sequence[str]
 ) -> list[str]:
-    """The engine of each line that has one; the runner's lines are its server's.
+    """The engine of each line that has one; a runner's lines count as its server's.
 
-    Where lines show no engine, or only one that another embeds, the names of units decide.
+    If lines show no engine, or only one that another embeds, unit names decide.
     """
     found = [
         name
@@ -240,7 +243,7 @@ def _of_kernel(lines: Sequence[str]) -> Explanation:
 
 
 def _advice_for_any(finding: Finding) -> tuple[str, ...]:
-    """Advice in general terms, for whoever wrote the log."""
+    """General advice, whichever program wrote the log."""
     return tuple(sentences(finding, finding.captures, {}, GENERAL))
 
 
@@ -270,7 +273,7 @@ def _by_its_words(
 
 
 def _identifies(engine: Engine, explanation: Explanation) -> bool:
-    """Whether the text is one that only this engine's programs print."""
+    """Whether only this engine's programs print the message."""
     finding = explanation.finding
     assert finding is not None
     kind = engine.log.kinds.get(finding.signature)
@@ -282,5 +285,5 @@ def _identifies(engine: Engine, explanation: Explanation) -> bool:
 
 
 def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:
-    """Whether every engine that knows the text reads it as the end of a process."""
+    """Whether every engine that knows the message reads it as the end of a process."""
     return all(e.finding is not None and e.finding.failure == "engine-died" for _, e in causes)

@@ -1,4 +1,4 @@
-"""Folders of caches that PyTorch, and what engines use with it, create in ~/.cache."""
+"""Cache folders in ~/.cache that PyTorch and related libraries create."""
 
 from __future__ import annotations
 

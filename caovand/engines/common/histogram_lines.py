@@ -1,4 +1,4 @@
-"""Histograms as lines of a Prometheus text become those that every engine has."""
+"""Parse Prometheus histogram lines into the common histogram type."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _BOUND = re.compile(r'[{,]le="([0-9.e+-]{1,32}|\+Inf)"')
 
 
 def histogram_of(key: str) -> str:
-    """The histogram that a line of buckets or a sum belongs to."""
+    """Name of the histogram that a bucket or sum line belongs to."""
     return _PARTS.sub("", key)
 
 
 class Buckets:
-    """A histogram of Prometheus, whose buckets count all that is not above their bound."""
+    """A Prometheus histogram, with cumulative buckets."""
 
     def __init__(self) -> None:
         self._upto: defaultdict[float, float] = defaultdict(float)
@@ -35,7 +35,7 @@ class Buckets:
                 self._upto[float(bound[1])] += value
 
     def histogram(self) -> Histogram:
-        """The histogram read so far; empty if the lines form none."""
+        """The histogram parsed so far; empty if the lines form none."""
         bounds = sorted(self._upto)
         if not 1 < len(bounds) <= MAX_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
             return Histogram()

@@ -90,6 +90,7 @@ ENGINE = Engine(
         works={"embed": works.EMBED, "score": works.RERANK},
     ),
     healing=HEALING,
-    # Its server is one process: only in an environment of caovan's is it surely caovan's.
+    # Its server is a single process that certainly belongs to caovan only in caovan's own
+    # environment.
     dependents=re.compile(r"\A\S*/(?:current-)?llamacpp[^/\s]*/bin/llama-server\s"),
 )

@@ -1,7 +1,7 @@
-"""Reads llama-server's Prometheus text into the counters that prove progress.
+"""Parse llama-server's Prometheus text into the counters that prove progress.
 
-The thread that decodes answers `/metrics`, between two steps: while it hangs, no answer comes. A
-missing name counts as 0 and never moves.
+The decoding thread answers `/metrics` between steps: while it hangs, there is no answer. A missing
+metric counts as a constant 0.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LARGEST = float(1 << 53)
 
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
-    """The counters in a `/metrics` answer; there is no other count of pending requests."""
+    """Parse a `/metrics` response; there is no other count of pending requests."""
     sums = {
         **dict.fromkeys(COUNTERS.values(), 0.0),
         "requests_finished": 0.0,

@@ -1,8 +1,8 @@
-"""Reads SGLang's Prometheus text: the counters that prove progress, and all that caovan shows.
+"""Parse SGLang's Prometheus text: the counters that prove progress, and all displayed figures.
 
-The scheduler counts tokens at every step (`realtime_tokens_total`), the HTTP server those of
-requests that ended, and the times. All series of a name are summed, except parts of another one.
-A missing name counts as 0 and never moves.
+The scheduler counts tokens at every step (`realtime_tokens_total`); the HTTP server counts those of
+finished requests, and the times. All series of a name are summed, except those that are part of
+another series. A missing metric counts as a constant 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COUNTERS = {
     "cached_tokens_total": "prefix_hits",
 }
 QUEUES = ("num_running_reqs", "num_queue_reqs")
-"""Gauges that count all priorities, and each of them again."""
+"""Gauges with a total over all priorities as well as one series per priority."""
 FIRST_TOKEN = "time_to_first_token_seconds"
 HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
 BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
@@ -36,14 +36,14 @@ LARGEST = float(1 << 53)
 """The largest value that is a count."""
 _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
 _ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
-"""The label of a queue that is part of the one without a priority."""
+"""Label of a queue that is part of the series without a priority."""
 _WHOLE_ANSWERS = re.compile(r'(?:^|,)is_streaming="false"')
-"""The label of requests without a stream, whose first output is many tokens or all of them."""
+"""Label of requests without streaming, whose first output is many or all tokens."""
 _MODE = re.compile(r'(?:^|,)mode="(\w{1,40})"')
 
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
-    """The counters in a `/metrics` answer; there is no other count of pending requests."""
+    """Parse a `/metrics` response; there is no other count of pending requests."""
     sums = dict.fromkeys((*COUNTERS.values(), *BY_MODE.values()), 0.0)
     histograms = {name: Buckets() for name in HISTOGRAMS.values()}
     shares = 0
@@ -66,7 +66,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             shares += name == "kv_cache_usage"
         elif histogram is not None:
             histograms[histogram].take(found[1], line, number)
-    sums["kv_cache_usage"] /= max(shares, 1)  # a share of each scheduler's cache, so the mean
+    sums["kv_cache_usage"] /= max(shares, 1)  # each scheduler reports a share, so take the mean
     more: dict[str, Any] = {
         name: sums.pop(name) for name in ("preemptions", "prefix_queries", "prefix_hits")
     }

@@ -1,4 +1,4 @@
-"""What SGLang's own Python is asked: its versions, its kernels' cards, and its options."""
+"""Query SGLang's own Python: its versions, its kernels' cards, and its options."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
 
 OLDEST = "0.5.17"
-"""The first release with every option that a plan has."""
+"""The first release that supports every planned option."""
 HOW = "sudo caovanctl engine install --kind sglang"
-# A shared library names the cards that it has machine code for; the one of common operators is
-# small and needed by every model.
+# A shared library names the cards that it has machine code for. The library of common operators is
+# small, and every model needs it.
 VERSIONS = """
 import glob, importlib.metadata as metadata, importlib.util, json, os, platform, re, sys
 

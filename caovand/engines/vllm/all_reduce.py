@@ -1,4 +1,4 @@
-"""How a plan of vLLM reduces over several cards, and what the doctor reports of that."""
+"""How a vLLM plan does all-reduces over several cards, and the doctor's report about them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vllm.distributed.device_communicators.custom_all_reduce import CustomAllred
 own = CustomAllreduce(group=group, device=device)
 custom = None if own.disabled else own.custom_all_reduce
 """
-"""vLLM disables it itself where cards cannot reach each other, and takes no tensor above 8 MiB."""
+"""vLLM disables it where cards have no peer access, and does not use it for tensors above 8 MiB."""
 SETTINGS = ("NCCL_", "VLLM_SKIP_P2P_CHECK", "CUDA_VISIBLE_DEVICES")
 
 
 def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
-    """None for one card here, and for a CPU build."""
+    """The plan's all-reduce; None for a single card here, and for a CPU build."""
     wanted = count(plan.value("tensor_parallel_size")) or 1
-    ranks = min(wanted, len(gpus_of(plan, inventory)))  # the others are another node's
+    ranks = min(wanted, len(gpus_of(plan, inventory)))  # the others belong to another node
     if inventory.engine.build != "cuda" or ranks < 2:
         return None
     settings = {
@@ -35,7 +35,8 @@ def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
 
 
 def all_reduce_check(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Cards that exchange wrong data answer NVML well, and the engine on them answers nonsense."""
+    """Report wrong all-reduces: cards that exchange wrong data answer NVML normally, while the
+    engine answers nonsense."""
     if facts.sums is None:
         return
     found, name = facts.sums, "sums over the plan's cards"

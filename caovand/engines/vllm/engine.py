@@ -60,7 +60,8 @@ def _speed(plan: Plan, inventory: Inventory) -> float | None:
 
 
 def _on_processor(inventory: Inventory) -> float | None:
-    """By the weights that a token reads, without drafts; None for a model without any here."""
+    """Speed on a processor from the weights read per token, without drafts; None if the model has
+    no local weights."""
     model, host = inventory.model, inventory.host
     if not model.weights:
         return None
@@ -79,7 +80,7 @@ def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: i
     if not gpus or not forecast(plan, inventory).parts:
         return Modelled()
     candidate = candidate_of_plan(plan, inventory)
-    if at_once > candidate.sequences:  # some wait for others, which the model does not know
+    if at_once > candidate.sequences:  # some requests wait for others, which the model ignores
         return Modelled()
     pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
     return Modelled(pace.reading(candidate), pace.answering(candidate, at_once))

@@ -1,4 +1,4 @@
-"""The doctor's checks for vLLM of the machine: system, limits and cards."""
+"""The doctor's checks of the machine for vLLM: system, limits and cards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def cuda_release(facts: DoctorFacts) -> str | None:
 
 
 def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757); torch.compile trips on it."""
+    """Warn about CPython 3.10.0, which disassembles some bytecode wrongly (bpo-45757), so that
+    torch.compile fails."""
     engine = facts.engine.python_version if facts.engine else ""
     for whose, version in (("caovan's", facts.python_version), ("the engine's", engine)):
         if version == "3.10.0":
@@ -69,7 +70,7 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
         bad = unusable(gpu)
         if bad:
-            # The planner leaves it out by itself, as long as another is left.
+            # The planner excludes it by itself if another card remains.
             verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
             text = f"{name} cannot be used: {bad.fact}"
             yield CheckResult("GPUs", verdict, text, bad.remedy)
@@ -81,7 +82,8 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def orphans(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """A killed `vllm serve` leaves its engine core and workers behind, with their memory."""
+    """Find processes of a killed `vllm serve`: it leaves its engine core and workers, with their
+    memory."""
     if facts.orphans:
         pids = " ".join(str(pid) for pid, _ in facts.orphans)
         names = ", ".join(sorted({name for _, name in facts.orphans}))

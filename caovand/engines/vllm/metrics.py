@@ -1,8 +1,8 @@
-"""Reads vLLM's Prometheus text: the counters that prove progress, and all that caovan shows.
+"""Parse vLLM's Prometheus text: the counters that prove progress, and all displayed figures.
 
 Names are the same from 0.19 to 0.33. vLLM's own counters come from its engine process and freeze
-with it; its HTTP server counts every request that ended. All series of a name are summed: one for
-each engine, reason and model. A missing name counts as 0 and never moves.
+with it; its HTTP server counts every finished request. All series of a name are summed: one for
+each engine, reason and model. A missing metric counts as a constant 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COUNTERS = {
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     "vllm:kv_cache_usage_perc": "kv_cache_usage",
 }
-# Shown only: nothing is decided by them.
+# For display only: no decision depends on them.
 MORE = {
     "vllm:num_preemptions_total": "preemptions",
     "vllm:prefix_cache_queries_total": "prefix_queries",
@@ -44,7 +44,7 @@ LARGEST = float(1 << 53)
 """A value above this, or below 0, is neither a count nor a share."""
 MAX_POSITIONS = 64
 
-# A refused request (4xx) never reached the engine.
+# A rejected request (4xx) never reached the engine.
 _ENDED = re.compile(
     r'http_requests_total\{handler="(?:/v1/(?:completions|chat/completions|responses|messages'
     r'|embeddings|score|rerank|audio/transcriptions)|/score|/rerank|/classify|/pooling)",'
@@ -54,7 +54,7 @@ _POSITION = re.compile(r'[{,]position="(\d{1,3})"')
 
 
 def parse_metrics(text: str, load: int | None, at: float) -> Reading:
-    """A `/metrics` answer; `load` is the count of `/load`, None if there is none.
+    """Parse a `/metrics` response; `load` is the count from `/load`, None without one.
 
     Lines that do not parse are skipped: a partial answer is better than none.
     """
@@ -82,8 +82,10 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
             histograms[histogram].take(key, line, value)
         elif (found := _POSITION.search(line)) and int(found[1]) < MAX_POSITIONS:
             accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
-    sums["kv_cache_usage"] /= max(engines, 1)  # a share of each engine's cache, so the mean
-    if load is not None and engines > 1:  # replicas have several HTTP servers; one of them counted
+    # each engine reports a share of its cache, so take the mean
+    sums["kv_cache_usage"] /= max(engines, 1)
+    # replicas have several HTTP servers, only one of which was asked
+    if load is not None and engines > 1:
         load = max(load, int(sums["running"] + sums["waiting"]))
     more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}
     progress = Progress(**sums, pending=load, at=at)

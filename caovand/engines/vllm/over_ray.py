@@ -1,11 +1,11 @@
 """vLLM's ranks as actors of Ray, for [cluster] executor = "ray".
 
-A plan over nodes is the same with both executors. What vLLM's own `--nnodes` would take is for Ray
-a matter of the launcher, `adapters/ray_in_env`: it starts Ray on each node, waits on the head until
-every node has joined with its cards, and starts vLLM there.
+A plan over nodes is the same with both executors. With Ray, the launcher in `adapters/ray_in_env`
+replaces vLLM's own `--nnodes`: it starts Ray on each node, waits on the head until every node has
+joined with its cards, and starts vLLM there.
 
-Read in vLLM 0.21 and 0.32: RayExecutorV2 deals ranks to the head's cards first, then to the other
-nodes in the order of their ids in Ray, which are random.
+From vLLM 0.21 and 0.32: RayExecutorV2 assigns ranks to the head's cards first, then to the other
+nodes in the order of their Ray ids, which are random.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGE = Package("Ray", "ray", attrgetter("ray"))
 
 
 LAUNCHERS = frozenset({"nnodes", "node_rank", "master_addr", "master_port", "headless"})
-"""Settings of a plan over nodes that the launcher takes, not vLLM."""
+"""Settings of a plan over nodes that are for the launcher, not for vLLM."""
 
 
 NODES = "CAOVAN_RAY_NODES"
@@ -55,7 +55,7 @@ OTHERWISE = 'set [cluster] executor = "mp"'
 
 
 def refusal(executor: str, engine: EngineInfo) -> Problem | None:
-    """Why this engine cannot start its ranks so, None if it can."""
+    """Why this engine cannot start its ranks with this executor; None if it can."""
     if executor != RAY:
         return None
     if engine.build == "cpu":
@@ -77,8 +77,8 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
 
 
 def check(plan: Plan, machine: Inventory, address: str) -> None:
-    """Raise Unplannable for a plan that these nodes cannot carry out over Ray as it is, with a head
-    at this address."""
+    """Raise Unplannable for a plan that these nodes cannot run over Ray unchanged, with a head at
+    this address."""
     nodes = 1 + len(machine.others)
     cannot = f"cannot plan for {nodes} nodes over Ray"
     if ":" in address:
@@ -87,7 +87,7 @@ def check(plan: Plan, machine: Inventory, address: str) -> None:
     if (count(plan.value(REPLICAS)) or 1) > 1:
         raise Unplannable(f"{cannot}: extra_args has --data-parallel-size; remove it")
     if nodes < 3 or (count(plan.value(PIPELINE)) or 1) == 1:
-        return  # Ray has one other node to choose, or all have an equal part of every layer
+        return  # Ray has only one other node to choose, or all have an equal part of every layer
     cards = cards_of_plan(plan, machine)
     if not all(alike(cards[0], card) for card in cards):
         fact = "their cards differ, and Ray may deal the layers of one node to another"
@@ -100,14 +100,14 @@ def check(plan: Plan, machine: Inventory, address: str) -> None:
 
 
 def is_used(plan: Plan) -> bool:
-    """Whether this is a part of a plan over nodes whose ranks Ray starts."""
+    """Whether this is part of a plan over nodes whose ranks Ray starts."""
     return plan.value(BACKEND) == RAY and plan.value("nnodes") is not None
 
 
 def environment(place: Place) -> dict[str, Setting]:
-    """The variables that Ray, its actors and its driver on this node have in common.
+    """The variables shared by Ray, its actors and its driver on this node.
 
-    Ray lets everybody in who reaches its ports unless it has a token.
+    Without a token, Ray accepts anyone who reaches its ports.
     """
     found = {
         "RAY_AUTH_MODE": Setting("token", "policy", "Ray lets in nobody without the token"),
@@ -120,11 +120,11 @@ def environment(place: Place) -> dict[str, Setting]:
 
 
 def launch_command(plan: Plan, argv: Sequence[str]) -> list[str]:
-    """The command line of a node: Ray, and on the head vLLM's own, `argv`, as well."""
+    """A node's command line: Ray, and on the head also vLLM's own, `argv`."""
     nodes = int(plan.value("nnodes"))
     ranks = (count(plan.value(TENSOR)) or 1) * (count(plan.value(PIPELINE)) or 1)
     head = plan.value("master_addr")
-    own = plan.env.get(HOST_IP)  # none yet in a plan that is only shown
+    own = plan.env.get(HOST_IP)  # missing in a plan that is only displayed
     words = [
         argv[0], LAUNCHER, "--address", f"{head}:{plan.value('master_port')}",
         "--own", str(own.value if own else head), "--cards", str(max(ranks // nodes, 1)),

@@ -1,4 +1,5 @@
-"""The doctor's checks of caovan's plugin: whether it is there, and which of this vLLM it knows."""
+"""The doctor's checks of caovan's plugin: whether it is installed, and which parts of this vLLM it
+supports."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def plugin(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plugin finds the Gated DeltaNet layers that its kernels replace."""
+    """Check that the plugin finds the Gated DeltaNet layers that its kernels replace."""
     found = facts.engine
     hybrid = facts.model is None or facts.model.linear is not None
     if found is None or not found.plugin or not hybrid or not turing(facts):
@@ -54,7 +55,7 @@ def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def attention(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plugin knows the caches that it would read for Triton's attention."""
+    """Check that the plugin supports the caches that it would read for Triton attention."""
     found = facts.engine
     if found is None or not found.plugin or not turing(facts) or found.library_problem:
         return
@@ -70,7 +71,7 @@ def attention(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def lm_head(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plugin can make this vLLM's lm_head int8, where that is asked for."""
+    """Check that the plugin can quantise this vLLM's lm_head to int8, if requested."""
     found = facts.engine
     if found is None or not found.plugin or not turing(facts) or found.library_problem:
         return
@@ -82,14 +83,14 @@ def lm_head(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def states(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether a hybrid model that drafts may have a prefix cache."""
+    """Check whether a hybrid model that drafts may use a prefix cache."""
     found, served = facts.engine, facts.model
     if found is None or found.build != "cuda" or found.release >= releases.DRAFTS_KEEP_STATES:
         return
     if served is None or served.linear is None or not served.mtp_layers:
         return
     if found.plugin and not found.states:
-        return  # the plugin could not be asked
+        return  # the plugin could not be probed
     if found.plugin and found.states == "pass":
         text = f"its fixes fit vLLM {found.version}: drafts and a prefix cache together are safe"
         yield CheckResult("plugin", "PASS", text)

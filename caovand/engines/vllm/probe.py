@@ -1,4 +1,4 @@
-"""What vLLM's own Python is asked: versions in 0.2 s, and its flags, for which vLLM is imported."""
+"""Query vLLM's own Python: versions in 0.2 s, and its flags, for which vLLM is imported."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What `caovan-vllm-serve` makes of the words of `vllm serve`.
+"""Interpret the arguments of `vllm serve` for `caovan-vllm-serve`.
 
-A file of `--config` stands for more words. For a GGUF file vLLM's flags become keys of caovan.toml,
-which mean the same for every engine. A flag for what the file itself decides is left out, and
-named; any other one is refused.
+A `--config` file is expanded to arguments. For a GGUF file, vLLM's flags become keys of caovan.toml
+with the same meaning for every engine. A flag for something that the file itself determines is
+omitted with a warning; any other flag is rejected.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from caovand.engines.vllm.flags.spelling import option, whole_number
 SUFFIX, KIND = ".gguf", "llamacpp"
 """The files, and the engine that serves them."""
 _CACHES = {"auto": None, "fp8": "q8_0", "fp8_e4m3": "q8_0", "fp8_e5m2": "q8_0"}
-"""vLLM's cache types, and those of llama.cpp with as many bits."""
+"""vLLM's cache types, and llama.cpp's with as many bits."""
 _BY_THE_FILE = frozenset({
     "chat_template_content_format", "config_format", "dtype", "enable_auto_tool_choice",
     "enable_prefix_caching", "hf_config_path", "load_format", "quantization", "reasoning_parser",
     "tokenizer", "tokenizer_mode", "tool_call_parser", "trust_remote_code",
 })  # fmt: skip
-"""What the file, its chat template or llama.cpp itself decides."""
+"""Properties determined by the file, its chat template or llama.cpp itself."""
 _ELSEWHERE = frozenset({"api_key", "host", "port"})
 """Flags that the caller reads."""
 
@@ -72,13 +72,13 @@ def configuration(path: str, given: Mapping[str, Any], server: ServerSection) ->
 
 
 def left_out(given: Mapping[str, Any]) -> str:
-    """The warning about the flags that are left out; "" without one."""
+    """The warning about omitted flags; "" if there are none."""
     names = ", ".join(option(name) for name in given if name in _BY_THE_FILE)
     return f"left out: {names}; the file, its chat template or llama.cpp decides that" * bool(names)
 
 
 def _task(given: Mapping[str, Any]) -> str:
-    """llama.cpp's option for a pooling model, "" without one."""
+    """llama.cpp's option for a pooling model; "" for others."""
     pools = given.get("runner") == "pooling" or given.get("convert") in ("embed", "classify")
     if not pools:
         return ""
@@ -110,7 +110,7 @@ def named_file(words: Sequence[str]) -> str:
 def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
     """Replace `--config FILE` in the command line with the file's keys; typed flags win.
 
-    `known` are the engine's options: a key that is false needs its `--no-` twin.
+    `known` are the engine's options: a false key needs its `--no-` form.
     """
     at = words.index(FLAG)
     if not isinstance(document, Mapping):
@@ -122,7 +122,7 @@ def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[
 
 
 def _words(key: str, value: Any, known: Collection[str]) -> list[str]:
-    """One key as vLLM reads it."""
+    """One key as vLLM parses it."""
     if isinstance(value, bool):
         twin = f"--no-{key}"
         return [f"--{key}"] if value else [twin] * (twin in known)

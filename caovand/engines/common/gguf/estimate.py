@@ -1,4 +1,4 @@
-"""The memory forecast of a load that ggml runs: what each device will hold, and whether it fits."""
+"""Forecast the memory of a load that ggml runs: use of each device, and whether it fits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def estimate(
     share: float | None,
     advice: tuple[str, ...],
 ) -> MemoryEstimate:
-    """The forecast, for the fullest device; `advice` is for a load that does not fit."""
+    """The forecast for the fullest device; `advice` is for a load that does not fit."""
     host = inventory.host
     rooms = [*(gpu.free_mib * MIB for gpu in gpus), host_room(host, gpus)]
     over = [device.total - room for device, room in zip(found, rooms, strict=True)]

@@ -1,4 +1,4 @@
-"""Context, slots and placement: the fastest that fits."""
+"""Choose context, slots and placement: the fastest combination that fits."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from caovand.engines.common.gguf.sizes import CELLS, Load
 from caovand.engines.common.gguf.weights import tokens_computed
 
 FILLED = {"chat": 4096, "long": 32768, "batch": 2048}
-"""Tokens of context for which a workload's time is modelled."""
+"""Context tokens at which a workload's time is modelled."""
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
-"""A context worth moving layers off the cards for; a longer one only if it is free."""
+"""Contexts worth moving layers off the cards for; longer ones only at no cost."""
 USEFUL = 8192
-"""The shortest context that is chosen to keep every layer on the cards."""
+"""Minimum context that is chosen in order to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY = 1.1
-"""A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
+"""Saving a tenth of the time does not justify halving requests or context, or fewer cache bits."""
 FAR_LONGER = 1.4
-"""How many times longer a context must be to be worth bits of the cache, or half of the
-requests; how many times more requests of a batch are worth bits of the cache."""
+"""Factor by which a longer context justifies fewer cache bits or half the requests; and by which
+more requests in a batch justify fewer cache bits."""
 MAX_ON_HOST = 32768
-"""The longest context chosen without a card, but for a workload that needs more."""
+"""Maximum context chosen without a card, unless a workload needs more."""
 READING_S = 3600
-"""Modelled seconds in which a processor reads the longest prompt; most are twice as quick."""
+"""Modelled seconds a processor may take to read the longest prompt; most prompts take half."""
 
 
 @dataclass(frozen=True)
 class SizedLoad:
-    """The load that was chosen, where it goes, and whether it fits there."""
+    """The chosen load, its placement, and whether it fits."""
 
     load: Load
     placement: Placement
@@ -49,7 +49,7 @@ class SizedLoad:
 
 
 def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
-    """How many bytes of each card may be used."""
+    """Usable bytes of each card."""
     return [
         (min(gpu.free_mib, int(gpu.total_mib * share)) if share else int(gpu.free_mib * 0.97)) * MIB
         for gpu in gpus
@@ -59,7 +59,7 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
 def place_fixed(
     model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
 ) -> SizedLoad:
-    """The best placement of one load."""
+    """The best placement of a fixed load."""
     usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
     placement = place(model, load, gpus, host, rooms) if usable else Placement()
     found = devices(model, load, placement)
@@ -78,10 +78,11 @@ def find_longest(
     rooms: Sequence[int],
     workload: str,
 ) -> SizedLoad:
-    """The load with the longest context that is worth its price.
+    """The load with the longest context that is worth its cost.
 
-    The longest with which every layer fits the cards; else at most `SUFFICIENT_CONTEXT`, for which
-    layers leave them. On a processor, what fits its memory, up to MAX_ON_HOST.
+    This is the longest context with which every layer fits the cards; otherwise up to
+    `SUFFICIENT_CONTEXT`, for which layers leave the cards. On a processor it is what memory holds,
+    up to MAX_ON_HOST.
     """
     limit = model.max_model_len or MAX_ON_HOST
     enough = min(SUFFICIENT_CONTEXT[workload], limit)
@@ -107,16 +108,16 @@ def find_longest(
 
 
 def longest_on_host(model: ModelCard, host: Host, enough: int) -> int:
-    """The longest context without a card: one that its cores read in READING_S."""
+    """The longest context without a card: a prompt that its cores read within READING_S."""
     limit = model.max_model_len or MAX_ON_HOST
     read = tokens_computed(model, host) * READING_S // CELLS * CELLS
     return int(min(limit, max(USEFUL, min(read, max(MAX_ON_HOST, enough)))))
 
 
 def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int = 0) -> SizedLoad:
-    """The first load with every layer on the cards and a context of `enough` tokens, or one of more
-    requests that nearly has it; else the first such load that no later one exceeds by far; else the
-    first that is nearly as quick as any that fits, or the first."""
+    """The first load that has every layer on the cards and `enough` context (or one with more
+    requests and nearly enough context); else the first such load that no later one exceeds by far;
+    else the first that is nearly as fast as any that fits; else the first."""
     found: list[SizedLoad] = []
     for load in loads:
         sized = size(load)
@@ -135,7 +136,7 @@ def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int =
 
 
 def _serves_more(one: SizedLoad, than: SizedLoad, enough: int) -> bool:
-    """Whether a load has more requests at once, and nearly enough context for each."""
+    """Whether a load has more concurrent requests, with nearly enough context for each."""
     nearly = one.fits and one.whole and one.load.context * NEARLY >= enough
     return nearly and one.load.slots > than.load.slots
 
@@ -143,7 +144,8 @@ def _serves_more(one: SizedLoad, than: SizedLoad, enough: int) -> bool:
 def _most(
     at: Callable[[int], SizedLoad], low: int, high: int, good: Callable[[SizedLoad], bool]
 ) -> SizedLoad:
-    """The longest context from `low`, which is good, to `high`, in steps of CELLS."""
+    """The longest acceptable context from `low`, which is acceptable, to `high`, in steps of
+    CELLS."""
     found, whole = at(low), at(high)
     if good(whole):
         return whole

@@ -1,4 +1,4 @@
-"""Which rungs help against which failure of llama.cpp, best first, by phase where that matters."""
+"""Rungs against each failure of llama.cpp, best first, by phase if that matters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("unknown", ANY): ("draft-off", "flash-auto", "mmap-off"),
 }  # fmt: skip
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""Failures without a row of their own have no remedy here but waiting, or a person's."""
+"""Failures without a row have no remedy here except waiting or a person."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.split": (),
@@ -40,7 +40,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": (),
     "driver.old": (),
 }
-"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
+"""Rows more specific than their failure: only these rungs apply; none means that a person must
+act."""
 
 HEALING = Healing(
     rungs=RUNGS,

@@ -1,4 +1,4 @@
-"""Explains a whole log of llama-server after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log of llama-server after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def _rate(line: str) -> Sample | None:
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of the end, else what ends no server: no card is used, requests do not fit."""
+    """The cause of the end, else a problem that ends no server: no card is used, or requests do not
+    fit."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):
@@ -47,7 +48,7 @@ def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) 
     return None
 
 
-# A refused option is reported before anything else is printed.
+# A rejected option is reported before anything else is printed.
 explain = Explainer(
     begins=lambda line: bool(_BEGIN.search(line[:200])),
     at_s=lambda line: take_apart(line).at_s,

@@ -1,6 +1,6 @@
-"""Reads the phases of llama-server's start from its log: phase, and the sizes it reports.
+"""Parse the phases of llama-server's start from its log, with the sizes it reports.
 
-At verbosity 4 it names each buffer as it allocates it. Wordings are those of build b11434.
+At verbosity 4 it names each buffer as it allocates it. Wordings are from build b11434.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """A message with `pattern` in it: its phase, a detail for people, figures by group name."""
+    """A message that contains `pattern`: its phase, a detail for people, figures by group name."""
 
     source: str
     start: str
@@ -82,7 +82,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
+    """The start's progress in a line, None if there is none, and the figures in it, by name."""
     parts = take_apart(line)
     row = _find(parts)
     if row is None:
@@ -95,7 +95,7 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None if there is none."""
+    """The start's progress in a line; None if there is none."""
     return read(line)[0]
 
 

@@ -1,7 +1,7 @@
-"""Texts that llama-server and its libraries print when they fail: one row a text.
+"""Messages of failures from llama-server and its libraries: one row per message.
 
-`tests/samples/llamacpp` has real lines for each row, and lines it must not match. Those of the host
-were caused with build b11434; those of CUDA are from public reports.
+`tests/samples/llamacpp` has real lines for each row, and lines it must not match. Host failures
+were reproduced with build b11434; CUDA failures are from public reports.
 
 Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
 """
@@ -191,4 +191,4 @@ HARMLESS: tuple[Signature, ...] = (
          r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
     signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
 )  # fmt: skip
-"""Texts that look like a failure, after which llama-server serves anyway."""
+"""Messages that look like a failure, after which llama-server serves anyway."""

@@ -11,7 +11,8 @@ from caovand.engines.llamacpp.planning.cards import OLDEST_BUILT
 def alternative(
     model: ModelCard, gpus: tuple[Gpu, ...], host: Host, tokens_s: float
 ) -> tuple[CheckResult, ...]:
-    """On the cards that it is built for here; on a processor only without older cards."""
+    """Offer it on the cards that caovan builds it for; on a processor only if there are no older
+    cards."""
     cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_BUILT)
     if gpus and not cards:
         return ()

@@ -1,4 +1,4 @@
-"""Which cards a build of llama.cpp can use."""
+"""Cards that a build of llama.cpp can use."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import chosen_cards
 
 OLDEST_BUILT = oldest_card("13")
-"""Compute capability of the oldest cards that `caovanctl engine install` builds it for."""
+"""Compute capability of the oldest cards for which `caovanctl engine install` builds it."""
 
 
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards to use, the most free ones if fewer are wanted; none with a CPU build."""
+    """The cards to use, those with the most free memory if fewer are wanted; none with a CPU
+    build."""
     engine = inventory.engine
     if engine.build == "cpu":
         return ()
@@ -52,7 +53,7 @@ def none_usable(config: Config, inventory: Inventory) -> Problem | None:
 
 
 def refusal(engine: EngineInfo, gpu: Gpu) -> Problem:
-    """Why a card cannot be used, and what to do."""
+    """Why a card cannot be used, with the remedy."""
     number = "{}.{}".format(*gpu.compute_capability)
     remedy = f"sudo caovanctl engine install --kind llamacpp --again --capability {number}"
     if gpu.compute_capability < OLDEST_BUILT:

@@ -1,4 +1,4 @@
-"""The doctor's checks of a machine for llama.cpp."""
+"""The doctor's checks for llama.cpp on this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
             "sudo caovanctl engine install --kind llamacpp --build cuda",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
-        if compiled_for(facts.engine, gpu):  # of the others the plan warns
+        if compiled_for(facts.engine, gpu):  # the plan warns about the others
             yield usable_card(gpu)
 
 

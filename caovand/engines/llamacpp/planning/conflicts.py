@@ -1,4 +1,4 @@
-"""Settings that cannot run, however much memory there is."""
+"""Settings that cannot work, however much memory there is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN = frozenset({"f32", "f16", "bf16"})
 
 
 def conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
-    """Each setting that cannot run on this machine."""
+    """Settings that cannot work on this machine."""
     return tuple(_conflicts(plan, inventory))
 
 

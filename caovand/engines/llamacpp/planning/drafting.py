@@ -1,4 +1,4 @@
-"""Whether and how far ahead the model drafts."""
+"""Whether the model drafts, and how far ahead."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ONE_DRAFT = (
     " 1.20 times as fast with one; llama.cpp pull request 26534)"
 )
 TYPED = ("spec_type", "spec_draft_n_max", "model_draft", "md", "spec_draft_model")
-"""Verbatim options that set the drafting themselves."""
+"""Verbatim options that control drafting themselves."""
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """The setting that overrules a chosen mode's depth; "" if none does."""
+    """The setting that overrides a chosen mode's depth; "" without one."""
     typed = values(options.read(config.engine.extra_args))
     written = [options.option(name) for name in TYPED if name in typed]
     return drafting.overruling(config, environ, written)
@@ -36,7 +36,7 @@ def speculative_config(
     *,
     on_cards: bool,
 ) -> Setting:
-    """The way to draft and its depth; no value without drafting."""
+    """The draft method and its depth; no value without drafting."""
     if any(name in verbatim for name in TYPED):
         return Setting(None, "user", "drafting is set by options passed verbatim")
     depth, setting = drafting.depth(config, mode, environ)

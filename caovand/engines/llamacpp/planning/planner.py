@@ -1,4 +1,4 @@
-"""The policy: from configuration and inventory to the options of llama-server."""
+"""The policy: from configuration and inventory to llama-server's options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USED = frozenset({
     "served_name", "max_model_len", "mtp", "gpu_memory_utilization", "kv_cache_dtype",
     "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
 })  # fmt: skip
-"""The keys with "auto" as their default that this planner reads."""
+"""Keys with "auto" as default that this planner reads."""
 UNUSED = {
     "dtype": "a GGUF file fixes the types it runs in",
     "cuda_graphs": "llama.cpp decides on CUDA graphs itself",
@@ -31,9 +31,9 @@ UNUSED = {
     "reasoning_parser": "llama.cpp reads reasoning by the chat template",
     "revision": "the file itself is the revision",
 }
-"""Why other keys do nothing here."""
+"""Why other keys have no effect here."""
 MIN_TOKENS_S = 5.0
-"""Modelled tokens a second below which a processor does not stand in for a card: people read
+"""Modelled tokens per second below which a processor does not replace a card: people read
 faster."""
 
 
@@ -45,7 +45,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
+    """The plan for this configuration on this machine; raises Unplannable."""
     model, engine = inventory.model, inventory.engine
     if model.gguf is None:
         raise Unplannable(
@@ -78,9 +78,9 @@ def make_plan(
 
 
 def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
-    """Raise Unplannable if a processor would crawl while the build cannot use any of the cards.
+    """Raise Unplannable if a processor would be very slow because the build cannot use any card.
 
-    The operator's own number of layers on them stands.
+    An explicit number of layers from the operator is respected.
     """
     lack = cards.none_usable(config, inventory)
     tokens_s = speed(plan, inventory)
@@ -100,7 +100,7 @@ def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
 
 
 def _check(verbatim: Mapping[str, Any]) -> None:
-    """Refuse verbatim values that no llama-server takes."""
+    """Reject verbatim values that no llama-server accepts."""
     for name in (CONTEXT, "parallel", "batch_size", "ubatch_size", "port"):
         if name in verbatim and count(verbatim[name]) is None and verbatim[name] != 0:
             raise Unplannable(
@@ -174,7 +174,7 @@ def _name(config: Config, inventory: Inventory) -> Setting:
 
 
 def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
-    """The settings, without a value if this build lacks the option."""
+    """The settings, with those that this build lacks removed."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
         name: setting
@@ -241,10 +241,10 @@ def _with_warnings(
 
 
 def at_once(plan: Plan) -> int | None:
-    """How many requests it answers at a time."""
+    """Number of concurrent requests."""
     return count(plan.value("parallel"))
 
 
 def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
+    """Maximum request length in tokens."""
     return count(plan.value(CONTEXT))

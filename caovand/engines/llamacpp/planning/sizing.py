@@ -1,4 +1,4 @@
-"""The sizes of llama.cpp's work: context, slots, cache, steps, and the layers on each card."""
+"""Choose llama.cpp's sizes: context, slots, cache, steps, and the layers on each card."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 EIGHT_BITS = "q8_0"
 EXPERTS_IN_RAM = "n_cpu_moe"
 KEPT_CONTEXT, KEPT_SEQUENCES = 0.9, 0.85
-"""The part of a context, and of the sequences, that steps of more tokens at once must leave."""
+"""Share of the context, and of the sequences, that larger steps must leave."""
 CACHE_RAM_MIB = 8192
-"""Prompts that llama-server keeps in host memory by default."""
+"""Prompt cache that llama-server keeps in host memory by default."""
 
 
 def settings(
@@ -34,7 +34,7 @@ def settings(
     verbatim: Mapping[str, Any],
     speculative: Mapping[str, Any],
 ) -> dict[str, Setting]:
-    """The settings that share out memory."""
+    """The settings that divide memory."""
     kinds = _cache_types(config, inventory, verbatim)
     batch, micro = _batches(config, inventory, gpus, verbatim)
     slots = _slots(config, inventory, gpus, verbatim)
@@ -93,7 +93,7 @@ def settings(
 def _worth_its_buffers(
     larger: sizing.SizedLoad, sized: sizing.SizedLoad, config: Config, inventory: Inventory
 ) -> str:
-    """Why the load with a larger step is better than the one of today; "" if it is not."""
+    """Why the load with a larger step is better than the current one; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
     enough = min(sizing.SUFFICIENT_CONTEXT[config.policy.workload], context)
     if not (larger.fits and larger.load.slots >= KEPT_SEQUENCES * sized.load.slots):
@@ -193,7 +193,7 @@ def _loads(
 def _settings_of_load(
     load: Load, slots: Setting, kinds: tuple[Setting, Setting]
 ) -> tuple[Setting, tuple[Setting, Setting]]:
-    """Slots and cache types of the load that was chosen."""
+    """Slots and cache types of the chosen load."""
     if load.slots > slots.value:
         reason = "as many sequences as memory has room for; each has the whole context"
         slots = Setting(load.slots, "policy", reason)
@@ -291,7 +291,8 @@ def _on_cards(
 def _cache_ram(
     inventory: Inventory, gpus: Sequence[Gpu], load: Load, placement: Placement
 ) -> Setting:
-    # Based on total memory: free memory changes from start to start, and the plan with it.
+    # Based on total memory, because free memory, and with it the plan, would change from start to
+    # start.
     if any(gpu.unified for gpu in gpus):
         spare = host_reserve_mib(inventory.host.ram_mib) // 8
         reason = "MiB for prompts seen before: an eighth of the host's reserve"
@@ -305,7 +306,7 @@ def _cache_ram(
 
 
 def _numa(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> dict[str, Setting]:
-    """How threads that read weights in host memory are spread over its nodes."""
+    """How threads that read weights in host memory are spread over its NUMA nodes."""
     nodes = inventory.host.numa_nodes
     if nodes < 2 or (gpus and sized.whole):
         return {}

@@ -1,6 +1,6 @@
 """Advice for people about a failure of Ollama, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
 from caovand.engines.ollama.healing.cures import HEALING
 
-# One row for each failure that needs text of its own; a sentence with an unknown {name} is
-# dropped.
+# A row for each failure that needs its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: pull a tag of fewer bits.",),
     "device-oom-capture": (

@@ -1,8 +1,7 @@
-"""Finds the first cause of a failure in Ollama's log.
+"""Find the first cause of a failure in Ollama's log.
 
-A model's runner fails before the server reports it: the line that explains comes first. The server
-tries a load again with fewer layers on the cards, so that only what was printed since the last
-model was loaded counts.
+A model's runner fails before the server reports it, so the explaining line comes first. The server
+retries a load with fewer layers on the cards, so only lines since the last loaded model count.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
 _DRIVER = "ollama.driver"
-"""The signature of a server without its cards, which serves on the processor anyway."""
+"""Signature of a server without its cards, which serves on the processor anyway."""
 _REFUSED = "ollama.card.refused"
 _OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app")
-"""Signatures that are evidence at any level but debug."""
+"""Signatures that are evidence at any level except debug."""
 _RAW = re.compile(
     r".{0,300}404 (?:Client Error: )?Not Found'? for url"
     r"|Ollama(?: call failed|: 50\d, )|The model you are attempting to pull |failed to listen: "
@@ -46,11 +45,11 @@ _OLD = re.compile(
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """At least one library can use a card, even if others cannot."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
-"""How a line without a level begins that can be evidence."""
+"""Start of lines without a level that may be evidence."""
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line says that a runner failed, with the cause near it, or the driver."""
+    """Whether a line reports a failed runner, with the cause nearby, or a driver problem."""
     parts = take_apart(line)
     text = _whole(parts)
     return bool(parts.level) and any(BY_ID[name].pattern.search(text) for name in _ANNOUNCING)
@@ -62,7 +61,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it says so.
+    failed only if it reports so.
     """
     hits, announced = _hits(lines, phase)
     if alive and not announced:
@@ -73,7 +72,7 @@ def find_cause(
 
 
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
-    """The hits since the last model was loaded, and whether a runner reported a failure."""
+    """The hits since the last loaded model, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced, served = "", False, phase == "serving"
     for index, line in enumerate(lines):
@@ -83,7 +82,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             shown = "serving" if loaded else mark.phase
             served = loaded or (served and mark.phase != "resolve")
             if loaded:
-                # It came up anyway, if on the cards.
+                # It started anyway, though perhaps without the cards.
                 hits = [hit for hit in hits if hit.row.id in (_DRIVER, _REFUSED)]
                 announced = any(hit.row.id == _DRIVER for hit in hits)
             continue
@@ -97,7 +96,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         found = first(SIGNATURES, text)
         if found is not None and found[0].failure == "network" and served:
             continue  # a client's pull, which ends no server
-        # Of a text that is printed again and again the first counts; a log may have a million.
+        # Of a message that repeats, the first one counts; a log may have a million.
         if found is not None and not (hits and hits[-1].row is found[0]):
             hits.append(Hit(index, text, shown or phase, *found))
     return unless_explained(hits), announced
@@ -108,7 +107,8 @@ def _whole(parts: Parts) -> str:
 
 
 def _is_evidence(parts: Parts, line: str) -> bool:
-    """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
+    """Whether a line may be evidence: an error of the logger, or a raw line of a library or the
+    kernel."""
     if parts.level:
         warned = parts.level in ("INFO", "WARN") and any(
             BY_ID[name].pattern.search(parts.message) for name in _WARNED

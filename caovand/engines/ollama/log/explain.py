@@ -1,4 +1,4 @@
-"""Explains a whole log of Ollama after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log of Ollama after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import HARMLESS
 
 _BEGIN = "server config"
-"""In its first line; releases before 0.6.7 write that line in another form."""
+"""Text of the first line; releases before 0.6.7 format that line differently."""
 
 
 _NO_CARD = re.compile(
@@ -27,7 +27,7 @@ _CARD = re.compile(
     r"|cudaSetDevice err|(?:Nvidia|NVIDIA|Radeon|Intel) GPU detect"
     r"|inference compute.{0,80} library=(?!cpu)\w|Device \d{1,3}: "
 )
-"""What shows that the machine has a card, or that someone expects one."""
+"""Evidence that the machine has a card, or that someone expects one."""
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:

@@ -1,4 +1,4 @@
-"""Splits a line of `ollama serve` into level, source and message.
+"""Split a line of `ollama serve` into level, source and message.
 
 Its server and runners write `time=... level=INFO source=routes.go:1297 msg="text" key=value`; what
 their libraries print has none of it.
@@ -19,9 +19,9 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class Parts:
-    """A line's parts, empty if missing: `message` is its text, `rest` what follows that.
+    """Parts of a line, empty if missing: `message` is its text, `rest` what follows.
 
-    `at_s` are seconds since the month began, None without a time.
+    `at_s` is seconds since the start of the month, None without a time.
     """
 
     at_s: float | None
@@ -32,7 +32,7 @@ class Parts:
 
 
 def take_apart(line: str) -> Parts:
-    """The parts of one line, without colours and line ends."""
+    """Split a line, without colours and line end."""
     shape = _SHAPE.match(line)
     if shape is None:
         return Parts(None, "", "", line)

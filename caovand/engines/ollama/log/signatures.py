@@ -1,4 +1,4 @@
-"""Texts that Ollama, its runners and their libraries print when they fail: one row a text.
+"""Messages of failures from Ollama, its runners and their libraries: one row per message.
 
 `tests/samples/ollama` has published lines for each row, and lines it must not match.
 
@@ -38,7 +38,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.ram.windows", "cause", "host-oom",
          r"paging file is too small|exit status 0xc00000(?:17|12d)\b"
          r"|model request too large for system"),
-    # While a model is loaded the OOM killer does that; later anything may
+    # While a model is loading, the OOM killer did it; later, anything may have.
     signature("ollama.ram.killed", "cause", "host-oom",
          r"llama[ -](?:runner|server) (?:process (?:has terminated|no longer running): |terminated"
          r".{0,40}\berror=\"?)(?P<silent>signal: kill)", {"serving": "engine-died"}),
@@ -60,7 +60,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
          r"|no nvidia devices detected(?: by library (?P<library>\S{1,200}))?"),
-    # Not without memory (2), which the load that follows reports
+    # Except out of memory (2), which the load that follows reports.
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
@@ -72,7 +72,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.card.old", "generic", "gpu-absent",
          r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
     signature("ollama.discovery", "generic", "gpu-absent", r"failure during .{0,20}GPU discovery"),
-    # A card is there, and the server says why it does not use it
+    # There is a card, and the server says why it does not use it.
     signature("ollama.card.refused", "generic", "gpu-absent",
          r"(?P<why>amdgpu (?:is not supported|too old|\[\d+\] .{0,100}not supported|detected, but"
          r" no compatible rocm library)|(?:NVIDIA|AMD|nvidia) driver (?:is )?too old"
@@ -192,7 +192,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Ollama: 50\d, message='"),
     signature("ollama.client.gone", "consequence", "start-stall",
          r"client connection closed before (?:server|llama-server) finished loading"),
-    # Classes of what the server, its client and the conversion refuse
+    # Classes of errors from the server, its client and the conversion.
     signature("ollama.family.file", "generic", "model-missing",
          r"\b(?:GGUF|gguf)\b.{0,80}(?:invalid|exceeds|overflow|not in|length|pattern|shards|failed)"
          r"|failed to read tensor|tensor \S{1,100} (?:size|offset|elements|dimensions)\b"
@@ -223,4 +223,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip
-"""Texts after which Ollama serves anyway: on the processor, or a prompt cut short."""
+"""Messages after which Ollama serves anyway: on the processor, or with a truncated prompt."""

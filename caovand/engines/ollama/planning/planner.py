@@ -33,7 +33,7 @@ EIGHT_BITS = "q8_0"
 USED = frozenset({
     "served_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs",
 })  # fmt: skip
-"""The keys with "auto" as their default that this planner reads."""
+"""Keys with "auto" as default that this planner reads."""
 UNUSED = {
     "dtype": "the file's types are those it runs in",
     "cuda_graphs": "Ollama decides about graphs by itself",
@@ -45,7 +45,7 @@ UNUSED = {
     "chat_template": "the template is part of the model",
     "revision": "a tag is part of the name",
 }
-"""Why other keys do nothing here."""
+"""Why other keys have no effect here."""
 UNCOUNTED = (
     "Ollama reports no counters: a model's runner that hangs is found only by test completions; set"
     " [watch] idle_probe_s, and confirm_s to more than your longest answer takes"
@@ -60,7 +60,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
+    """The plan for this configuration on this machine; raises Unplannable."""
     _check(config)
     refuse_other_tasks(inventory.model, "Ollama")
     gpus = _chosen(config, inventory)
@@ -102,7 +102,7 @@ def make_plan(
 
 
 def _check(config: Config) -> None:
-    """Refuse what Ollama cannot do."""
+    """Reject what Ollama cannot do."""
     typed, name = dict(config.engine.env), config.model.path
     if config.engine.extra_args:
         raise Unplannable(
@@ -130,7 +130,7 @@ def _check(config: Config) -> None:
 
 
 def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards to use: those named, else all that are new enough; none without CUDA."""
+    """The cards to use: those named, else all recent enough ones; none without CUDA."""
     if inventory.engine.build == "cpu":
         return ()
     gpus = chosen_cards(config, inventory)
@@ -140,7 +140,7 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 def _overhead(
     config: Config, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """The memory to leave free: by a configured share, or the host's of unified memory."""
+    """Memory to leave free: by a configured share, or the host's reserve of unified memory."""
     share = config.policy.gpu_memory_utilization
     if not gpus or variables.OVERHEAD in typed:
         return {}
@@ -159,7 +159,7 @@ def _size_load(
     typed: Mapping[str, str],
     overhead: Mapping[str, Setting],
 ) -> tuple[Load, Setting, Setting, Setting]:
-    """The load with its context, type of cache and requests at once."""
+    """The load with its context, cache type and number of concurrent requests."""
     kind, slots = _cache_type(config, typed), _slots(config, inventory, gpus, typed)
     flash = typed.get(variables.FLASH, "1") not in variables.OFF
     workload = config.policy.workload
@@ -290,7 +290,7 @@ def _with_warnings(plan: Plan, config: Config, inventory: Inventory, gpus: tuple
 
 
 def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:
-    """Settings that cannot run on this machine."""
+    """Settings that cannot work on this machine."""
     lack = why_undividable(variables.text(plan, variables.CACHE_TYPE), inventory.model.head_dim)
     if not lack:
         return ()

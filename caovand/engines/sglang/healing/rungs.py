@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-Every step goes one way only, so that each rung ends, and with them the ladder.
+No step is ever reversed, so each rung ends, and with them the ladder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIN_STEP = 512
 MIN_SHARE, LESS_SHARE = 0.5, 0.05
 EIGHT_BITS = "fp8_e4m3"
 HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
-"""Cards whose kernels read such a cache."""
+"""Cards whose kernels read an eight-bit cache."""
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
@@ -44,7 +44,7 @@ def _step(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _share(plan: Plan, finding: Finding) -> Step | None:
-    """Less for weights and cache, which leaves more for a step and for CUDA graphs."""
+    """Lower the share for weights and cache, which leaves more for steps and CUDA graphs."""
     now = plan.value(SHARE)
     if not isinstance(now, (int, float)) or now <= MIN_SHARE or finding.beyond_card:
         return None
@@ -53,9 +53,10 @@ def _share(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _fill(plan: Plan, finding: Finding) -> Step | None:
-    """Half the tokens of a step, and a third of what they needed outside the share for a cache.
+    """Halve the tokens per step, and give the cache a third of the memory this frees outside the
+    share.
 
-    Only this rung raises the share; it ends as the tokens of a step do.
+    Only this rung raises the share; it ends once the tokens per step cannot shrink further.
     """
     smaller = _step(plan, finding)
     now = plan.value(SHARE)
@@ -67,7 +68,7 @@ def _fill(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _cache(plan: Plan, finding: Finding) -> Step | None:
-    """To eight bits, on cards that compute with them."""
+    """Use an eight-bit cache on cards that compute with eight bits."""
     if plan.value(CACHE_TYPE) not in ("auto", "bf16", "bfloat16"):
         return None
     if not set(plan.device.split("-")) <= HAS_EIGHT_BITS:
@@ -88,7 +89,7 @@ def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _attention(plan: Plan, finding: Finding) -> Step | None:
-    """To kernels that Triton compiles for the card at hand."""
+    """Use kernels that Triton compiles for the card at hand."""
     now = plan.value(ATTENTION)
     if now == "triton":
         return None

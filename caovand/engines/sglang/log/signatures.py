@@ -1,4 +1,4 @@
-"""Texts that SGLang and its libraries print when they fail: one row a text.
+"""Messages of failures from SGLang and its libraries: one row per message.
 
 `tests/samples/sglang` has lines for each row: of 0.5.17 on an H100, published, or by the sources of
 0.5.23.
@@ -123,11 +123,11 @@ SIGNATURES: tuple[Signature, ...] = (
 )  # fmt: skip
 REFUSED = signature("sglang.refused", "generic", "bad-arguments", python.REFUSES.pattern,
     python.SERVED)  # fmt: skip
-"""An exception without a row, of code that reads options and the model's configuration."""
+"""An unknown exception from code that reads options or the model's configuration."""
 MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
     r"(?:Key|Assertion|Value|Index)Error\b|RuntimeError: The size of tensor a",
     python.SERVED)  # fmt: skip
-"""An exception without a row, of code that reads weights."""
+"""An unknown exception from code that reads weights."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
     signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),
@@ -135,4 +135,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("sglang.retracted", "benign", "unknown",
          r"KV cache pool is full\. Retract requests\."),
 )  # fmt: skip
-"""Texts after which SGLang serves anyway."""
+"""Messages after which SGLang serves anyway."""

@@ -1,4 +1,5 @@
-"""The load of a plan: what memory depends on, and the bytes of weights and of a token's cache."""
+"""A plan's load: the parameters that determine memory, and the bytes of weights and of a token's
+cache."""
 
 from __future__ import annotations
 
@@ -10,23 +11,23 @@ from caovand.engines.common.tensors import FLOATS, element_bytes, of_rank
 MIB = 1 << 20
 EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
 AT_LOAD = "fp8"
-"""The --quantization that rounds 16-bit weights once they are loaded."""
+"""The --quantization that rounds 16-bit weights after loading."""
 ROUNDED = ("layers", "experts")
 """The parts whose weights it rounds."""
 RECURRENT = ("linear_attention", "mamba")
-"""Types of layers that have a state instead of a cache."""
+"""Layer types that have a state instead of a cache."""
 WINDOW_POOLS = frozenset({
     "GptOssForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
 })  # fmt: skip
-"""Architectures whose windowed layers have a smaller pool (`is_hybrid_swa_model`); others keep all
-tokens in them."""
+"""Architectures whose windowed layers have a smaller pool (`is_hybrid_swa_model`); in others they
+keep all tokens."""
 WINDOW_SHARE = 0.8
-"""Tokens of that pool for each of the whole one's (--swa-full-tokens-ratio)."""
+"""Tokens in that pool relative to the full one (--swa-full-tokens-ratio)."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What memory depends on; `share` is --mem-fraction-static."""
+    """The parameters that determine memory; `share` is --mem-fraction-static."""
 
     context: int
     requests: int
@@ -41,11 +42,12 @@ class Load:
     rounded: bool = False
     """Whether 16-bit weights are rounded to 8 bits."""
     slots: int = 0
-    """Recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room for."""
+    """Number of recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room
+    for."""
 
 
 def weights_bytes(model: ModelCard, load: Load, *parts: Part) -> float:
-    """Weights of one rank, by default of all parts; the drafting head's only if it drafts."""
+    """Weights of one rank, by default of all parts; the draft head's only when drafting."""
     kept = (
         one for one in model.weights
         if (one.part != "mtp" or load.depth) and (not parts or one.part in parts)
@@ -62,7 +64,7 @@ def _size(weights: Weights, model: ModelCard, load: Load) -> float:
 
 
 def token_bytes(model: ModelCard, load: Load) -> float:
-    """Cache of a token on one rank."""
+    """Cache bytes per token on one rank."""
     element = 1 if load.cache_type in EIGHT_BITS else load.activation
     if load.cache_type in ("bf16", "bfloat16"):
         element = 2
@@ -77,5 +79,5 @@ def token_bytes(model: ModelCard, load: Load) -> float:
 
 
 def activation_bytes(model: ModelCard, dtype: object) -> int:
-    """Bytes of an activation; `dtype` is --dtype."""
+    """Bytes per activation; `dtype` is --dtype."""
     return element_bytes(model.dtype if dtype in (None, "auto") else str(dtype))

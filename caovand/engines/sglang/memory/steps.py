@@ -1,8 +1,8 @@
-"""What SGLang needs outside its share: activations, CUDA graphs, workspaces; and the share itself.
+"""SGLang's memory outside its share (activations, CUDA graphs, workspaces), and the share itself.
 
-`--mem-fraction-static` is the share of the memory that is free when it starts, for weights and
-cache. SGLang's own rule (memory_hook.py) leaves 1.5 MiB for each token of a step, whatever the
-model: 3 to 7 GiB on cards of 12 to 48 GiB. `steps_mib` counts what the model's tensors take.
+`--mem-fraction-static` is the share, for weights and cache, of the memory that is free at the
+start. SGLang's own rule (memory_hook.py) leaves 1.5 MiB per token of a step, whatever the model: 3
+to 7 GiB on cards of 12 to 48 GiB. `steps_mib` instead sums the model's tensors.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.engines.sglang.memory.load import MIB, Load
 
 CONTEXT_MIB = 512
-"""Memory that CUDA and NCCL take before SGLang measures what is free."""
+"""Memory that CUDA and NCCL take before SGLang measures free memory."""
 STEPS = ((20, 2048, 8), (35, 4096, 48), (60, 4096, 32), (160, 8192, 256))
-"""For cards of up to these GiB: tokens of a step, and sequences of the largest graph."""
+"""By card size up to GiB: tokens per step, and sequences of the largest graph."""
 LARGEST_STEP = (16384, 512)
 MORE_GRAPHS = {48: 160, 32: 160, 256: 512}
-"""Sequences of the largest graph over four cards or more."""
+"""Sequences of the largest graph with four or more cards."""
 LARGE_CARD_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
 MIN_RESERVED_STEP = 2048
-"""The shortest step that SGLang's rule reserves less memory for."""
+"""The shortest step for which SGLang's rule reduces the reserve."""
 PREFILL_BUCKETS = 50
-"""Graphs of prompt lengths, about, at 8 MiB each."""
+"""Approximate number of graphs for prompt lengths, at 8 MiB each."""
 RANK_MIB = 128
-"""Buffers of NCCL and of all-reduces, for each rank, by SGLang's rule."""
+"""Buffers of NCCL and all-reduces per rank, by SGLang's rule."""
 WORKSPACE_MIB = 896
-"""FlashInfer's 384 MiB, and SGLang's own allowance of 512 MiB for metadata and fragments."""
+"""FlashInfer's 384 MiB, plus SGLang's own allowance of 512 MiB for metadata and fragments."""
 SLACK = 0.02
-"""The part of a card that is left for what is not counted."""
+"""Share of a card reserved for uncounted memory."""
 VISION_MIB = 1024
 """Activations of a vision tower."""
 MARGIN = 1.5
-"""Activations are freed and allocated anew in other sizes: fragments of half of their size."""
+"""Factor for fragmentation: activations are freed and reallocated in other sizes, wasting half of
+their size."""
 SAMPLING_COPIES = 4
-"""Logits, their probabilities, and both sorted, in float32."""
+"""Logits, their probabilities, and sorted copies of both, in float32."""
 
 
 def usual_step(gpus: Sequence[Gpu], ranks: int) -> tuple[int, int]:
-    """Tokens of a step and sequences of the largest graph that SGLang takes for these cards."""
+    """Tokens per step and sequences of the largest graph that SGLang chooses for these cards."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     for gib, tokens, sequences in STEPS:
         if total_mib < gib * 1024:
@@ -49,19 +50,19 @@ def usual_step(gpus: Sequence[Gpu], ranks: int) -> tuple[int, int]:
 
 
 def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """Memory that steps of this model take outside the share."""
+    """Memory that this model's steps take outside the share."""
     activations = MARGIN * load.step * _token_elements(model, load) * load.activation / MIB
     sampled = load.requests * (1 + load.depth)
     logits = SAMPLING_COPIES * 4 * sampled * model.vocab_size / MIB
     table = 4 * load.requests * load.context / MIB
     vision = VISION_MIB if load.images else 0
-    graphs = _graphs_mib(load, gpus) * (2 if load.depth else 1)  # the head has its own
+    graphs = _graphs_mib(load, gpus) * (2 if load.depth else 1)  # the draft head captures its own
     fixed = WORKSPACE_MIB + load.ranks * RANK_MIB + SLACK * min(gpu.total_mib for gpu in gpus)
     return fixed + activations + logits + table + vision + graphs
 
 
 def _token_elements(model: ModelCard, load: Load) -> float:
-    """Elements that a token of a step has on one rank, all those of the widest layers together."""
+    """Elements per token of a step on one rank, summed over all tensors of the widest layers."""
     heads = 2 * model.heads * model.head_dim + 2 * model.kv_heads * model.head_dim
     linear = model.linear
     if linear:
@@ -79,7 +80,7 @@ def _graphs_mib(load: Load, gpus: Sequence[Gpu]) -> float:
 
 
 def _usual_reserve_mib(load: Load, gpus: Sequence[Gpu]) -> float:
-    """What SGLang leaves: activations by the tokens of a step, graphs by their sequences."""
+    """SGLang's reserve: activations by tokens per step, graphs by their sequences."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     step_mib = max(load.step, MIN_RESERVED_STEP) * 1.5
     found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(load, gpus)
@@ -87,14 +88,14 @@ def _usual_reserve_mib(load: Load, gpus: Sequence[Gpu]) -> float:
 
 
 def usual_share(load: Load, gpus: Sequence[Gpu]) -> float:
-    """The share that leaves on the smallest card what SGLang's rule leaves."""
+    """The share that leaves SGLang's reserve on the smallest card."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     left_mib = _usual_reserve_mib(load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / total_mib)
 
 
 def largest_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """The share that leaves what the steps of this model take."""
+    """The share that leaves what this model's steps take."""
     left_mib = steps_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / max(measured_mib(gpus), 1.0))
 
@@ -104,10 +105,10 @@ def _rounded(share: float) -> float:
 
 
 def measured_mib(gpus: Sequence[Gpu]) -> float:
-    """The free memory that SGLang measures when it starts, of which it takes the share."""
+    """The free memory that SGLang measures when it starts, to which the share applies."""
     return float(min(gpu.free_mib + of_the_host(gpu) for gpu in gpus) - CONTEXT_MIB)
 
 
 def of_the_host(gpu: Gpu) -> int:
-    """The host's part of unified memory, which SGLang sees as free."""
+    """The host's part of unified memory, which SGLang counts as free."""
     return host_reserve_mib(gpu.total_mib) if gpu.unified else 0

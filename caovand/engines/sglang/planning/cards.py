@@ -1,4 +1,4 @@
-"""Which cards SGLang can use, and how many of them a model is split over."""
+"""Cards that SGLang can use, and how many a model is split over."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from caovand.engines.common.plans import chosen_cards
 from caovand.engines.common.speeds import all_linked, link_text
 
 OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
-"""Compute capability of the oldest cards that SGLang starts on, and that its wheels have kernels
-for."""
+"""Compute capability of the oldest cards on which SGLang starts, and of the oldest with kernels in
+its wheels."""
 
 
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -35,12 +35,12 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def has_kernels(engine: EngineInfo, gpu: Gpu) -> bool:
-    """Whether its kernel library has machine code for a card; assumed if it was not asked."""
+    """Whether its kernel library has machine code for a card; assumed if it was not probed."""
     return gpu.compute_capability >= OLDEST_CARD and compiled_for(engine, gpu)
 
 
 def refusal(gpu: Gpu) -> Problem:
-    """Why a card cannot be used, and what to do."""
+    """Why a card cannot be used, with the remedy."""
     cannot = f"use GPU {gpu.index} ({gpu.name}) with SGLang"
     major, minor = gpu.compute_capability
     if gpu.compute_capability < OLDEST_CARD:
@@ -54,7 +54,7 @@ def refusal(gpu: Gpu) -> Problem:
 
 
 def splits(model: ModelCard, gpus: Sequence[Gpu]) -> tuple[int, ...]:
-    """Over how many cards a model can be split, fewest first."""
+    """Numbers of cards over which a model can be split, fewest first."""
     powers = (1 << n for n in range(len(gpus).bit_length()))
     return tuple(n for n in powers if n <= len(gpus) and not indivisible(model, n))
 
@@ -68,10 +68,10 @@ def indivisible(model: ModelCard, size: int) -> str:
 
 
 def uneven_cut(model: ModelCard, size: int) -> str:
-    """Why an MLP or expert cannot be cut over `size` cards; empty if it can.
+    """Why an MLP or expert cannot be split over `size` cards; empty if it can.
 
-    A card's part must have whole groups or blocks of weights with one scale: SGLang ends at the
-    first part that does not.
+    Each card's part must consist of whole groups or blocks with a common scale: otherwise SGLang
+    fails.
     """
     part, width = ("experts", model.expert_size) if model.experts else ("MLP", 0)
     width = width or model.intermediate_size
@@ -82,13 +82,13 @@ def uneven_cut(model: ModelCard, size: int) -> str:
 
 
 def whole_experts(model: ModelCard, ranks: int) -> Setting | None:
-    """The setting that keeps experts whole if they cannot be cut; None if they can."""
+    """The setting that keeps experts whole if they cannot be split; None if they can."""
     uneven = uneven_cut(model, ranks) if model.experts else ""
     return Setting(ranks, "policy", f"whole experts on each card: {uneven}") if uneven else None
 
 
 def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
-    """The split that is configured, or that needs no forecast; None if memory decides."""
+    """The configured split, or one that needs no forecast; None if memory decides."""
     most, model = config.policy.tensor_parallel_size, inventory.model
     if most is not None:
         unfit = indivisible(model, most)

@@ -1,4 +1,4 @@
-"""The options of SGLang's server that caovan knows, and the operator's verbatim ones."""
+"""SGLang's server options known to caovan, and the operator's verbatim ones."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ATTENTION, DRAFTING = "attention_backend", "speculative_config"
 WHOLE_EXPERTS, QUANTIZATION, TEXT_ONLY = "ep_size", "quantization", "language_model_only"
 SLOTS = "max_mamba_cache_size"
 REPLICAS = "dp_size"
-"""Engines side by side, each with a model and a cache of its own, and `tp_size` cards."""
+"""Number of parallel engines, each with its own model and cache, on `tp_size` cards."""
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
-"""Options whose values nobody sees."""
+"""Options with secret values."""
 REMOVE = "remove it from [engine] extra_args"
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
@@ -37,12 +37,12 @@ TYPES: Mapping[str, type] = {
 
 
 def option(name: str) -> str:
-    """How an option is written."""
+    """The spelling of an option."""
     return _SPELLED.get(name, "--" + name.replace("_", "-"))
 
 
 def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, ...]:
-    """The options in order; each takes the words up to the next one as its value."""
+    """Parse the options in order; each takes the words up to the next option as its value."""
     found: list[Typed] = []
     at = 0
     while at < len(words):
@@ -68,7 +68,7 @@ def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, .
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this SGLang refuses; none if its options were not probed."""
+    """The options that this SGLang rejects; none if its options were not probed."""
     found = read(words, engine.switches) if engine.flags else ()
     return tuple(problem for one in found if (problem := _problem(one, engine)))
 
@@ -87,17 +87,17 @@ def _problem(one: Typed, engine: EngineInfo) -> Problem | None:
 
 
 def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, Any]:
-    """Values by name; the last of an option counts."""
+    """Values by name; an option's last occurrence counts."""
     return common.values(read(words, switches))
 
 
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The values that nobody sees."""
+    """The secret values."""
     return common.secret_values(read(words), KEYS)
 
 
 def redact(words: Sequence[str]) -> tuple[str, ...]:
-    """The words as they may be shown."""
+    """The words for display."""
     return common.redact(read(words), KEYS)
 
 

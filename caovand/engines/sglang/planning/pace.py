@@ -1,4 +1,4 @@
-"""How many requests a load finishes in a second, by a coarse model that ranks splits over cards."""
+"""Estimate requests per second of a load, with a coarse model that ranks splits over cards."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
 from caovand.engines.sglang.memory.steps import usual_step
 
 LINKED_GB_S = 150.0
-"""What NVLink carries of an all-reduce, about: an A100's reaches 230, an A6000's bridge 50."""
+"""Approximate all-reduce bandwidth of NVLink: an A100's reaches 230, an A6000's bridge 50."""
 ALL_REDUCES = 2
-"""All-reduces of a layer: after attention, and after the MLP or the experts."""
+"""All-reduces per layer: after attention, and after the MLP or the experts."""
 
 
 USERS = {"chat": 16, "long": 4, "batch": 128}
-"""How many users ask at once."""
+"""Concurrent users by workload."""
 
 
 def requests_a_second(
     model: ModelCard, load: Load, tokens: int, gpus: Sequence[Gpu], workload: str
 ) -> float:
-    """Usual requests finished in a second by cards whose cache holds `tokens`."""
+    """Typical requests per second of cards whose cache holds `tokens`."""
     usual, users = USUAL_REQUESTS[workload], USERS[workload]
     each = usual.held
     if workload == "batch":
@@ -44,7 +44,7 @@ def requests_a_second(
 
 
 def _exchange_s(model: ModelCard, load: Load, gpus: Sequence[Gpu], tokens: int) -> float:
-    """Seconds of a step's all-reduces, through the host's memory where NVLink does not join all."""
+    """Seconds of a step's all-reduces, through host memory unless NVLink connects all cards."""
     ranks = load.ranks
     if ranks == 1:
         return 0.0

@@ -27,21 +27,22 @@ from caovand.engines.sglang.probe import HOW, OLDEST
 
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 WATCHDOG_HANGS = 4
-"""Our hangs until SGLang's own watchdog ends it: a hang while kernels compile takes three."""
+"""Number of our hang limits after which SGLang's own watchdog ends it: a hang while kernels compile
+takes three."""
 USED = frozenset({
     "served_name", "max_model_len", "text_only", "tool_call_parser", "reasoning_parser", "mtp",
     "dtype", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens",
     "tensor_parallel_size", "cuda_graphs",
 })  # fmt: skip
-"""The keys with "auto" as their default that this planner reads."""
+"""Keys with "auto" as default that this planner reads."""
 UNUSED = {
     "activations": "it chooses the kernels of quantised weights itself",
     "lm_head": "caovan's kernels are vLLM's",
     "revision": "the model is a folder on this machine",
 }
-"""Why other keys do nothing here."""
+"""Why other keys have no effect here."""
 FREE_OF_OTHERS_MIB = 512
-"""Memory of a card that the driver keeps while no program uses it."""
+"""Memory of a card that the driver uses while no program runs."""
 NEVER_RUN = (
     "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
     ' kernels for one; [engine] kind = "vllm" supports it'
@@ -56,7 +57,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
+    """The plan for this configuration on this machine; raises Unplannable."""
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
     _check(config, inventory, typed)
@@ -97,7 +98,7 @@ def make_plan(
 
 
 def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
-    """Refuse what cannot be planned for SGLang."""
+    """Reject what cannot be planned for SGLang."""
     if inventory.model.gguf is not None:
         raise Unplannable(
             f"cannot serve {inventory.model.path} with SGLang: it is in GGUF files; set [engine]"
@@ -180,7 +181,7 @@ def _server_setting(config: Config, key: str) -> Setting:
 
 
 def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
-    """Settings of attention, types and graphs; SGLang's own choice is left to it."""
+    """Settings of attention, types and graphs; empty where SGLang should choose."""
     found = {}
     if old:
         why = "Triton compiles its kernels for cards before compute capability 8.0"
@@ -201,7 +202,7 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
 
 
 def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: Any) -> tuple[Gpu, ...]:
-    """As many as all replicas of the model are split over, those with the most free memory."""
+    """As many cards as all replicas need, those with the most free memory."""
     many = (count(ranks) or 1) * (count(replicas) or 1)
     wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
@@ -225,7 +226,7 @@ def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> d
 
 
 def _check_options(plan: Plan, inventory: Inventory) -> None:
-    """Refuse a plan that this SGLang's parser would refuse."""
+    """Reject a plan that this SGLang's parser would reject."""
     engine = inventory.engine
     choices = dict(engine.choices)
     for name, setting in plan.settings.items():
@@ -246,8 +247,8 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
 
 
 def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
-    """Raise Unplannable if the cards have no room for the smallest useful context, even while
-    nothing else uses them. Sizes that the operator sets stand."""
+    """Raise Unplannable if the cards have no room for the smallest useful context, even without
+    other programs. Sizes set by the operator are respected."""
     sizes = (plan.settings[name] for name in (CONTEXT, options.SHARE, RANKS))
     if any(setting.origin == "user" for setting in sizes):
         return
@@ -296,11 +297,11 @@ def _with_warnings(
 
 
 def at_once(plan: Plan) -> int | None:
-    """How many requests it answers at a time."""
+    """Number of concurrent requests."""
     each = count(plan.value(options.REQUESTS))
     return each and each * (count(plan.value(REPLICAS)) or 1)
 
 
 def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
+    """Maximum request length in tokens."""
     return count(plan.value(CONTEXT))

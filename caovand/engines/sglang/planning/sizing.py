@@ -1,4 +1,4 @@
-"""The size of SGLang's work: cards, share of memory, context, requests, tokens of a step."""
+"""Choose SGLang's sizes: cards, share of memory, context, requests, tokens per step."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from caovand.engines.sglang.planning.options import (
 )
 
 REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
-"""Requests at once for each workload; further ones wait."""
+"""Concurrent requests by workload; further ones wait."""
 MIN_REQUESTS = {"chat": 4, "long": 1, "batch": 16}
-"""Requests at once that drafts must leave room for."""
+"""Concurrent requests that drafting must leave room for."""
 MUCH = 1.25
-"""How many times as long a context is worth more than drafts."""
+"""Gain in context that outweighs drafting."""
 GRANULE, MIN_CONTEXT = 256, 2048
 
 
@@ -48,7 +48,7 @@ def settings(
     *,
     old: bool,
 ) -> dict[str, Setting]:
-    """The settings that share out memory."""
+    """The settings that divide memory."""
     policy, model = config.policy, inventory.model
     requests, kind = _requests(config, typed), _cache_type(config, typed, gpus)
     dtype = _dtype(config, typed, old=old)
@@ -116,7 +116,7 @@ def settings(
 
 
 def _has_replicas(inventory: Inventory) -> bool:
-    """Whether this SGLang serves several replicas; assumed if its options were not probed."""
+    """Whether this SGLang supports replicas; assumed if its options were not probed."""
     flags = inventory.engine.flags
     return not flags or option(REPLICAS) in flags
 
@@ -127,7 +127,8 @@ def drafts_cost(
     drafting: Mapping[str, Setting],
     plain: Mapping[str, Setting],
 ) -> str:
-    """What the recurrent states of drafts take that is worth more; "" if they may stay."""
+    """What the recurrent states of drafts cost that is worth more than drafting; "" if they may
+    stay."""
     workload = config.policy.workload
     requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
     if requests < min(MIN_REQUESTS[workload], more):
@@ -140,15 +141,15 @@ def drafts_cost(
 
 
 def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
-    """Whether the policy may choose a cache of 8 bits: plain attention, whose kernels take it; next
-    to recurrent layers where cards have fp8, as SGLang's cookbook does."""
+    """Whether the policy may choose an eight-bit cache: with plain attention, whose kernels support
+    it; next to recurrent layers on cards with fp8, as in SGLang's cookbook."""
     native = loads.eight_bits(gpus) == loads.NATIVE
     able = {"full_attention", "linear_attention"} if native else {"full_attention"}
     return set(model.layer_types) <= able and not model.latent
 
 
 def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str:
-    """Why a model is split over so many of cards that are not all linked."""
+    """Why a model is split over this many cards although not all are connected by NVLink."""
     generation, lanes, _ = host_link(gpus)
     if gain and all_linked(gpus):
         return f"{ranks} cards finish about {gain:.1f} times the requests of a smaller split"
@@ -166,7 +167,7 @@ def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str
 
 
 def _idle(model: ModelCard, gpus: tuple[Gpu, ...], used: int) -> str:
-    """Why cards stay idle although the model is split over as many as it can; "" if none does."""
+    """Why cards stay idle although the model is split over as many as possible; "" if none does."""
     *fewer, largest = cards.splits(model, gpus)
     if not largest <= used < len(gpus):
         return ""
@@ -196,8 +197,8 @@ def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
 def _as_many_as_fit(
     config: Config, model: ModelCard, sized: SizedLoad, gpus: tuple[Gpu, ...], requests: Setting
 ) -> tuple[SizedLoad, Setting]:
-    """As many usual requests as the cache holds, up to SGLang's largest graph; fewer than the
-    workload's only where recurrent states allow no more."""
+    """As many typical requests as the cache holds, up to SGLang's largest graph; fewer than the
+    workload's only if recurrent states allow no more."""
     workload, load = config.policy.workload, sized.load
     if model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"

@@ -1,1 +1,1 @@
-"""The words of `vllm serve`: how it spells and reads its flags."""
+"""The command line of `vllm serve`: how vLLM spells and parses its flags."""

@@ -1,7 +1,7 @@
-"""The words of a `vllm serve` command: read, shown without secrets, refused where vLLM would.
+"""The arguments of `vllm serve`: parsed, redacted, and rejected where vLLM would reject them.
 
-The operator's verbatim flags are never corrected: what vLLM would refuse after a minute's import,
-or would be read behind the planner's back, is refused.
+The operator's verbatim flags are never corrected. Rejected are flags that vLLM would reject after a
+minute of imports, or that would silently bypass the planner.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBER = re.compile(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})")
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag with its value and the words of the command line that it takes up."""
+    """A flag with its value and its words on the command line."""
 
     name: str
     value: Any
@@ -44,7 +44,7 @@ class Flag:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The values as they were typed: a key of digits is not a number."""
+        """The values as typed: a key that consists of digits is no number."""
         head, equals, inline = self.words[0].partition("=")
         if not _is_flag(head):
             return self.words
@@ -54,10 +54,10 @@ class Flag:
 def read(
     arguments: Sequence[str], known: Iterable[str] = (), switches: Iterable[str] = ()
 ) -> tuple[Flag, ...]:
-    """The flags in order; `known` are the engine's option strings, to complete beginnings.
+    """Parse the flags in order; `known` are the engine's option strings, for completing prefixes.
 
-    `switches` are those that take no value; not every one has a `--no-` twin to tell by.
-    A word that belongs to no flag is a Flag with an empty name.
+    `switches` take no value; not every one is recognisable by a `--no-` form. A word that belongs
+    to no flag becomes a Flag with an empty name.
     """
     options = {_canonical(option) for option in known if option.startswith("--")}
     alone = {_canonical(option) for option in switches if option.startswith("--")} or SWITCHES
@@ -87,9 +87,9 @@ def read(
 
 
 def is_known(typed: str, known: Iterable[str]) -> bool:
-    """Whether the engine's parser takes a flag as it was typed, or its beginning.
+    """Whether the engine's parser accepts a flag as typed, or as a prefix.
 
-    A beginning that several names share is left to vLLM, which lists them.
+    An ambiguous prefix is left to vLLM, which lists the candidates.
     """
     options = {_canonical(option) for option in known}
     first = typed.partition(".")[0]
@@ -99,7 +99,7 @@ def is_known(typed: str, known: Iterable[str]) -> bool:
 
 
 def values(flags: Iterable[Flag]) -> dict[str, Any]:
-    """Flag name to value; a later flag wins, dotted keys are merged into their JSON value."""
+    """Values by flag name; a later flag wins, dotted keys are merged into their JSON value."""
     merged: dict[str, Any] = {}
     for flag in flags:
         old = merged.get(flag.name)
@@ -112,12 +112,12 @@ def values(flags: Iterable[Flag]) -> dict[str, Any]:
 
 
 def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
-    """The words of all flags except `name`; of all if it is None."""
+    """The words of all flags except `name`; of all flags if it is None."""
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
 
 
 def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
-    """The keys of the last --api-key, any of which opens the API; None without such a flag."""
+    """The keys of the last --api-key, each of which opens the API; None without such a flag."""
     for flag in reversed(read(arguments)):
         if flag.name == "api_key":
             return tuple(text for text in flag.texts if text)
@@ -125,7 +125,7 @@ def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody, those inside of JSON too."""
+    """The secret values, including those inside JSON."""
     found: list[str] = []
     for flag in read(arguments):
         if is_secret(flag.name):
@@ -136,9 +136,9 @@ def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
-    """Secrets by the variable that can carry them, and the flags without those.
+    """Secrets by the variable that can carry them, and the remaining flags.
 
-    A variable has room for one value: of several keys all stay flags.
+    A variable holds only one value: several keys stay flags.
     """
     flags = tuple(found)
     typed = {name: [f.texts for f in flags if f.name == name][-1:] for name in CARRIERS}
@@ -148,14 +148,14 @@ def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ..
 
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command line as it may be shown: values of secret flags are hidden."""
+    """The command line for display, with the values of secret flags hidden."""
     return tuple(word for flag in public(read(arguments)) for word in flag.words)
 
 
 def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
-    """The flags as they may be shown.
+    """The flags for display.
 
-    A word behind a secret that belongs to no flag is hidden too: it is a second key mistyped.
+    A stray word after a secret is hidden too, because it may be a mistyped second key.
     """
     shown: list[Flag] = []
     behind = False
@@ -170,7 +170,7 @@ def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
 
 
 def _without_secrets(flag: Flag) -> Flag:
-    """The flag without what its value names as secret, in JSON or in an address."""
+    """The flag without the secrets in its value, whether in JSON or in a URL."""
     words = list(flag.words)
     for place, word in enumerate(words):
         head, equals, value = word.partition("=") if _is_flag(word) else ("", "", word)
@@ -179,14 +179,14 @@ def _without_secrets(flag: Flag) -> Flag:
 
 
 def shown_value(name: str, value: Any) -> Any:
-    """A flag's value as it may be shown."""
+    """A flag's value for display."""
     if is_secret(name) or secrets.is_secret_entry(name, value):
         return HIDDEN
     return shown_text(value) if isinstance(value, str) else secrets.hide_in(value, mark=HIDDEN)
 
 
 def shown_text(word: str) -> str:
-    """A word of a command line as it may be shown; JSON is read, as the engine reads it."""
+    """A word for display; JSON is parsed as the engine parses it."""
     if word[:1] in ("{", "["):
         try:
             value = json.loads(word)
@@ -199,19 +199,20 @@ def shown_text(word: str) -> str:
 
 
 def is_hidden(flag: Flag) -> bool:
-    """Whether nothing of a flag's value is shown: its name says so, or the last of a dotted one."""
+    """Whether a flag's value is hidden completely, because of its name or the last part of a dotted
+    name."""
     last = flag.words[0].partition("=")[0].rpartition(".")[2]
     value = _value(list(flag.texts)) if flag.texts else ""
     return is_secret(flag.name) or secrets.is_secret_entry(last, value)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a flag's value is hidden; so is one whose name is too short for vLLM to take."""
+    """Whether a flag's value is secret; ambiguous prefixes count as secret too."""
     return bool(name) and any(secret.startswith(name) for secret in SECRETS)
 
 
 def _name(head: str, options: set[str]) -> str:
-    """The flag's full name; an engine that was not asked is taken to have the secret ones."""
+    """The flag's full name; an engine that was not probed is assumed to have the secret flags."""
     first = head.partition(".")[0]
     name = SHORT.get(first) or _canonical(first[5:] if _is_negated(first) else first)
     if name in options:
@@ -236,7 +237,7 @@ def _value(words: list[str]) -> Any:
     try:
         value = json.loads(words[0])
     except (ValueError, RecursionError):
-        # Numbers that JSON does not know and vLLM's float() does: ".9", "1.", "+0.5".
+        # Numbers that vLLM's float() accepts but JSON does not: ".9", "1.", "+0.5".
         return float(words[0]) if NUMBER.fullmatch(words[0]) else words[0]
     return words[0] if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -250,7 +251,7 @@ def _is_negated(option: str) -> bool:
 
 
 def _is_flag(word: str) -> bool:
-    """Whether a word begins a flag; "-1" and "-0.5" are values."""
+    """Whether a word starts a flag; "-1" and "-0.5" are values."""
     return len(word) > 1 and word[0] == "-" and not (word[1].isdigit() or word[1] == ".")
 
 
@@ -265,7 +266,7 @@ WHERE = "[engine] extra_args"
 def refused(
     words: Sequence[str], engine: EngineInfo, *, strays: bool = True
 ) -> tuple[Problem, ...]:
-    """The flags among these words that this engine refuses; none if its options were not probed.
+    """The flags among these words that this engine rejects; none if its options were not probed.
 
     With `strays`, also words that belong to no flag.
     """
@@ -277,7 +278,7 @@ def refused(
 
 
 def unknown(flag: Flag, engine: EngineInfo) -> str:
-    """The flag as typed if this engine has none of that name, else ""."""
+    """The flag as typed if this engine has no flag of that name, else ""."""
     typed = flag.words[0].partition("=")[0]
     known = not engine.flags or not flag.name or is_known(typed, engine.flags)
     return "" if known else typed
@@ -302,7 +303,7 @@ def _problem(flag: Flag, engine: EngineInfo) -> Sequence[Problem]:
 
 
 def check_values(verbatim: Mapping[str, Any]) -> None:
-    """Raise Unplannable for the first flag that cannot be used."""
+    """Raise Unplannable for the first unusable flag."""
     if "config" in verbatim:
         raise Unplannable(
             f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so what"

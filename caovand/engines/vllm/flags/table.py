@@ -1,8 +1,9 @@
-"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM reads it.
+"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM parses it.
 
-`SUCCESSORS` are the replacements of flags that vLLM once had: commands on the web still use them.
+`SUCCESSORS` lists replacements of flags that vLLM no longer has: commands on the web still use
+them.
 
-How the policy decides a flag stands in `planning/decisions.py`.
+`planning/decisions.py` says how the policy decides a flag.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which values a verbatim flag may have: what another one lacks, and what to write instead."""
+    """The valid values of a verbatim flag: what is wrong with another one, and what to write
+    instead."""
 
     accepts: Callable[[Any], bool]
     fact: str
@@ -52,14 +54,14 @@ OBJECT = Wanted(lambda value: isinstance(value, Mapping), "no JSON object", '\'{
 
 @dataclass(frozen=True)
 class FlagRow:
-    """One flag of vLLM.
+    """A flag of vLLM.
 
-    `takes` is how many words follow it ("many": all up to the next flag), `short` its short name.
-    A flag with a `secret` is shown to nobody: that is the shortest beginning of its name that vLLM
-    takes, and `carrier` the variable that brings it to the engine instead. `wanted` are the values
-    that are not refused before a start. What the planner and the forecast calculate with is of
-    `type`, also in a degraded plan. `unforeseen` says what it changes of memory if nothing can be
-    forecast with it.
+    `takes` is the number of words that follow it ("many": all up to the next flag), `short` its
+    short name. A flag with a `secret` is never displayed: the field is the shortest prefix of its
+    name that vLLM accepts, and `carrier` the variable that passes it to the engine instead.
+    `wanted` are the values not rejected before a start. `type` is the type with which planner and
+    forecast calculate, also in a degraded plan. `unforeseen` says how the flag affects memory if it
+    makes a forecast impossible.
     """
 
     name: str
@@ -147,7 +149,7 @@ _KNOWN = (
     FlagRow("diffusion_config", short="-dc"),
     FlagRow("optimization_level", short="-O"),
 )  # fmt: skip
-"""Those of which more is known than how many words they take."""
+"""Flags of which more is known than how many words they take."""
 _MANY = (
     "middleware", "lora_modules", "cudagraph_capture_sizes", "device_ids", "lora_target_modules",
     "collect_detailed_traces", "numa_bind_nodes", "numa_bind_cpus", "allowed_media_domains",
@@ -179,12 +181,13 @@ FLAGS: tuple[FlagRow, ...] = (
 SHORT = {row.short: row.name for row in FLAGS if row.short}
 MANY = frozenset(row.name for row in FLAGS if row.takes == "many")
 SWITCHES = frozenset(row.name for row in FLAGS if row.takes == "nothing")
-"""Flags that take no word, if the engine's options were not probed; a model's name may follow."""
+"""Flags that take no word, used if the engine's options were not probed; a model's name may
+follow."""
 SECRETS = {row.name: row.secret for row in FLAGS if row.secret}
 CARRIERS = {row.name: row.carrier for row in FLAGS if row.carrier}
 WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wanted}
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
-"""The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
+"""Types with which planner and forecast calculate; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
 
 
@@ -229,4 +232,4 @@ SUCCESSORS: Mapping[str, str] = {
     "enable_microbatching": "use --enable-dbo",
     "qlora_adapter_name_or_path": "use --lora-modules",
 }  # fmt: skip
-"""What replaces a flag, by its name; used only if the engine has no flag of that name."""
+"""Replacement of a flag, by its name; used only if the engine has no flag of that name."""

@@ -1,4 +1,4 @@
-"""What advice says of each failure of vLLM, and of single texts of its log."""
+"""Texts of advice for each failure of vLLM, and for individual log messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 
-# One row a failure. A sentence with an unknown {name} is left out.
+# One row per failure. A sentence with an unknown {name} is omitted.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
         "The weights do not fit: use a smaller quantization, or more GPUs (tensor_parallel_size).",

@@ -1,7 +1,7 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-A rung is pure: plan and finding in, a Step out, or None if it has none left. Every step goes one
-way only, so that each rung ends, and with them the ladder.
+A rung is a pure function from plan and finding to a Step, or None if none is left. No step is ever
+reversed, so each rung ends, and with them the ladder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from caovand.engines.vllm.planning.partial_plan import PLUGINS
 _CONFIG = ("compilation_config",)
 _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
 _SPEC = ("speculative_config", *PARTS_OF_SPECULATION)
-# Given outright, the cache's size leaves the share without effect.
+# An explicit cache size makes the share ineffective.
 _GMU = ("gpu_memory_utilization", "kv_cache_memory_bytes")
 _REPLICAS = ("data_parallel_size", "tensor_parallel_size", "enable_expert_parallel")
 RUNGS: tuple[Rung, ...] = (

@@ -1,5 +1,5 @@
-"""Steps to a more modest plan that lower a size: context, drafts, memory share, cache, sequences,
-compilers at work."""
+"""Rungs that lower a size: context, drafts, memory share, cache, sequences, concurrent
+compilers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.planning.environment import THREADS
 
 BLOCK = 16  # tokens: context lengths are multiples of it
-MIN_CONTEXT, MIN_FITTING = 2048, 512  # by guess, and if vLLM names the size that fits
+MIN_CONTEXT, MIN_FITTING = 2048, 512  # chosen by us, or if vLLM reports the size that fits
 MIN_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
 GMU_STEP = 0.03
-GMU_DOWNS = 3  # steps, after which the cause is something else
-GMU_DEFAULT = 0.9  # vLLM's default, if the plan has none
+GMU_DOWNS = 3  # steps, after which the cause must be something else
+GMU_DEFAULT = 0.9  # vLLM's default, used if the plan has none
 GMU_BOUNDS = (0.3, 0.97)
 SHARE_MARGIN_GIB = 0.5
 OFFLOAD_GIB = (2, 4, 8)
 GRAPH_SIZES = (64, 16, 4)
-# Names in the kernel's log of killed processes.
+# Process names in the kernel's log of killed processes.
 COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
 COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
-"""The phases of a start in which torch.compile may run."""
+"""Phases of a start in which torch.compile may run."""
 LIMITED = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 
@@ -44,14 +44,15 @@ def _has_taken(plan: Plan, *names: str) -> bool:
 
 
 def context(plan: Plan, finding: Finding) -> Step | None:
-    """To the length named by the error; a second time by at least an eighth, so that it ends."""
+    """Shorten the context to the length in the error; a second time by at least an eighth, so that
+    it ends."""
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else now // 2
     if _has_taken(plan, "context"):
         goal = min(goal, now * 7 // 8)
     goal = goal // BLOCK * BLOCK
-    # A context too short for a conversation is not a remedy, unless the operator asked for a short
+    # A context too short for a conversation is no remedy, unless the operator asked for a short
     # one.
     least = MIN_FITTING if fits else MIN_CONTEXT
     floor = least if now >= least or not fits else BLOCK
@@ -75,14 +76,15 @@ def _to_gmu(plan: Plan, goal: float) -> Step | None:
         return None
     change = f"GPU memory share {now:g} -> {goal:g}"
     changed: dict[str, Any] = {"gpu_memory_utilization": goal}
-    if plan.value("kv_cache_memory_bytes") is not None:  # which leaves the share without effect
+    if plan.value("kv_cache_memory_bytes") is not None:  # which makes the share ineffective
         changed["kv_cache_memory_bytes"] = None
         change += ", and vLLM sizes the KV cache"
     return Step(changed, value=f"{goal:g}", change=change)
 
 
 def gmu_up(plan: Plan, finding: Finding) -> Step | None:
-    """Never after going down: the higher share was already too much."""
+    """Raise the memory share, but never after lowering it: the higher share was already too
+    much."""
     goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
     if _has_taken(plan, "gmu-down", "share"):
         return None
@@ -93,13 +95,13 @@ def gmu_down(plan: Plan, finding: Finding) -> Step | None:
     spent = sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS
     if spent or finding.beyond_card:
         return None
-    # Of the same share vLLM makes a smaller cache than one whose size was set.
+    # With the same share, vLLM makes a smaller cache than one of explicit size.
     sized = plan.value("kv_cache_memory_bytes") is not None
     return _to_gmu(plan, _gmu(plan) - (GMU_STEP / 3 if sized else GMU_STEP))
 
 
 def share(plan: Plan, finding: Finding) -> Step | None:
-    """To the memory that others leave free, by vLLM's count."""
+    """Lower the share to the memory that others leave free, by vLLM's count."""
     free, total = _number(finding, "free"), _number(finding, "total")
     if not free or not total:
         return None
@@ -108,7 +110,8 @@ def share(plan: Plan, finding: Finding) -> Step | None:
 
 
 def larger_kv_memory(plan: Plan, finding: Finding) -> Step | None:
-    """On the CPU build: to the KV cache's full need, if that is at most four times as much."""
+    """On the CPU build, raise the KV cache to its full need, if that is at most four times as
+    much."""
     now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
     if not on_cpu(plan) or not isinstance(now, int) or not need:
         return None
@@ -134,7 +137,7 @@ def smaller_kv_memory(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _halve(plan: Plan, name: str, unset: int, least: int, label: str) -> Step | None:
-    """Half of a setting; `unset` is the start for a plan without one."""
+    """Halve a setting; `unset` is the starting value for a plan without one."""
     now = count(plan.value(name))
     goal = unset if now is None else max(now // 2, least)
     if now is not None and goal >= now:
@@ -148,7 +151,7 @@ def batch(plan: Plan, finding: Finding) -> Step | None:
 
 
 def sequences(plan: Plan, finding: Finding) -> Step | None:
-    """Lower max_num_seqs to the number that vLLM names, else to half."""
+    """Lower max_num_seqs to the number that vLLM reports, else by half."""
     most, now = _number(finding, "most"), count(plan.value("max_num_seqs"))
     if most and most >= 1 and (now is None or most < now):
         shown = "vLLM's default" if now is None else now
@@ -158,7 +161,7 @@ def sequences(plan: Plan, finding: Finding) -> Step | None:
 
 
 def limit(plan: Plan, finding: Finding) -> Step | None:
-    """Lower an argument to the maximum that vLLM allows, if its text names both."""
+    """Lower an argument to vLLM's maximum, if its message contains both."""
     name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
     now = count(plan.value(name)) if name in LIMITED else None
     if name not in LIMITED or not most or most < 1 or (now is not None and now <= most):
@@ -169,7 +172,8 @@ def limit(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _depth(plan: Plan) -> int:
-    """As planned, or as set by verbatim flags, which are then reported as the obstacle."""
+    """The draft depth as planned, or as set by verbatim flags, which are then reported as the
+    obstacle."""
     return plan.mtp or count(plan.value("spec_tokens")) or 0
 
 
@@ -227,9 +231,10 @@ def _is_of_a_build(finding: Finding) -> bool:
 
 
 def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
-    """Half the compilers at once; finished parts of a killed build stay, so each try is shorter.
+    """Halve the number of concurrent compilers; finished parts of a killed build stay, so each try
+    is shorter.
 
-    FlashInfer, torch's extensions and vLLM obey MAX_JOBS; nvcc uses one thread a job.
+    FlashInfer, torch's extensions and vLLM obey MAX_JOBS; nvcc uses one thread per job.
     """
     set_to = str(plan.env["MAX_JOBS"].value) if "MAX_JOBS" in plan.env else ""
     now = int(set_to) if re.fullmatch("[0-9]{1,6}", set_to) else 0
@@ -240,7 +245,7 @@ def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
 
 
 def one_thread(plan: Plan, finding: Finding) -> Step | None:
-    """One thread of torch.compile: the fault may be in its pool, or the memory that this takes."""
+    """Use one thread for torch.compile: its thread pool, or the pool's memory, may be at fault."""
     now = str(plan.env[THREADS].value) if THREADS in plan.env else "1"
     if now == "1" or finding.phase not in COMPILING:
         return None

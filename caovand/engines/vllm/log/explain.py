@@ -1,6 +1,6 @@
-"""Explains a whole vLLM log after the fact: versions, phases, figures, the failure, advice.
+"""Explain a complete vLLM log after the fact: versions, phases, figures, the failure, advice.
 
-Pure: lines in, an Explanation out. A log of several starts is explained by its last one.
+Pure: lines in, an Explanation out. Of a log with several starts, the last one is explained.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
-COLLAPSED = 3  # intervals in a row with drafts and none accepted
+COLLAPSED = 3  # consecutive intervals with drafts and none accepted
 _METHOD = re.compile(r"""['"]method['"]: ['"]([\w-]{1,40})""")
 
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -39,13 +39,13 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line that may contain one
-_WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
-_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
+_WSL = re.compile(r"\bWSL2?\b")  # only a few warnings mention it
+_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log clients' input
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One printed line and its number in the file; bars share a number."""
+    """A printed line and its number in the file; bars share a number."""
 
     number: int
     text: str
@@ -87,7 +87,7 @@ def explain(text: str) -> Explanation:
 
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
-    """From vLLM's statistics every ten seconds: the usual value while busy, and the best rate."""
+    """From vLLM's statistics every ten seconds: the typical value while busy, and the best rate."""
     found: dict[str, Figure] = {name: round(median(values), 2) for name, values in windows.items()}
     if "generation_tps" in windows:
         found["generation_best_tps"] = max(windows["generation_tps"])
@@ -103,7 +103,7 @@ def _split_lines(text: str) -> list[_Line]:
 
 
 def _last_start(lines: list[_Line]) -> list[_Line]:
-    """The lines from the banner, or the arguments, of the last start on."""
+    """Lines of the last start, beginning with its banner or arguments."""
     banner = 0
     for index, line in enumerate(lines):
         parts = take_apart(line.text)
@@ -156,7 +156,7 @@ def _is_live(text: str) -> bool | None:
 
 
 def _silence(texts: Sequence[str], reached: str) -> Finding | None:
-    """A log that ends in nothing but heartbeats: the engine hung there."""
+    """Detect a log that ends in nothing but heartbeats: the engine hung there."""
     first = waited_s = beats = 0
     for index, text in enumerate(texts):
         mark = phase_of(text)
@@ -176,7 +176,7 @@ def _silence(texts: Sequence[str], reached: str) -> Finding | None:
 
 
 def _collapse(texts: Sequence[str]) -> Finding | None:
-    """Drafts of which none or hardly any are accepted, interval after interval, up to the end."""
+    """Detect drafts of which none or hardly any are accepted, for many intervals up to the end."""
     drafting, barren, first = Drafting(), 0, 0
     for index, text in enumerate(texts):
         counts = figures(text)
@@ -185,7 +185,7 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
         doubtful = barren > 0 or drafting.doubtful
         drafted, accepted = float(counts["drafted"]), float(counts["accepted"])
         drafting = drafting.after(drafted, accepted)
-        # A slow engine drafts little in an interval: the log is read once, and all of it counts.
+        # A slow engine drafts little per interval: the log is read once, and all of it counts.
         barren = 0 if accepted > 0 else barren + (drafted > 0)
         first = first if doubtful else index + 1
     if barren < COLLAPSED and not drafting.collapse(looked_up=_uses_lookup_drafts(texts)):
@@ -202,7 +202,7 @@ def _uses_lookup_drafts(texts: Sequence[str]) -> bool:
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
-    """Time from each phase's mark to the next phase's, added up over a phase's returns."""
+    """Time from each phase's mark to the next phase's, summed over a phase's returns."""
     spent: dict[str, float | None] = {}
     phase = ""
     since: int | None = None
@@ -244,5 +244,5 @@ def _arguments(message: str) -> Mapping[str, Any]:
 
 
 def _public(text: str) -> str:
-    """Text without anything that looks like a secret, or is named like one."""
+    """Text without anything that looks like a secret, or has a secret name."""
     return hide(text, mark=HIDDEN)

@@ -1,8 +1,8 @@
-"""Turns log lines of a JSON formatter into those of vLLM's own formatter.
+"""Convert log lines of a JSON formatter to those of vLLM's own formatter.
 
-vLLM takes any formatter (`VLLM_LOGGING_CONFIG_PATH`; `--logging-config.formatter json` from 0.33);
-those in use agree on names of the `logging` module. A record becomes one line for each line of
-its message and of its traceback, all with the prefix, as vLLM's formatter does it.
+vLLM accepts any formatter (`VLLM_LOGGING_CONFIG_PATH`; `--logging-config.formatter json` from
+0.33); those in use follow the names of the `logging` module. A record becomes one line per line of
+its message and of its traceback, each with the prefix, as with vLLM's formatter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROCESS = re.compile(r"[A-Za-z][\w.-]{0,40}")
 
 
 def plain(line: str) -> tuple[str, ...]:
-    """The lines in a JSON record; any other line as vLLM printed it."""
+    """The lines in a JSON record; any other line unchanged."""
     line = unwrap(line)
     if line[:1] != "{":
         return (line,)

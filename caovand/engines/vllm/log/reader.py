@@ -1,4 +1,4 @@
-"""vLLM's Log record; a separate module, so that the process that reads causes imports little."""
+"""vLLM's Log record; a module with few imports, for the separate process that parses logs."""
 
 from __future__ import annotations
 

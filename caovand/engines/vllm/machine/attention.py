@@ -1,13 +1,13 @@
 """Which attention serves a model on these cards, and whether its kernels can be built here.
 
 FlashInfer ships its attention, sampler, expert and Gated DeltaNet kernels as source, and runs nvcc
-when one is first used. vLLM 0.21 chooses such kernels without looking for nvcc wherever the package
-flashinfer-cubin is installed, as our lock file has it; the start then ends at the first of them.
-The package flashinfer-jit-cache holds them ready.
+when one is first used. If the package flashinfer-cubin is installed, as in our lock file, vLLM 0.21
+chooses such kernels without looking for nvcc, and the start fails at the first of them. The package
+flashinfer-jit-cache contains prebuilt kernels.
 
-On compute capability 7.5 FlashInfer's attention runs in vLLM 0.21, with a float16 or an fp8 cache.
-Later releases ask for SM80 there, and Triton's attention, which is left, refuses an fp8 cache below
-SM89; our plugin lets these cards in again if FlashInfer itself works.
+On compute capability 7.5, FlashInfer attention works in vLLM 0.21, with a float16 or fp8 cache.
+Later releases require SM80, and the remaining Triton attention rejects an fp8 cache below SM89. Our
+plugin re-enables these cards if FlashInfer itself supports them.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from caovand.engines.vllm.machine.capabilities import BLACKWELL, HALF, HOPPER, T
 
 NO_NVCC = "there is no nvcc to build it"
 OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
-"""Variables of [engine] env that lead FlashInfer to a toolkit the probe did not see."""
+"""Variables of [engine] env that point FlashInfer to a toolkit which the probe did not see."""
 
 
 def lacks_nvcc(engine: EngineInfo) -> bool:
-    """Whether FlashInfer's kernels cannot be had: neither ready nor built.
+    """Whether FlashInfer's kernels are unavailable: neither prebuilt nor buildable.
 
-    A saved inventory need not tell of compilers: it is then taken to have one.
+    A saved inventory may lack compilers: it is then assumed to have one.
     """
     return bool(engine.python_version) and not engine.nvcc and not engine.jit_cache
 
 
 def lacks_toolkit(engine: EngineInfo, env: Container[str]) -> bool:
-    """The same if `env` names the variables of [engine] env, which may lead to a toolkit."""
+    """Like `lacks_nvcc`; `env` has the variables of [engine] env, which may point to a toolkit."""
     return lacks_nvcc(engine) and not any(name in env for name in OWN_TOOLKIT)
 
 
 def remedy(engine: EngineInfo) -> str:
-    """How to get an nvcc that is new enough.
+    """How to get a recent enough nvcc.
 
     Ubuntu 22.04 and 24.04 and Debian 12 and 13 package CUDA 11.5, 12.0, 11.8 and 12.4.
     """
@@ -58,19 +58,19 @@ WITH_SINKS = ("gpt_oss", "mimo_v2", "openpangu", "laguna")
 NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
 UNKNOWN_WIDTH = "config.json does not tell how wide the attention heads are"
 OF_TWO_WIDTHS = ("gemma4",)
-"""vLLM itself sends such models to Triton, unless a backend was named."""
+"""vLLM itself uses Triton for such models, unless a backend was named."""
 BIDIRECTIONAL_IMAGE_TYPES = frozenset(
     {"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"}
 )
-"""Model types in which every token of an image attends to all the others: of vLLM's attention,
-only Triton's has that (is_mm_prefix_lm)."""
+"""Model types in which every image token attends to all the others: of vLLM's attention backends,
+only Triton supports that (is_mm_prefix_lm)."""
 WRAPPED = ("Bagel", "PaliGemma")
 """Architectures of those whose text part has another family's type."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why FlashInfer's attention does not serve SM75, and which fact it is a matter of."""
+    """Why FlashInfer attention does not serve SM75, and the fact on which that depends."""
 
     why: str
     of: Literal["model", "engine", "width", "toolchain"]
@@ -83,10 +83,10 @@ def flashinfer_refusal(
     plugin: bool,
     env: Container[str],
 ) -> Refusal | None:
-    """Why FlashInfer's attention does not serve this model on SM75 here; None if it does.
+    """Why FlashInfer attention does not serve this model on SM75 here; None if it does.
 
-    `plugin` tells whether caovan's may be used, `env` has the names of [engine] env. A model that
-    is not known has the widest heads.
+    `plugin` says whether caovan's may be used; `env` has the names in [engine] env. An unknown
+    model is assumed to have the widest heads.
     """
     unfit = flashinfer_lacks(model, dtype) if model else ""
     if unfit:
@@ -121,7 +121,7 @@ def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
 
 
 def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> str:
-    """Why FlashInfer's attention cannot serve this model; empty if it can. On SM100 it has
+    """Why FlashInfer attention cannot serve this model; empty if it can. On SM100 it supports
     attention `sinks`."""
     if attends_as_encoder(model):
         return "FlashInfer's attention is for decoders: here tokens attend to later ones"
@@ -146,20 +146,20 @@ def attends_as_encoder(model: ModelCard) -> bool:
 
 
 def has_heads_of_two_widths(model: ModelCard) -> bool:
-    """Whether vLLM sends this model to Triton's attention by itself."""
+    """Whether vLLM uses Triton attention for this model by itself."""
     return model.model_type.startswith(OF_TWO_WIDTHS)
 
 
 def images_attend_both_ways(model: ModelCard) -> bool:
-    """Whether only Triton's attention serves this model."""
+    """Whether only Triton attention serves this model."""
     kind = model.model_type.removesuffix("_text")
     return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
 
 
 def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
-    """Whether vLLM takes Triton's attention for want of another that serves the model.
+    """Whether vLLM uses Triton attention because no other backend serves the model.
 
-    Attention sinks are FlashAttention's on Hopper, and on SM100 FlashInfer's.
+    Attention sinks are served by FlashAttention on Hopper, and by FlashInfer on SM100.
     """
     sinks = model.model_type.startswith(WITH_SINKS)
     with_sinks = {HOPPER[0], BLACKWELL[0]} & {gpu.compute_capability[0] for gpu in gpus}
@@ -167,35 +167,36 @@ def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
 
 
 def cuts_latent_graphs(model: ModelCard, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> bool:
-    """Whether attention over compressed key-value pairs (MLA) is Triton's of an early release,
-    which is not captured and reads drafts as prompts. The others are for SM90 and SM100."""
+    """Whether attention over compressed key-value pairs (MLA) uses an early release's Triton
+    kernel, which cannot be captured and reads drafts as prompts. The others are for SM90 and
+    SM100."""
     early = bool(model.latent) and engine.release < releases.LATENT_IN_WHOLE_GRAPHS
     others = {HOPPER[0], BLACKWELL[0]}
     return early and any(gpu.compute_capability[0] not in others for gpu in gpus)
 
 
 def backend_in(config: Any) -> str:
-    """The attention that --attention-config names; empty if it names none."""
+    """The backend in --attention-config; empty if it names none."""
     return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
 
 
 def triton_refuses(kind: str, engine: EngineInfo) -> bool:
-    """Whether Triton's attention keeps no cache of this type on cards before SM89."""
+    """Whether Triton attention supports no cache of this type on cards before SM89."""
     newer = engine.release >= releases.TRITON_REFUSES_FP8
     return is_plain_fp8(kind) and (newer or kind != "fp8_e5m2")
 
 
 SHARED_ON_TURING = 65_536
-"""Bytes of shared memory that a block may use on SM75. From SM80 on there are 101,376 or more."""
+"""Bytes of shared memory that a block may use on SM75. From SM80 on there are at least 101,376."""
 TRITON_PROMPT_SHARED = {("half", 512): 98_304, ("float32", 256): 81_920, ("float32", 512): 98_304}
-"""Bytes of it that Triton's attention needs to read a prompt (in tiles of 32 keys), by the type it
-computes in and the width of a head: those over the limit of SM75. Compiled for SM75 with Triton 3.6
-from vLLM 0.21 and 0.33, which agree; 256 in half needs 49,152, 128 in float32 40,960."""
+"""Bytes of shared memory that Triton attention needs to read a prompt (in tiles of 32 keys), by
+compute type and head width, where they exceed SM75's limit. Compiled for SM75 with Triton 3.6 from
+vLLM 0.21 and 0.33, with equal results; 256 in half needs 49,152, 128 in float32 40,960."""
 
 
 def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
-    """The width of a head whose prompts Triton's attention cannot read on SM75, and the bytes of
-    shared memory that it needs; zeros if there is none."""
+    """Width of a head whose prompts Triton attention cannot read on SM75, and the shared memory it
+    needs; zeros if there is none."""
     kind = "float32" if dtype in ("float32", "float") else "half"
     for width in (model.head_dim, model.global_head_dim):
         padded = 1 << max(width - 1, 0).bit_length()
@@ -205,7 +206,7 @@ def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
 
 
 def is_plain_fp8(kind: str) -> bool:
-    """Whether a cache of this type has one scale at most, as FlashInfer's attention reads it."""
+    """Whether a cache of this type has one scale at most, as FlashInfer attention requires."""
     return kind.startswith("fp8") and not kind.endswith("per_token_head")
 
 
@@ -216,10 +217,10 @@ def lacks_width(model: ModelCard) -> bool:
 def attended_by_flashinfer(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]
 ) -> bool:
-    """Whether attention is FlashInfer's, as far as these settings tell.
+    """Whether attention is FlashInfer's, as far as these settings determine it.
 
-    They may name the backend. Else vLLM prefers FlashInfer on SM100, and takes it for an fp8 cache
-    on all cards but Hopper, because no backend before it in vLLM's order keeps one.
+    They may name the backend. Otherwise vLLM prefers FlashInfer on SM100, and uses it for an fp8
+    cache on all cards but Hopper, because no backend before it in vLLM's order supports one.
     """
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     if backend or not gpus:
@@ -239,7 +240,7 @@ SM75_CACHES = ("None", "auto", "float16", "int8_per_token_head", "int4_per_token
 def attended_by_sm75(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
 ) -> bool:
-    """Whether caovan's attention serves these settings, in front of vLLM's Triton attention."""
+    """Whether caovan's attention serves these settings in place of vLLM's Triton attention."""
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     plain = inventory.model.head_dim in SM75_HEADS and not inventory.model.sliding_window
     ours = plain and str(values.get("kv_cache_dtype")) in SM75_CACHES
@@ -247,7 +248,8 @@ def attended_by_sm75(
 
 
 def sm75_acts(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, Any]) -> bool:
-    """Whether caovan's attention acts on these cards, by the plugin's probe and the switches."""
+    """Whether caovan's attention is active on these cards, by the plugin's probe and the
+    switches."""
     ours = bool(gpus) and all(gpu.compute_capability == TURING for gpu in gpus)
     ours = ours and bool(engine.plugin) and engine.attention == "pass"
     return ours and "off" not in (env.get("CAOVAN_KERNELS"), env.get("CAOVAN_ATTENTION"))
@@ -256,9 +258,9 @@ def sm75_acts(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, Any])
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
     """The card, in words, on which FlashAttention would end the engine; empty if there is none.
 
-    FlashAttention 3 writes bfloat16 whenever it reads 8 bits, and vLLM gives it an output of the
-    model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32
-    is the same by its sources).
+    FlashAttention 3 writes bfloat16 whenever it reads 8 bits, but vLLM passes it an output of the
+    model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; the
+    same in 0.32's sources).
     """
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     model, dtype = inventory.model, str(values.get("dtype") or "auto").removeprefix("torch.")

@@ -1,6 +1,6 @@
-"""Compute capabilities, and which number types vLLM has for a card and a model.
+"""Compute capabilities, and the number types that vLLM supports for a card and a model.
 
-The refusals are those of vllm/config/model.py and quantization/.
+The refusals mirror vllm/config/model.py and quantization/.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.problem import Problem
 
 TURING = (7, 5)
-"""The oldest that vLLM 0.21 has kernels for; cards before it are never chosen."""
+"""The oldest that vLLM 0.21 has kernels for; older cards are never chosen."""
 AMPERE = (8, 0)
 """The first with bfloat16."""
 ADA = (8, 9)
-"""The first that converts 8-bit floats by itself."""
+"""The first that converts 8-bit floats natively."""
 HOPPER = (9, 0)
 BLACKWELL = (10, 0)
 OWN_FP8 = HOPPER[0], BLACKWELL[0]
-"""Generations for which vLLM's first choice of attention reads an fp8 cache."""
+"""Generations on which vLLM's preferred attention reads an fp8 cache."""
 WITHOUT_HALF = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4", "plamo2"})
-"""Model types that overflow in float16: vLLM takes bfloat16 or float32 only."""
+"""Model types that overflow in float16: vLLM only accepts bfloat16 or float32."""
 WITH_FLOAT32 = frozenset({"bitsandbytes", "gguf"})
-"""Quantisations that compute in float32 too. The kernels of the others take 16-bit types only;
-those of compressed-tensors let a start begin, and refuse the first step."""
+"""Quantisations that also compute in float32. Kernels of the others accept only 16-bit types; with
+compressed-tensors a start begins, but the first step fails."""
 MIN_CAPABILITY = {
     "mxfp4": AMPERE,
     "fbgemm_fp8": AMPERE,
@@ -33,16 +33,16 @@ MIN_CAPABILITY = {
     "modelopt_mxfp8": AMPERE,
     "fp_quant": BLACKWELL,
 }
-"""Quantisations that need a later card than vLLM itself (SM75), in 0.21 as in 0.33.
+"""Quantisations that need a newer card than vLLM itself (SM75), in 0.21 as in 0.33.
 
-ModelOpt's fp8 and mxfp8 are read from 0.32; its 4-bit floats run from SM75.
+ModelOpt's fp8 and mxfp8 are from 0.32's sources; its 4-bit floats work from SM75 on.
 """
 EXCLUSIVE = frozenset({"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors"})
-"""Methods that vLLM refuses by flag if the checkpoint is quantised by another one."""
+"""Methods that vLLM rejects as a flag if the checkpoint is quantised with another one."""
 
 
 def method(name: str) -> str:
-    """The method that a name of --quantization asks for, whatever the kernel."""
+    """The method that a name in --quantization requests, whatever the kernel."""
     return name.removeprefix("auto_").removesuffix("_marlin")
 
 
@@ -60,7 +60,7 @@ def first_of(gpus: Sequence[Gpu], generation: int) -> str:
 
 
 def first_outside(gpus: Sequence[Gpu], first: tuple[int, int], below: tuple[int, int]) -> str:
-    """The first card that is not of these capabilities, in words; empty if all are."""
+    """The first card outside of these capabilities, in words; empty if there is none."""
     return _first_card(gpu for gpu in gpus if not first <= gpu.compute_capability < below)
 
 
@@ -82,7 +82,7 @@ def lacks_bfloat16(gpus: Sequence[Gpu], dtype: str) -> str:
 def refused_type(
     model: ModelCard, quantization: str | None, dtype: str, old: str
 ) -> Problem | None:
-    """Why vLLM refuses this number type; `old` is a card before SM80 in words, or empty."""
+    """Why vLLM rejects this number type; `old` is a card before SM80 in words, or empty."""
     if dtype in HALF and model.model_type in WITHOUT_HALF:
         other = "float32" if old else "bfloat16"
         fact = f"vLLM refuses it for models of type {model.model_type}"

@@ -1,8 +1,8 @@
-"""A candidate: one way to run the engine, and the share of every card that it asks for.
+"""A candidate: one way to run the engine, and the share of every card that it requests.
 
-LoRA adapters take slots of the largest rank, which vLLM allocates at the start. Read in vLLM 0.32
-(lora/layers): every layer that can have an adapter gets its two matrices, even if no adapter has
-them. Of a split layer one matrix is split, and the other is whole on each rank.
+LoRA adapters occupy slots of the largest rank, which vLLM allocates at the start. In vLLM 0.32
+(lora/layers), every layer that can have an adapter gets its two matrices, even if no adapter uses
+them. For a split layer one matrix is split, and the other is complete on each rank.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from caovand.engines.vllm.flags.spelling import count
 
 MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
-"""What a CUDA context takes before vLLM reads the free memory."""
+"""Memory of a CUDA context, created before vLLM reads the free memory."""
 FIXED_MIB, FIXED_SHARE = 752, 1 / 20
-"""The part of the reserve that nothing makes grow, and its largest share of a card.
+"""The constant part of the reserve, and its maximum share of a card.
 
-vLLM takes its share of what CUDA sees, 279 MiB less than 11 GB: with 752 MiB more the half of a
-hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
+vLLM takes its share of the memory CUDA sees, which is 279 MiB less than 11 GB: with 752 MiB more,
+half of a hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
 """
 LARGE_CARD_MIB = 70 * 1024
 SAMPLED_WORDS = 248_320
 SEQUENCE_MIB, MANY_SEQUENCES, LATER_SEQUENCE_MIB = 8, 256, 2
-"""What a sequence may take of so many words that is not profiled, about eight copies of its
-logits: penalties count every word, and log-probabilities are sorted. Of more than so many sequences
-few ask for that at once."""
+"""Unprofiled memory per sequence and number of words, about eight copies of its logits: penalties
+count every word, and log-probabilities are sorted. Beyond this many sequences, few use them at the
+same time."""
 FLASHINFER_MIB = 394
 """FlashInfer's workspace."""
 ADAPTER_RANK = 16
-"""vLLM's --max-lora-rank; one slot is its --max-loras."""
+"""Defaults of vLLM's --max-lora-rank and --max-loras."""
 WITH_EMBEDDING = (
     "apertus", "cohere", "exaone", "granite", "lfm2", "llama", "minicpm", "mistral", "ministral",
     "nemotron", "qwen3", "solar",
 )  # fmt: skip
-"""Beginnings of the types whose embedding and head can have adapters too."""
+"""Prefixes of model types whose embedding and head can have adapters too."""
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """The slots, the largest rank, bytes of a number, whether all is split (--fully-sharded-loras),
-    and the layers that may have adapters, empty for all."""
+    """Number of slots, maximum rank, bytes per number, whether everything is split
+    (--fully-sharded-loras), and the layers that may have adapters, empty for all."""
 
     slots: int = 0
     rank: int = ADAPTER_RANK
@@ -55,7 +55,7 @@ class Adapters:
     targets: tuple[str, ...] = ()
 
     def takes(self, *names: str) -> bool:
-        """Whether a layer of one of these names has adapters."""
+        """Whether a layer with one of these names has adapters."""
         return not self.targets or not set(names).isdisjoint(self.targets)
 
 
@@ -77,7 +77,7 @@ def adapters_of(values: Mapping[str, Any], activation: int) -> Adapters:
 
 
 def adapters_unknown(values: Mapping[str, Any], model: ModelCard) -> str:
-    """Why the adapters' memory is not known; empty if it is, or without adapters."""
+    """Why the adapters' memory is unknown; empty if it is known, or without adapters."""
     if not values.get("enable_lora"):
         return ""
     if model.experts or model.hybrid or model.latent or model.vision:
@@ -170,24 +170,24 @@ class Candidate:
 
     @property
     def drafting(self) -> bool:
-        """Whether the drafting head runs here: on the last stage."""
+        """Whether the draft head runs here: on the last stage."""
         return self.mtp > 0 and self.last
 
     @property
     def measured(self) -> bool:
-        """Whether vLLM sizes the cache by what it measures."""
+        """Whether vLLM sizes the cache from measurements."""
         return not self.in_bytes and self.kv_bytes is None
 
     @property
     def unmeasured_mib(self) -> int:
-        """What the engine takes and vLLM does not count: FlashInfer makes its workspace when the
-        first step is planned, after the cache. On Turing it was counted, with any attention."""
+        """Memory that vLLM does not count: FlashInfer allocates its workspace when the first step
+        is planned, after the cache. On Turing it was counted, with any attention."""
         return FLASHINFER_MIB if self.flashinfer and self.measured and not self.turing else 0
 
     def but(self, **changes: Any) -> Candidate:
-        """The same with other values: `dataclasses.replace`, for the thousands that a search makes.
+        """A copy with other values: a fast `dataclasses.replace` for a search that makes thousands.
 
-        That one sets all fields one by one, which took a quarter of a search.
+        `replace` sets all fields one by one, which took a quarter of a search.
         """
         assert changes.keys() <= self.__dict__.keys()
         candidate = object.__new__(Candidate)
@@ -202,12 +202,12 @@ def are_large(gpus: Sequence[Gpu]) -> bool:
 
 
 def visible_mib(total_mib: float) -> float:
-    """What CUDA sees of a card: the driver keeps some of what NVML reports."""
+    """The part of a card that CUDA sees: the driver keeps some of what NVML reports."""
     return total_mib * 0.9965 - 240
 
 
 class Reserve(NamedTuple):
-    """MiB to leave outside vLLM's share, by what takes them (Elastic-KV)."""
+    """MiB to leave outside vLLM's share, by use (Elastic-KV)."""
 
     driver: float
     context: float
@@ -221,11 +221,11 @@ class Reserve(NamedTuple):
 def reserve(candidate: Candidate, context: int | None = None, total_mib: float = inf) -> Reserve:
     """The reserve, which grows with everything that grows.
 
-    The driver's and the context's own, what long prompts gather and plan beyond the profiled
-    step, drafting buffers, transients of large batches, collectives, the words of each sequence,
-    and what vLLM takes without counting it.
-    `context` replaces the candidate's; the fixed part is less on a small card. Caovan's attention
-    gathers nothing: it reads the cache in place, and took its scratch memory before.
+    It covers the driver and the CUDA context, what long prompts gather and plan beyond the profiled
+    step, draft buffers, transients of large batches, collectives, each sequence's words, and memory
+    that vLLM does not count. `context` replaces the candidate's; the constant part is smaller on a
+    small card. Caovan's attention gathers nothing: it reads the cache in place, and allocates its
+    scratch memory beforehand.
     """
     length = candidate.context if context is None else context
     return Reserve(
@@ -240,7 +240,7 @@ def reserve(candidate: Candidate, context: int | None = None, total_mib: float =
 
 
 def _sampling_mib(candidate: Candidate) -> float:
-    """What all sequences may take while they are sampled."""
+    """Maximum memory of all sequences while they are sampled."""
     many = min(candidate.sequences, MANY_SEQUENCES)
     mib = many * SEQUENCE_MIB + (candidate.sequences - many) * LATER_SEQUENCE_MIB
     return mib * candidate.sampled_words / SAMPLED_WORDS
@@ -252,10 +252,10 @@ def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: flo
 
 
 def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None = None) -> float:
-    """AutoMem: the share of every card that leaves the reserve, and that is free at all.
+    """AutoMem: the share of every card that leaves the reserve and is actually free.
 
-    What is free is taken coarsely, since what others use comes and goes a little. It bounds the
-    share always, so that less free memory or a longer context never give a larger one.
+    Free memory is rounded coarsely, because others' use fluctuates a little. It always limits the
+    share, so that less free memory or a longer context never lead to a larger one.
     """
     smallest = min(gpu.total_mib for gpu in gpus)
     wanted = 1 - reserve_mib(candidate, context, smallest) / smallest
@@ -264,7 +264,7 @@ def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None =
 
 
 def free_share(gpus: Sequence[Gpu]) -> float:
-    """The largest share of every card that vLLM can ask for and get."""
+    """The largest share of every card that vLLM can request and get."""
     return max(min(_free_share(gpu) for gpu in gpus), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The memory forecast: what one card holds when the engine runs, and what would make it fit.
+"""Forecast memory: the use of one card while the engine runs, and what would make it fit.
 
 Each stage of a pipeline is forecast as a model of its own (`Stage`). vLLM gives every stage as many
 blocks of the cache as the one with the least room holds: what is left of that one counts, scaled to
@@ -44,16 +44,16 @@ from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import CONTEXT_MIB, captured_mib, graph_mode, overheads
 
 GRANULE = 1024
-"""Tokens of which a context that we choose is a multiple."""
+"""A context that we choose is a multiple of this many tokens."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
-"""A cache whose size we set takes this part of what is left, less this many MiB, and no less than
-vLLM itself would leave it."""
+"""A cache of explicit size takes this share of the remaining memory, minus this many MiB, but at
+least what vLLM itself would leave it."""
 
 
 class Stage(NamedTuple):
     """One stage, or the whole model without stages: its layers, candidate and cards.
 
-    `scale` is the size of the whole model's cache divided by that of this stage.
+    `scale` is the size of the whole model's cache divided by this stage's.
     """
 
     model: ModelCard
@@ -80,7 +80,7 @@ def stages_of(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tu
 
 
 def left_bytes(stage: Stage) -> float:
-    """Bytes left for the cache on its smallest card; negative if weights alone overflow."""
+    """Bytes left for the cache on its smallest card; negative if weights alone do not fit."""
     candidate = stage.candidate
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
@@ -88,8 +88,8 @@ def left_bytes(stage: Stage) -> float:
 
 
 class _Spent(NamedTuple):
-    """Bytes of a stage's smallest card, and those that its cache cannot have; by vLLM's count
-    at a first start, too, where we set the size of the cache."""
+    """Bytes used on a stage's smallest card, and those unavailable to its cache; by vLLM's count at
+    a first start, also if we set the cache size."""
 
     card: float
     now: float
@@ -97,7 +97,7 @@ class _Spent(NamedTuple):
 
     @classmethod
     def on(cls, stage: Stage) -> _Spent:
-        """What is spent on this stage's smallest card."""
+        """The bytes used on this stage's smallest card."""
         card, first = _smallest_mib(stage.gpus) * MIB, None
         if stage.candidate.in_bytes:
             cold = stage.candidate.but(in_bytes=False, cold=True)
@@ -105,8 +105,8 @@ class _Spent(NamedTuple):
         return cls(card, _spent_bytes(stage), first)
 
     def cache_of(self, share: float) -> float:
-        """The cache that this share of the card leaves; a size that we set leaves some for our own
-        errors."""
+        """The cache that this share of the card leaves; with an explicit size, some is kept for our
+        own errors."""
         left = share * self.card - self.now
         if self.first is None:
             return left
@@ -115,7 +115,8 @@ class _Spent(NamedTuple):
 
 
 def _spent_bytes(stage: Stage) -> float:
-    """What vLLM takes off before it sizes the cache; all that it takes if we size it."""
+    """Bytes that vLLM subtracts before it sizes the cache; everything it takes if we set the
+    size."""
     model, candidate, _, _ = stage
     taken = sum(size for name, size in overheads(model, candidate) if name != "graphs")
     graphs_counted = candidate.version >= releases.GRAPHS_SUBTRACTED
@@ -125,9 +126,9 @@ def _spent_bytes(stage: Stage) -> float:
 
 
 def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """Bytes left for the cache; negative if weights alone overflow.
+    """Bytes left for the cache; negative if weights alone do not fit.
 
-    In a pipeline each stage counts as if it left as little as the one with the least room.
+    In a pipeline, each stage counts as if it left as little as the one with the least room.
     """
     if candidate.kv_blocks is not None:
         return candidate.kv_blocks * layout_for(model, candidate).block_bytes
@@ -135,10 +136,10 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
 
 
 def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """The share to ask for with a cache whose size we set, which vLLM ignores but for one thing: so
+    """The share to request with an explicit cache size. vLLM uses it for a single purpose: this
     much of the card must be free once the engine has its CUDA context.
 
-    It is what the engine will take, so that other processes may use what is left over.
+    It equals what the engine will take, so that other processes may use the rest.
     """
     (stage,) = stages_of(model, candidate, gpus)
     later = _spent_bytes(stage) + left_bytes(stage) - CONTEXT_MIB * MIB
@@ -146,7 +147,7 @@ def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) 
 
 
 def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:
-    """The forecast; without cards only of the cache, from the bytes that are set for it."""
+    """The forecast; without cards, only of the cache, from the bytes set for it."""
     blocks = layout_for(model, candidate)
     available = kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
@@ -156,7 +157,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
-        # vLLM allocates as many blocks as are set; with bytes set it ignores the utilization.
+        # vLLM allocates as many blocks as are set; with bytes set, it ignores the utilization.
         held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
         room = held and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
@@ -177,7 +178,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
 
 
 def parts_of(stage: Stage, available: float) -> tuple[tuple[MemoryPart, float], ...]:
-    """What a card holds in MiB if the cache of all layers has `available` bytes."""
+    """A card's use in MiB if the cache of all layers has `available` bytes."""
     total = min((gpu.total_mib for gpu in stage.gpus), default=0)
     parts: list[tuple[MemoryPart, float]] = [
         ("weights", weights_bytes(stage.model, stage.candidate)),
@@ -194,8 +195,8 @@ def _used_mib(stage: Stage, available: float) -> float:
 
 
 def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> str:
-    """Why vLLM cannot capture a hybrid's decode steps whole, each of whose sequences then needs a
-    block of the cache for its state; empty if it can, or need not."""
+    """Why vLLM cannot capture a hybrid's decode steps completely, for which each sequence needs a
+    cache block for its state; empty if it can, or need not."""
     if (
         not model.hybrid
         or candidate.eager
@@ -212,7 +213,7 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
 
 
 def without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
-    """What is known without a forecast: the share of the card, and what it leaves."""
+    """The known facts without a forecast: the share of the card, and what it leaves."""
     reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
     return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
 
@@ -220,17 +221,17 @@ def without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> M
 def longest_context(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], share: float | None = None
 ) -> int:
-    """The longest context that fits with this share, or with the one that follows from it
-    (AutoMem); 0 for none."""
+    """The longest context that fits with this share, or with the one AutoMem derives; 0 for
+    none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
     if share is not None:
         room = room_for_context(model, candidate.but(utilization=share), gpus)
         longest = blocks.longest(int(room), limit)
-        # Forecasts err by more than the rest.
+        # The forecast error exceeds the remainder.
         return longest if longest == limit else longest // GRANULE * GRANULE or longest
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
-    )  # more of a step's memory with more context
+    )  # a longer context takes more of a step's memory
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [(_Spent.on(one), one.scale) for one in stages_of(model, candidate, gpus)]
 
@@ -252,7 +253,7 @@ def longest_context(
 
 
 def _last(fits: Callable[[int], bool], most: int) -> int:
-    """The last number up to `most` that fits, if all before it do; 0 for none."""
+    """The last number up to `most` that fits, if all smaller ones do; 0 for none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -261,15 +262,16 @@ def _last(fits: Callable[[int], bool], most: int) -> int:
 
 
 def spare_tokens(candidate: Candidate, available: float) -> float:
-    """How much of the cache our own context may fill: forecasts err, and a start takes minutes.
+    """How much of the cache a context that we choose may fill: forecasts err, and a start takes
+    minutes.
 
-    Of a cache whose size is set only the tokens a byte are forecast, which were right within 1 %.
+    With an explicit cache size, only tokens per byte are forecast, which were right within 1 %.
     """
     return available * 0.95 - 128 * MIB if candidate.measured else available * 0.99
 
 
 def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """Bytes that our own context may fill; all of a cache whose blocks are set."""
+    """Bytes that a context we choose may fill; the whole cache if its blocks are set."""
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
@@ -281,7 +283,7 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 
 def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """GiB of weights a rank has no room for next to one request of the context; 0 for none."""
+    """GiB of a rank's weights that do not fit next to one request of the context; 0 for none."""
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
@@ -290,7 +292,7 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
 
 
 def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
-    """The forecast of a CPU build: weights and cache share the memory that is free now."""
+    """The forecast of a CPU build: weights and cache share the currently free memory."""
     ranks = [dict(rank.parts) for rank in found.ranks]
     weights_mib = sum(parts["weights"] for parts in ranks) if ranks else found.weights_mib
     kv_mib = sum(parts["kv"] for parts in ranks) if ranks else found.kv_mib

@@ -1,10 +1,10 @@
-"""How vLLM lays out its cache memory, computed as vLLM computes it (kv_cache_utils.py).
+"""vLLM's cache layout, computed as vLLM computes it (kv_cache_utils.py).
 
-Memory is cut into blocks that any layer kind can use. Layers of one kind form groups of equal
-length; a block holds one page for each layer of a group, and all pages are of one size. In a
-hybrid model an attention page is made long enough to cover one recurrent state, and the state
-is padded to it. A request takes blocks of every group: attention by its length, windows by
-their width, states one for itself and one for each drafted token.
+Memory is divided into blocks that layers of any kind can use. Layers of one kind form groups of
+equal length; a block holds one page for each layer of a group, and all pages have the same size. In
+a hybrid model, an attention page is made long enough to cover one recurrent state, and the state is
+padded to it. A request uses blocks of every group: attention by its length, windows by their width,
+states one for itself and one per draft token.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TURBOQUANT = {
     "turboquant_k3v4_nc": (3, 4),
     "turboquant_3bit_nc": (3, 3),
 }
-"""Bits of keys and values; the formats of vLLM's TurboQuantConfig."""
+"""Bits of keys and values, by format of vLLM's TurboQuantConfig."""
 
 MAX_AT_ONCE = 1024
-"""Requests at once of a model without a cache, which bounds none."""
+"""Concurrent requests of a model without a cache, which does not limit them."""
 
 
 def head_bytes(dtype: str, width: int, activation: int) -> float:
-    """Bytes a token takes for one key-value head of this width, keys and values together."""
+    """Bytes per token for one key-value head of this width, keys and values together."""
     if dtype in TURBOQUANT:
         keys, values = TURBOQUANT[dtype]
         packed = width if keys == 8 else ceil(width * keys / 8) + 2
@@ -53,10 +53,10 @@ def head_bytes(dtype: str, width: int, activation: int) -> float:
 def token_bytes(
     model: ModelCard, dtype: str, tensor_parallel: int, activation: int, kind: str = FULL
 ) -> float:
-    """Bytes a token takes in one attention layer of one rank; kinds may have heads of their own."""
+    """Bytes per token in one attention layer of one rank; layer kinds may have different heads."""
     if model.latent:
         one = 1 if dtype.startswith("fp8") else activation
-        return model.latent * one + model.indexer  # not split, and keys and values are one
+        return model.latent * one + model.indexer  # not split; keys and values are one
     heads, width = model.kv_heads, model.head_dim
     if kind == FULL:
         heads, width = model.global_kv_heads or heads, model.global_head_dim or width
@@ -66,9 +66,9 @@ def token_bytes(
 def state_bytes(
     model: ModelCard, mtp: int, tensor_parallel: int, activation: int, dtype: str = "auto"
 ) -> int:
-    """Bytes of one recurrent state of one layer of one rank, convolution included.
+    """Bytes of one recurrent state in one layer of one rank, including the convolution.
 
-    `dtype` is --mamba-ssm-cache-dtype, which wins over the configuration's.
+    `dtype` is --mamba-ssm-cache-dtype, which overrides the configuration.
     """
     linear = model.linear or model.mamba
     if linear is None:
@@ -86,11 +86,11 @@ def state_bytes(
 
 @dataclass(frozen=True)
 class Layout:
-    """Blocks: tokens in one, its bytes on one rank, and how many groups of each kind use them.
+    """Blocks: tokens and bytes of one on one rank, and how many groups of each kind use them.
 
-    `window_tokens` are a window's in one block, 0 for as many as full attention has.
-    `held_blocks` is what vLLM keeps back from requests: one since the releases after 0.21.
-    `encoder_blocks` hold the states of a request's sound, which every layer attends to.
+    `window_tokens` are a window's tokens per block, 0 for as many as with full attention.
+    `held_blocks` are kept from requests: one in releases after 0.21. `encoder_blocks` hold a
+    request's audio states, to which every layer attends.
     """
 
     block_tokens: int
@@ -107,11 +107,11 @@ class Layout:
 
     @property
     def groups(self) -> int:
-        """Groups of layers with a cache or state; none if all attend as an encoder does."""
+        """Number of groups with a cache or state; none if all layers attend like an encoder."""
         return self.full_groups + self.window_groups + self.state_groups
 
     def blocks_of_request(self, context: int) -> int:
-        """Blocks that one request of this length takes at most."""
+        """Maximum blocks of one request of this length."""
         held = min(self.window - 1 + self.batch_tokens, context)
         return (
             self.full_groups * ceil(context / self.block_tokens)
@@ -127,7 +127,7 @@ class Layout:
         return (self.blocks_of_request(context) + self.held_blocks) * self.block_bytes
 
     def concurrency(self, available: int, context: int) -> float:
-        """Requests of this length that fit at once."""
+        """Number of concurrent requests of this length that fit."""
         if not self.groups:
             return float(MAX_AT_ONCE)
         if available <= 0 or not self.block_bytes:
@@ -135,7 +135,7 @@ class Layout:
         return available // self.block_bytes / self.blocks_of_request(context)
 
     def tokens(self, available: int, context: int, version: tuple[int, ...]) -> int:
-        """The cache size as vLLM of this version reports it."""
+        """The cache size as this version of vLLM reports it."""
         if not self.groups:
             return 0
         if version and version < releases.TOKENS_BY_REQUEST and available > 0:
@@ -144,7 +144,7 @@ class Layout:
         return int(self.concurrency(available, context) * context)
 
     def longest(self, available: int, limit: int) -> int:
-        """The longest context, up to a limit, of which one request fits; 0 for none."""
+        """The longest context, up to a limit, with room for one request; 0 for none."""
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
@@ -168,12 +168,12 @@ def layout(
     version: tuple[int, ...] = releases.REFERENCE,
     state_dtype: str = "auto",
 ) -> Layout:
-    """The layout for this model; `alignment` is the attention kernel's block of tokens.
+    """The layout for this model; `alignment` is the attention kernel's block size in tokens.
 
-    `aligned_states` is vLLM's mamba cache mode "align", which keeps one state more a request.
+    `aligned_states` is vLLM's mamba cache mode "align", which keeps one more state per request.
     """
     layers = model.cached_layers
-    # Counted without a Python loop: a search asks thousands of times.
+    # Counted without a Python loop, because a search calls this thousands of times.
     full = layers.count(FULL) + (model.mtp_layers if mtp else 0)
     window = layers.count(WINDOW)
     states = sum(map(layers.count, STATE))
@@ -206,16 +206,16 @@ def layout(
 
 
 def _group_size(counts: tuple[int, ...]) -> int:
-    """Layers of a group, from how many layers each kind has."""
+    """Number of layers in a group, from the number of layers of each kind."""
     present = [count for count in counts if count] or [1]
     return max(present) if max(present) < 1.5 * min(present) else min(present)
 
 
 def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
-    """Pages that a block has on the stage with the layers from `start` to before `end`.
+    """Pages per block on the stage with the layers from `start` to before `end`.
 
-    All stages share the groups of the whole model, and a block is as wide as the widest group is
-    on the stage.
+    All stages share the groups of the whole model, and a block is as wide as the widest group on
+    the stage.
     """
     drafted, layers = model.mtp_layers if mtp else 0, len(model.layer_types)
     if end == layers:
@@ -226,7 +226,7 @@ def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
 
 @lru_cache(maxsize=8)
 def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[int, ...], ...]:
-    """The layers of each group: vLLM deals every kind's in turn, drafting layers behind all."""
+    """The layers of each group: vLLM distributes every kind's in turn, with draft layers last."""
     found = [
         [at for at, kind in enumerate(kinds) if kind == FULL]
         + list(range(layers, layers + drafted)),
@@ -250,7 +250,7 @@ def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
         activation=candidate.activation,
         tensor_parallel=candidate.tensor_parallel,
         mtp=candidate.mtp,
-        # Steps under way at once: one in each stage, and one being scheduled.
+        # Concurrent steps: one in each stage, and one being scheduled.
         batch_tokens=candidate.batch_tokens
         * (len(candidate.stages) + 1 if candidate.stages else 1),
         aligned_states=candidate.aligned_states,

@@ -1,9 +1,9 @@
-"""From settings to what an engine takes with exactly these, and why some leave that unknown.
+"""Derive a candidate from settings, and say why some settings make its memory unknown.
 
-Sizing asks before all settings are decided, the forecast afterwards: of plans that the ladder
-changed, and with flags that are not the policy's. Both read them here, with vLLM's own defaults
-where nothing is set. A forecast that ignored a flag of `UNFORESEEN` would be trusted and wrong, and
-so would a context that was chosen by it: that is left to vLLM.
+Sizing uses this before all settings are decided, the forecast afterwards: for plans that the ladder
+changed, and with flags that are not the policy's. Both read settings here, with vLLM's own
+defaults. A forecast that ignored a flag in `UNFORESEEN` would be trusted although wrong, and so
+would a context based on it: that is left to vLLM.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ DEFAULT_SHARE = 0.9
 
 
 def aligns_states(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
-    """Whether a hybrid model's states are kept at block borders, one more a request.
+    """Whether a hybrid model's states are kept at block boundaries, one more per request.
 
-    They are with prefix caching, which releases after 0.21 turn on for hybrid models too.
+    They are with prefix caching, which releases after 0.21 also enable for hybrid models.
     """
     if mode is not None:
         return bool(mode == "align")
@@ -63,13 +63,13 @@ def aligns_states(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> b
 
 
 PLUGGED_DRAFTER = "qwen3_5"
-"""How the types of models begin whose MTP layer the plugin knows."""
+"""Prefix of the model types whose MTP layer the plugin supports."""
 
 
 def candidate_of(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
 ) -> Candidate:
-    """The candidate that these settings and this environment amount to on these cards."""
+    """The candidate for these settings and this environment on these cards."""
     model, engine = inventory.model, inventory.engine
     large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
@@ -126,13 +126,13 @@ def candidate_of(
 
 
 def dealt_layers(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """The layers of each pipeline stage; empty without stages, and if vLLM refuses them."""
+    """The layers of each pipeline stage; empty without stages, or if vLLM rejects them."""
     count = count_of(values.get("pipeline_parallel_size")) or 1
     return partition(env.get(PARTITION), layers, count) if count > 1 else ()
 
 
 def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:
-    """The cache's size if it is set; on the CPU build an older variable, in GiB, wins."""
+    """The cache size if it is set; on the CPU build, an older variable, in GiB, wins."""
     space = str(env.get(CPU_CACHE_VARIABLE))
     if build == "cpu" and space.isdecimal():
         return int(space) * GIB
@@ -149,7 +149,7 @@ OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral
 
 
 def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
-    """Why no forecast can be made, because of a flag or of the model's states; empty if one can."""
+    """Why no forecast is possible, because of a flag or the model's states; empty if one is."""
     why = weights_unknown(verbatim, model)
     if why:
         return why
@@ -177,7 +177,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 
 def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
-    """Why a rank's weights are not known; empty if they are."""
+    """Why a rank's weights are unknown; empty if they are known."""
     if _is_set(verbatim.get("hf_overrides")) and verbatim["hf_overrides"] != RANKS_BY_YES:
         return _because("hf_overrides", "it changes the model that config.json describes")
     kind, form = verbatim.get("quantization"), verbatim.get("load_format")
@@ -193,7 +193,7 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 
 def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
-    """Why the memory of pipeline stages is not known; empty if it is, or without stages."""
+    """Why the memory of pipeline stages is unknown; empty if it is known, or without stages."""
     model, name = inventory.model, "pipeline_parallel_size"
     count = whole_number(values.get(name)) or 1
     if count < 2:
@@ -248,7 +248,7 @@ def cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ..
 
 
 def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
-    """The candidate that this plan amounts to."""
+    """The candidate for this plan."""
     return candidate_of(plan.values, inventory, cards_of_plan(plan, inventory), plan.variables)
 
 

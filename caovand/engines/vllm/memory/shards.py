@@ -1,12 +1,12 @@
-"""What one rank holds of the weights, and what a pipeline stage has of the model.
+"""One rank's part of the weights, and a pipeline stage's part of the model.
 
-Read in vLLM 0.32: get_pp_indices assigns the layers; its model classes make embedding and head on
-the first and the last stage only, or on every one; the drafting head is made on the last, with an
+From vLLM 0.32: get_pp_indices assigns the layers; its model classes create embedding and head on
+the first and last stage only, or on every one; the draft head is created on the last, with an
 embedding of its own.
 
-Of weights that are offloaded to host memory, it copies each parameter to pinned memory, and
-PyTorch's allocator rounds each copy up to a power of two (read in 0.21 and 0.33; reported as 1.9
-times what was asked for, vllm#56410 and #58178).
+Offloading weights to host memory copies each parameter to pinned memory, and PyTorch's allocator
+rounds each copy up to a power of two (from 0.21 and 0.33; reported as 1.9 times the requested size,
+vllm#56410 and #58178).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
 
 Card = TypeVar("Card")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
-"""The variable that assigns the layers otherwise: "40,24"."""
+"""The variable that assigns the layers explicitly: "40,24"."""
 EMBEDDING_ON_FIRST = frozenset({
     "apertus", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5", "ernie4_5_moe", "exaone",
     "exaone4", "exaone_moe", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "granite",
@@ -31,14 +31,14 @@ EMBEDDING_ON_FIRST = frozenset({
     "ministral", "mistral", "nemotron", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
     "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_vl_text", "solar", "step3p5",
 })  # fmt: skip
-"""Types whose embedding is on the first stage, and also on the last if it is the head."""
+"""Model types with the embedding on the first stage, and also on the last if it is the head."""
 HEAD_ON_LAST = EMBEDDING_ON_FIRST | {"lfm2", "lfm2_moe", "qwen3_5_moe_text", "qwen3_5_text"}
-"""Types whose head is on the last stage. Others have both on every stage, as most classes of vLLM
-do, which those that were not read are taken to do as well."""
+"""Model types with the head on the last stage. Others have both on every stage, as in most of
+vLLM's classes; unread classes are assumed to do the same."""
 
 
 def own_partition(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage by vLLM's own rule: what is left over goes to the last but one first."""
+    """Layers per stage by vLLM's own rule: surplus layers go to the last but one stage first."""
     dealt = [layers // stages] * stages
     for place in range(2, layers % stages + 2):
         dealt[-place] += 1
@@ -46,9 +46,9 @@ def own_partition(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
-    """The layers of each stage as a variable's text assigns them; vLLM's own rule for None.
+    """Layers per stage according to a variable's text; vLLM's own rule for None.
 
-    Empty for a text that vLLM refuses, and where a stage would have no layer.
+    Empty for a text that vLLM rejects, and if a stage would have no layer.
     """
     if not 0 < stages <= layers:
         return ()
@@ -64,7 +64,7 @@ def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
 
 
 def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The first layer of each stage, and the one after its last."""
+    """Each stage's first layer, and the one after its last."""
     ends = [sum(dealt[: at + 1]) for at in range(len(dealt))]
     return tuple(zip((0, *ends), ends, strict=False))
 
@@ -72,7 +72,8 @@ def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
     """The cards of one stage, `each` for every stage, in vLLM's order.
 
-    Replicas come one after the other. Of too few cards every stage has all: that is a conflict.
+    Replicas follow each other. With too few cards, every stage gets all of them: that is a
+    conflict.
     """
     found = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
     return found or tuple(cards)
@@ -80,7 +81,7 @@ def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple
 
 @lru_cache(maxsize=8)
 def stage_models(model: ModelCard, dealt: tuple[int, ...], drafting: bool) -> tuple[ModelCard, ...]:
-    """The model as each stage has it."""
+    """The part of the model on each stage."""
     return tuple(stage_model(model, start, end, drafting=drafting) for start, end in ranges(dealt))
 
 
@@ -103,7 +104,7 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
 def _weights_of_stage(
     weights: Weights, model: ModelCard, start: int, end: int, drafting: bool
 ) -> Weights | None:
-    """The stage's part of these weights, None for none."""
+    """The stage's part of these weights; None if it has none."""
     first, last = start == 0, end == len(model.layer_types)
     kind, part = model.model_type, weights.part
     if part == "embedding":
@@ -115,7 +116,7 @@ def _weights_of_stage(
         return weights if last or kind not in HEAD_ON_LAST else None
     if part == "mtp":
         return weights if last else None
-    if part == "vision":  # made on every stage, used on the first
+    if part == "vision":  # created on every stage, used on the first
         return weights
     sizes = weights.layers or (1,) * len(model.layer_types)
     held = sum(sizes[start:end])
@@ -126,7 +127,7 @@ def _weights_of_stage(
 
 BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
 FOUR_BITS = 0.55
-"""Bytes of a weight, with its scales, in a checkpoint of each quantisation, and of all others."""
+"""Bytes per weight with scales, in a checkpoint of each quantisation, and of all others."""
 FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
 ONLINE: Mapping[str, Mapping[str, float]] = {
     "fp8": FP8,
@@ -135,16 +136,16 @@ ONLINE: Mapping[str, Mapping[str, float]] = {
     "int8_per_channel_weight_only": FP8,
     "experts_int8": {"experts": 1},
 }
-"""Bytes that --quantization leaves of a weight of half or bfloat16, by the part of the model.
+"""Bytes per float16 or bfloat16 weight after --quantization, by part of the model.
 
 Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
 """
 SCALE_BYTES = 4
-"""Of a row of int8 weights."""
+"""Per row of int8 weights."""
 OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
 """The parts that --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
 
-Releases after 0.21 move a vision tower too, which is not counted on.
+Releases after 0.21 also move a vision tower, which is not relied on.
 """
 MACHETE_GROUPS = (64, 128)
 ZERO_BITS, UNQUANTISED_BITS = 4, 16
@@ -152,7 +153,7 @@ ZERO_BITS, UNQUANTISED_BITS = 4, 16
 
 
 def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """Bytes that loading leaves on one rank, buffers of the step and of the positions included."""
+    """Bytes that loading leaves on one rank, including buffers of the step and of positions."""
     kept = [w for w in model.weights if _is_loaded(w, candidate)]
     stored = sum(on_rank(w, model, candidate) for w in kept)
     layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
@@ -168,16 +169,16 @@ def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
 
 
 def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """Bytes that Machete adds to AWQ's zero points: it keeps each as a float, times its scale.
+    """Bytes that Machete adds to AWQ's zero points: it stores each as a float, times its scale.
 
-    Experts have another kernel.
+    Experts use another kernel.
     """
     group = model.group_size
     if not candidate.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
         return 0.0
     numbers = 0.0
     for weights in model.weights:
-        # Files have scales apart; of weights without files they are a part.
+        # Files store scales separately; for weights without files they are included.
         shared = {"I32": ZERO_BITS, "U8": ZERO_BITS + UNQUANTISED_BITS}.get(weights.dtype)
         if weights.part == "layers" and shared:
             numbers += on_rank(weights, model, candidate) * 8 / (4 + shared / group)
@@ -185,9 +186,9 @@ def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
 
 
 def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """MLA's projection of keys and values, which a quantised checkpoint has a second time.
+    """MLA's projection of keys and values, which a quantised checkpoint stores a second time.
 
-    vLLM multiplies with it as floats; where it is not quantised, that is a view of the weights.
+    vLLM multiplies with it as floats; for unquantised weights, that is a view of them.
     """
     if model.mla is None or "attention" in model.spared:
         return 0.0
@@ -205,14 +206,14 @@ def _is_loaded(weights: Weights, candidate: Candidate) -> bool:
 
 
 def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
-    """Bytes that one rank holds of these weights once they are loaded."""
+    """Bytes of these weights on one rank after loading."""
     size = float(weights.size)
     stored = FLOATS.get(weights.dtype) if model.quantization is None else None
     left = ONLINE.get(candidate.quantization, {}).get(weights.part)
     if stored and left and weights.sharding != "replicated":
         size *= left / stored
     elif stored:
-        size *= candidate.activation / stored  # float parameters are loaded as the activation type
+        size *= candidate.activation / stored  # float parameters are loaded in the activation type
     rounded = weights.part == "head" and candidate.rounds_head
     rounded = rounded or (weights.part == "mtp" and candidate.rounds_drafter and not model.experts)
     if rounded and weights.dtype in FLOATS:
@@ -226,8 +227,8 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
 
 
 def _spread(weights: Weights, model: ModelCard) -> float:
-    """The part of these weights that is experts, which replicas share out; of a drafting layer
-    about as much as of the others."""
+    """The share of these weights that are experts, which replicas divide; a draft layer has about
+    the same share as the others."""
     if weights.part == "mtp":
         experts, others = model.size("experts"), model.size("layers")
         return experts / (experts + others) if experts else 0.0
@@ -235,12 +236,12 @@ def _spread(weights: Weights, model: ModelCard) -> float:
 
 
 def _padding(width: int, multiple: int) -> float:
-    """By how much a kernel's padding grows a dimension."""
+    """Growth of a dimension by a kernel's padding."""
     return ceil(width / multiple) * multiple / width if width else 1.0
 
 
 MAX_GROWTH = 2.0
-"""The factor by which rounding can grow a tensor whose shape is unknown."""
+"""Maximum growth by rounding of a tensor of unknown shape."""
 
 
 def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
@@ -249,7 +250,7 @@ def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
 
 
 def rounding(model: ModelCard, ranks: int) -> float:
-    """How many times larger the copies are than the weights of a layer."""
+    """Ratio of the copies' size to a layer's weights."""
     each = BYTES_EACH.get(model.quantization, FOUR_BITS)
     sizes = [ceil(elements * each) for elements in _parameters(model, ranks) if elements]
     if not sizes:
@@ -258,7 +259,7 @@ def rounding(model: ModelCard, ranks: int) -> float:
 
 
 def _parameters(model: ModelCard, ranks: int) -> Iterator[int]:
-    """Elements of a layer's parameters on one rank, fused as vLLM has them."""
+    """Elements of a layer's parameters on one rank, fused as in vLLM."""
     hidden = model.hidden_size
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     yield hidden * (queries + 2 * keys) // ranks

@@ -1,13 +1,12 @@
-"""What steps take: activations and the sampler at their peak, CUDA graphs, workspaces.
+"""Memory of steps: activations and the sampler at their peak, CUDA graphs, workspaces.
 
-Widths are elements a token. They were read from what PyTorch's allocator had at the peak of real
-steps; the starts in tests/samples/starts hold the sums. A pass is profiled without attention's own
-work, of which only what MLA sets aside counts.
+Widths are elements per token, derived from PyTorch's allocator at the peak of real steps; the
+starts in tests/samples/starts verify the sums. A pass is profiled without attention's own work, of
+which only MLA's reserved memory counts.
 
-One graph is captured for each size of a step, up to twice the tokens that all sequences decode at
-once (vllm/config/vllm.py). A piecewise graph is cut at every attention layer, a full one is whole;
-either way what it takes is a driver's record of every kernel, so that it grows with sizes times
-layers.
+One graph is captured for each step size, up to twice the tokens that all sequences decode at once
+(vllm/config/vllm.py). A piecewise graph is split at every attention layer, a full one is whole.
+Either way it consists of the driver's records of every kernel, so it grows with sizes times layers.
 """
 
 from __future__ import annotations
@@ -24,28 +23,29 @@ from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 
 LARGEST_GRAPH = 512
 LARGEST_CAPTURED = "max_cudagraph_capture_size"
-"""The key of --compilation-config that bounds the graphs."""
+"""The key of --compilation-config that limits the graphs."""
 WITH_LARGE_GRAPHS = {"gpt_oss": 1024}
-"""Types of models for which vLLM captures larger graphs whatever their sequences: the tokens of the
-largest (models/config.py)."""
+"""Model types with larger graphs whatever their number of sequences, and the largest graph's tokens
+(models/config.py)."""
 COMPILED = 3
-"""vLLM's compilation mode that cuts the model in pieces, which is its default."""
-# What capturing CUDA graphs takes, fitted to measured starts.
+"""vLLM's default compilation mode, which splits the model into pieces."""
+# Cost of capturing CUDA graphs, fitted to measured starts.
 FIRST_MIB, FIRST_EXPERTS_MIB = 30, 60
-"""MiB of any capture, of a model without and with experts."""
+"""MiB of any capture, for a model without and with experts."""
 TOKEN_MIB = 0.2
-"""MiB for each token of the largest graph."""
+"""MiB per token of the largest graph."""
 LAYER_MIB = 0.155
-"""MiB for each layer of one graph."""
+"""MiB per layer of one graph."""
 EXPERTS_MIB = 0.14
-"""MiB for the experts of such a layer, which are several kernels more; mxfp4 experts are one."""
+"""MiB for the experts of such a layer, which are several more kernels; mxfp4 experts are one."""
 MAMBA_MIB, SECOND_MAMBA_MIB = 0.1, 0.04
-"""MiB for each layer of a graph if most are Mamba-2 and all have experts, and of a second piecewise
-one: one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Unknown without experts."""
+"""MiB per layer of a graph if most layers are Mamba-2 and all have experts, and of a second
+piecewise one: a start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Unknown without
+experts."""
 DRAFTER_MIB = 12
-"""MiB that capturing the drafting layers takes: 0 to 28 in three starts."""
+"""MiB for capturing the draft layers: 0 to 28 in three starts."""
 SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
-"""MiB that a layer of a second piecewise graph and of a second full one takes."""
+"""MiB per layer of a second piecewise graph and of a second full one."""
 
 
 def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
@@ -71,7 +71,7 @@ def _compilation_mode(config: Mapping[str, Any], level: Any) -> str:
 def captured_sizes(
     sequences: int, mtp: int, batch_tokens: int, config: Mapping[str, Any], model_type: str = ""
 ) -> tuple[int, ...]:
-    """Tokens of the steps that are captured; `config` is --compilation-config."""
+    """Tokens of the captured steps; `config` is --compilation-config."""
     width = 1 + mtp
     listed, largest = (
         config.get("cudagraph_capture_sizes"),
@@ -91,12 +91,13 @@ def captured_sizes(
 
 
 def usual_largest_graph(sequences: int, mtp: int) -> int:
-    """Tokens of the largest step that vLLM captures of most models."""
+    """Tokens of the largest step that vLLM captures for most models."""
     return min(sequences * (1 + mtp) * 2, LARGEST_GRAPH)
 
 
 def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> tuple[int, int]:
-    """Piecewise and full graphs: mixed steps at every size, decoding up to all sequences."""
+    """Numbers of piecewise and full graphs: mixed steps at every size, decoding up to all
+    sequences."""
     every = len(captured)
     decoding = sum(size <= sequences * (1 + mtp) for size in captured)
     found = {
@@ -109,16 +110,16 @@ def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
 
 
 def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int:
-    """Graphs in all."""
+    """Total number of graphs."""
     return sum(graph_kinds(mode, captured, sequences, mtp))
 
 
 def graphs_mib(
     graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
 ) -> float:
-    """MiB that graphs of a model take, by its number of layers, with or without experts.
+    """MiB of a model's graphs, by its number of layers, with or without experts.
 
-    `largest` is the tokens of the largest; the smaller ones share its buffers. `mamba` layers are
+    `largest` is the largest graph's tokens; smaller ones share its buffers. `mamba`: layers are
     Mamba-2's.
     """
     each = LAYER_MIB + (EXPERTS_MIB if experts else 0)
@@ -137,7 +138,7 @@ def expected_mib(
 ) -> float:
     """MiB that vLLM expects these graphs to take, and subtracts before it sizes the cache.
 
-    It captures two of each kind and multiplies what the second took, which is less than the mean.
+    It captures two of each kind and extrapolates from the second, which underestimates the mean.
     """
     if not piecewise + full:
         return 0.0
@@ -152,16 +153,16 @@ def _first_mib(experts: bool, largest: int) -> float:
 
 
 CUBLAS_MIB = 32
-"""The workspace of matrix products, which stays."""
+"""The permanent workspace of matrix products."""
 STREAMS, STREAMS_OF_GEMMA = 4, 5
-"""Hidden states alive along with a layer's own: residual, input, output; in Gemma norms, too."""
+"""Live hidden states in addition to a layer's own: residual, input, output; in Gemma also norms."""
 FIRST_STREAMS, FIRST_STREAMS_DRAFTING = 3, 7
-"""Hidden states alive while the first compiled piece runs; the drafting head's runs while the
-model's are still there. Compiling it copies the embeddings as well."""
+"""Live hidden states while the first compiled piece runs; the draft head's runs while the model's
+are still alive. Compiling it copies the embeddings as well."""
 SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 14, 30
-"""Bytes a logit takes in the sampler's warm-up: as loaded, as float32, probabilities, noise."""
+"""Bytes per logit in the sampler's warm-up: as loaded, as float32, probabilities, noise."""
 SAMPLER_ROWS = 132
-"""Rows of float32 logits that the kernel for top-k and top-p keeps, one a multiprocessor."""
+"""Rows of float32 logits that the top-k and top-p kernel keeps, one per multiprocessor."""
 UNCOMPRESSED = 65536
 """Tokens of earlier context that MLA decompresses at once if contexts are that long."""
 
@@ -181,11 +182,11 @@ def forward_bytes(
     replicas: int = 1,
     uncompressed: int = 0,
 ) -> float:
-    """The peak of a step of these tokens on one of the ranks.
+    """Peak memory of a step with this many tokens on one of the ranks.
 
-    `cold`: the step is the one that compiles. `embeds`: the embedding is here. `experts_stay`: what
-    experts work in is kept from layer to layer. `whole_experts` are as wide on a rank as in the
-    model, and work on the tokens of all `replicas`, which are gathered before and added up behind.
+    `cold`: the step that compiles. `embeds`: the embedding is on this stage. `experts_stay`: the
+    experts' buffers are kept between layers. `whole_experts` are as wide on a rank as in the model,
+    and process the tokens of all `replicas`, which are gathered before and summed afterwards.
     """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
@@ -206,14 +207,14 @@ def forward_bytes(
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
-    """The peak of the sampler's warm-up, in which every sequence ends a step of these tokens."""
+    """Peak of the sampler's warm-up, in which every sequence ends a step with this many tokens."""
     logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
     kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
     return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)
 
 
 def uncompressed_tokens(context: int, sequences: int, block: int) -> int:
-    """Tokens that MLA sets aside room for, to decompress what earlier steps have cached."""
+    """Tokens for which MLA reserves room to decompress what earlier steps have cached."""
     wanted = min(max(8 * context, 4 * sequences * block), UNCOMPRESSED)
     return max(wanted, sequences * block)
 
@@ -229,7 +230,7 @@ def _mlp_width(model: ModelCard, ranks: int) -> float:
 
 
 def _attention_width(model: ModelCard, ranks: int) -> float:
-    """Projections of queries, keys and values, what norms make of them, and the output."""
+    """Projections of queries, keys and values, their normalised copies, and the output."""
     if model.mla:
         keys = model.mla.key_dim + (model.latent - model.mla.rank)
         heads = max(1, model.heads // ranks)
@@ -244,13 +245,13 @@ def _attention_width(model: ModelCard, ranks: int) -> float:
 
 
 def _recurrent_width(linear: LinearAttention) -> float:
-    """One projection for all, its parts apart and convolved, the output and its norm."""
+    """One projection for everything, its separate convolved parts, the output and its norm."""
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
     return 4 * keys + 6 * values
 
 
 def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
-    """Elements of a token's expert buffers, kept between layers (`stay`) or for one layer."""
+    """Elements per token of expert buffers, kept between layers (`stay`) or for one layer."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
@@ -262,16 +263,16 @@ def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
 
 CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, VISION_MIB = 226, 14, 120, 480
 ROUNDED_MIB = 2
-"""MiB by which PyTorch's allocator rounds up the tensors of a layer: 0 to 6 were seen."""
+"""MiB by which PyTorch's allocator rounds up a layer's tensors: 0 to 6 were observed."""
 SM75_MIB = 32
-"""The most that caovan's attention takes of a card when its layers are made. On an H200 a start
-with it had 0.2 GiB more cache than was forecast without FlashInfer's workspace."""
+"""Maximum that caovan's attention allocates on a card when its layers are created. On an H200, a
+start with it had 0.2 GiB more cache than was forecast without FlashInfer's workspace."""
 UNPACKED = 4.25
-"""Contexts of activation-typed keys and values that TurboQuant unpacks to."""
+"""Number of contexts of keys and values in the activation type that TurboQuant unpacks to."""
 
 
 def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart, float], ...]:
-    """Bytes on one rank next to weights and cache, by what they are for."""
+    """Bytes on one rank in addition to weights and cache, by use."""
     forward = forward_bytes(
         model,
         tokens=candidate.batch_tokens,
@@ -308,24 +309,24 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
 def _special(model: ModelCard, candidate: Candidate) -> float:
     """Bytes that only some models and cards need in a step."""
     size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
-    if not candidate.first:  # what the stage before sends: hidden states and residual
+    if not candidate.first:  # input from the previous stage: hidden states and residual
         size += 2 * candidate.batch_tokens * model.hidden_size * candidate.activation
     if candidate.sm75_attention:
         size += SM75_MIB * MIB
     elif (
         candidate.flashinfer or candidate.turing
-    ):  # its workspace; runs on Turing took as much with others, too
+    ):  # its workspace; on Turing, runs with other attention took as much
         size += FLASHINFER_MIB * MIB
     if candidate.rounds_input:  # the MLP's inner vectors, the widest that are rounded
         size += candidate.batch_tokens * model.intermediate_size / candidate.tensor_parallel
-    if candidate.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
+    if candidate.kv_dtype in TURBOQUANT:  # keys and values of whole contexts, unpacked
         heads = max(1, model.kv_heads // candidate.tensor_parallel)
         size += candidate.context * heads * model.head_dim * 2 * candidate.activation * UNPACKED
     return size
 
 
 def captured_mib(model: ModelCard, candidate: Candidate, expected: bool = False) -> float:
-    """MiB that the graphs take, or that vLLM expects them to before it sizes the cache."""
+    """MiB that the graphs take, or that vLLM expects them to take before it sizes the cache."""
     mode = graph_mode(candidate.compilation)
     captured = captured_sizes(
         candidate.sequences,

@@ -1,6 +1,6 @@
-"""What CMake, compilers, linkers and pip print when an engine's build fails: rows for tables.
+"""Rows for output of CMake, compilers, linkers and pip when building an engine fails.
 
-They identify no engine: what is built shows in the paths and targets around them.
+They identify no engine: the surrounding paths and targets show what is being built.
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "prebuilt binary.",
     ),
 }
-"""Sentences by row; one with an unknown {name} is left out."""
+"""Advice by row; a sentence with an unknown {name} is omitted."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line can be one in which a build fails."""
+    """Whether a line may report a failed build."""
     return bool(_RAW.match(line))

@@ -1,10 +1,10 @@
-"""What ggml prints when a card fails, by CUDA, ROCm, Vulkan, SYCL or Metal: patterns for tables."""
+"""Patterns for ggml's errors when a card fails, with CUDA, ROCm, Vulkan, SYCL or Metal."""
 
 _OF = (
     r"(?:CUDA|ROCm|HIP|MUSA) error(?: \d{1,4} at \S{1,200})?: "
     r"(?:CUDA error: |\S{1,200}:\d{1,6}: )?"
 )
-"""How ggml begins an error of the runtime or of its BLAS; the text that follows is theirs."""
+"""Prefix of ggml's errors from the runtime or its BLAS; the text that follows is theirs."""
 NO_MEMORY = (
     r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"
     r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED"
@@ -17,13 +17,13 @@ NO_MEMORY = (
     r"|HSA_STATUS_ERROR_OUT_OF_RESOURCES|EL0004: \[PID"
 )
 NO_MEMORY_OF_METAL = r"kIO\w{2,6}CommandBufferCallbackErrorOutOfMemory|^error: Insufficient Memory"
-"""What explains the failed command buffer in the line before."""
+"""The explanation of the failed command buffer in the line before."""
 BUFFER = (
     r"\(?(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA|CANN|OpenCL|HIP|MTL"
     r"|Metal)(?!\w{0,3}_Host)\w{0,20})"
     r"\)? buffer"
 )
-"""A card's buffer, as ggml names it; those with `_Host` are the machine's."""
+"""ggml's name of a card's buffer; those with `_Host` are in host memory."""
 ABSENT = (
     r"failed to initialize (?:CUDA|ROCm|MUSA): (?P<why>[^\n]{1,200})"
     r"|no (?:CUDA|ROCm)-capable device is detected|CUDA driver version is insufficient"

@@ -1,4 +1,5 @@
-"""How programs that embed an engine tell of its process or library: codes of Windows, signals.
+"""Rows for how host programs report the end of an engine's process or library: Windows codes,
+signals.
 
 Any program may print them: they identify no engine.
 """
@@ -18,7 +19,7 @@ _RAW = re.compile(
     r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
-# Node prints codes of Windows as 64 bits without a sign and rounded, Python with their sign
+# Node prints Windows codes as unsigned, rounded 64-bit numbers, Python as signed ones.
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",
          _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
@@ -72,9 +73,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "processor or system, or needs a newer shell (llamafile with an old zsh: sh -c ./FILE).",
     ),
 }
-"""Sentences by row."""
+"""Advice by row."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line tells how a process or library ended."""
+    """Whether a line reports how a process or library ended."""
     return bool(_RAW.match(line))

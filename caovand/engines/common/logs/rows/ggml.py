@@ -1,4 +1,4 @@
-"""Texts of ggml, which llama.cpp and Ollama's runners share: rows for both tables."""
+"""Rows for messages of ggml, which llama.cpp and Ollama's runners share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from caovand.engines.common.logs.signature import signature
 
-# Before b6900 no line of llama.cpp has a level.
+# Before b6900, lines of llama.cpp have no level.
 _RAW = re.compile(
     r"(?:llama\.cpp: )?[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE"
     r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
@@ -30,7 +30,7 @@ RAM = (
     r"failed to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer (?:of size (?P<bytes>\d+)"
     r"|for (?:kv|rs) cache)|unable to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer"
 )
-"""A buffer in the machine's memory; pinned ones carry a card's name."""
+"""A buffer in host memory; pinned ones carry a card's name."""
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
@@ -40,7 +40,7 @@ ROWS = (
          r"|V cache quantization requires flash_attn"),
     signature("ggml.attention", "cause", "backend-unsupported",
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
-    # The scheduler found no device that runs an operation on a tensor placed where it cannot be
+    # The scheduler found no device that supports an operation where its tensor is placed.
     signature("ggml.operation", "cause", "backend-unsupported",
          r"pre-allocated tensor \((?P<tensor>.{1,200}?)\) in a buffer \((?P<buffer>[^)]{1,60})\)"
          r" that cannot run the operation|unsupported op[: ]|unsupported types: dst: "
@@ -63,13 +63,13 @@ ENDS = (
          r"|(?P<nameless>without))"
          r"|^libc\+\+abi: terminating (?:due to|with) uncaught exception(?: of type "
          r"(?P<type>\w{1,40}(?:::\w{1,60}){0,6}))?"),
-    # A debugger's or ggml's own backtrace, and how llamafile reports a signal
+    # A backtrace from a debugger or ggml itself, and llamafile's report of a signal.
     signature("ggml.aborted", "consequence", "engine-died",
          r"^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
          r"|__GI_abort|abort|__pthread_kill_implementation|raise)\b"
          r"|^error: Uncaught (?P<signal>SIG[A-Z]{3,5})\b"),
 )  # fmt: skip
-"""A program that ended itself: what it says before is the reason, this is not."""
+"""The program ended itself: an earlier message is the reason, not this one."""
 FILE = (
     signature("llama.file.cut", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' data is not within the file bounds"
@@ -110,9 +110,9 @@ FILE = (
     signature("llama.model.other", "generic", "model-missing",
          r"error loading model: (?P<why>\S.{1,300})"),
 )  # fmt: skip
-"""Faults that the loader finds in a model's file; Ollama's server repeats them."""
+"""Errors that the loader finds in a model's file; Ollama's server repeats them."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line without a level begins like one of its libraries."""
+    """Whether a line without a level starts like one of its libraries' messages."""
     return bool(_RAW.match(line))

@@ -1,6 +1,7 @@
-"""Classes of errors in llama.cpp's libraries, by the words of each: rows after the precise ones.
+"""Rows for classes of errors in llama.cpp's libraries, by typical wording; they follow the precise
+rows.
 
-Its sources have some 500 texts of errors. Of most of them the class is all that matters.
+Its sources contain about 500 error messages. For most of them only the class matters.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from caovand.engines.common.logs.signature import signature
 
 _FILE = r"[\w./\\:~+ -]{1,300}\.(?:cpp|cc|c|cu|cuh|h|hpp|m|mm):\d{1,6}: "
-"""How an abort begins; a compiler names a column, too."""
+"""Prefix of an abort; compilers also print a column."""
 _RAW = re.compile(
     _FILE + r"|(?:decode|encode|init|init_batch|find_slot|prepare|process_ubatch|graph_compute"
     r"|output_reserve|state_\w{1,30}|apply|update|restore|reserve|build_graph|tokenize|add_text"
@@ -144,9 +145,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "release, or another backend's build, may do without.",
     ),
 }
-"""Sentences by row; one with an unknown {name} is left out."""
+"""Advice by row; a sentence with an unknown {name} is omitted."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line without a level begins like these texts."""
+    """Whether a line without a level starts like these messages."""
     return bool(_RAW.match(line))

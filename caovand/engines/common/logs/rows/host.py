@@ -1,6 +1,7 @@
-"""Texts about something the host denies: shared memory, sockets, a newer driver, a card, a library.
+"""Rows for what the host refuses or lacks: shared memory, sockets, a newer driver, a card, a
+library.
 
-They strike every engine alike: its table begins with these rows.
+They concern every engine: its table begins with these rows.
 """
 
 from __future__ import annotations
@@ -125,16 +126,17 @@ ROWS = (
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "
          r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
-    # A library of the machine is found before the one that the program brings
+    # A system library is found before the one that the program brings.
     signature("host.library.other", "cause", "bad-arguments",
          r"(?:^|: )(?P<library>[^\s:]{1,300}\.so[\w.]{0,20}): version [`']"
          r"(?P<version>(?!(?:GLIBC|GLIBCXX|CXXABI)_)[^'`\s]{1,80})' not found"),
-    # Kubernetes names variables after a Service, which programs read as settings of their own
+    # Kubernetes sets variables named after a Service, which programs mistake for their own
+    # settings.
     signature("env.service", "cause", "bad-arguments",
          r"\b(?P<variable>[A-Z][A-Z0-9]{1,30}(?:_[A-Z0-9]{1,30}){1,5})\b.{0,40}['\"= ]"
          r"(?P<uri>tcp://[\w.:-]{3,80})"
          r"|invalid literal for int\(\) with base 10: '(?P<number>tcp://[\w.:-]{3,80})'"),
-    # A client behind a proxy asks for a whole address, not for a path
+    # A client behind a proxy requests a full URL instead of a path.
     signature("proxy.itself", "cause", "bad-arguments",
          r"^https?://(?P<proxy>[^\s\"]{1,100}) \"[A-Z]{3,7} https?://(?P<itself>(?:0\.0\.0\.0"
          r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1?\])(?::\d{1,5})?)"
@@ -149,5 +151,5 @@ ROWS = (
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
+    """Whether a line comes from the kernel, the loader, a shell or a container runtime."""
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))

@@ -1,4 +1,5 @@
-"""Texts of PyTorch, Transformers, NCCL and the model hub: rows for every engine made of them."""
+"""Rows for messages of PyTorch, Transformers, NCCL and the model hub, shared by the engines built
+on them."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ _FRAME = re.compile(
     r'(?:\s*File "|(?=[\w.~/-]{3,300}\.py", line \d))([^"]+)", line (?P<line>\d+)'
     r"(?:, in (?P<function>\S+))?"
 )
-"""Of the first frame of an excerpt the beginning may be cut off."""
+"""A stack frame; the start of an excerpt's first frame may be cut off."""
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 MAX_REST = 3
-"""Lines of source and marks after a frame."""
+"""Maximum lines of source and markers after a frame."""
 REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
 )
-"""Exceptions by which code that reads arguments and configurations refuses them."""
-RAISED = 8  # lines before an exception to search for the frame that raised it
+"""Exceptions with which code rejects arguments and configurations."""
+RAISED = 8  # lines before an exception in which to search for its frame
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
-"""A verified engine lacks nothing: while it serves, the cause is an unusual request."""
+"""A proven engine is complete: while it serves, the cause is an unusual request."""
 UNSURE: Mapping[str, Failure] = {
     **SERVED,
     **dict.fromkeys(
         ("engine", "load", "drafter", "profile", "compile", "kv", "capture", "warmup"), "unknown"
     ),
 }
-"""In these phases kernels and models run, and what they raise may pass or yield to a rung."""
+"""Phases in which kernels and models run: their exceptions may be transient, or yield to a rung."""
 ROWS = (
     *runtime.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
@@ -89,7 +90,7 @@ ROWS = (
          r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
          r"|no module or parameter named '?"
          r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
-    # The checkpoint is whole, but the engine's class for it has no such tensor
+    # The checkpoint is complete, but the engine's class has no such tensor.
     signature("model.tensor", "cause", "model-missing",
          r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
          r"(?:scale|absmax|zero|g_idx|qweight|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
@@ -131,7 +132,7 @@ ROWS = (
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
 )  # fmt: skip
-# What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
+# Messages of Transformers, the hub and quantisation kernels, among an engine's rows.
 NO_MODEL = (
     r"is not a local folder and is not a valid model identifier"
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
@@ -174,16 +175,16 @@ _NAMED = (
     r"| (?:['\"(]\S{1,60} )?(?:must|should|cannot|has to"
     r"|needs to|can only|is (?:not|set|greater|less|larger|smaller))\b))"
 )
-"""An option, or a setting with its value or a demand on it."""
+"""An option, or a setting with its value or a requirement for it."""
 _DEMAND = (
     r"\b(?:must|should|cannot|can't|can only|has to|needs? to|not allowed|not valid|[Ii]nvalid"
     r"|[Rr]equires?|required|greater|larger|less|smaller|exceeds?|at (?:least|most)|conflicts?"
     r"|exclusive|[Pp]lease (?:set|use|specify|provide|pass|disable|enable)"
     r"|try (?:to )?\w{2,10}ing)\b"
 )
-# Exceptions of any program, last in an engine's table: its own rows know some of them better.
+# Exceptions of any program, last in an engine's table, because its own rows may know them better.
 ANY_PROGRAM = (
-    # A call that the called code cannot take: two packages, or a setting and a release, do not fit
+    # A call with wrong arguments: two packages, or a setting and a release, do not match.
     signature("engine.mismatch", "generic", "bad-arguments",
          r"^TypeError: (?:(?P<callee>(?:[\w<>]{1,80}\.){0,6}[\w<>]{1,80})\(\) |)"
          r"(?:got an unexpected keyword argument '(?P<argument>\w{1,80})'"
@@ -197,7 +198,7 @@ ANY_PROGRAM = (
          r"|^AttributeError: '(?P<holder>\w{0,60}(?:Args|Arguments|Params))' object has no "
          r"attribute '(?P<asked>\w{1,80})"
          r"|^TypeError: Unexpected keyword argument '(?P<unknown>\w{1,80})'", UNSURE),
-    # A model's class that lacks what a setting or a request asks of it
+    # A model class that lacks a feature required by a setting or a request.
     signature("feature.model", "generic", "bad-arguments",
          r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "
          r"has no attribute '(?P<attribute>[\w.]{1,100})'", UNSURE),
@@ -207,7 +208,8 @@ ANY_PROGRAM = (
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
-    # A value that is not in the model's files, or that another Transformers reads from them
+    # A value that is missing in the model's files, or that another version of Transformers reads
+    # from them.
     signature("config.none", "generic", "bad-arguments",
          r"^TypeError: (?:unsupported operand type\(s\) for .{1,12}: .{0,60}'NoneType'"
          r"|'[<>]=?' not supported between instances of .{0,60}'NoneType'"
@@ -215,7 +217,7 @@ ANY_PROGRAM = (
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
-    # Kernels are called after what they multiply and who wrote them
+    # Kernels are named after what they multiply and who wrote them.
     signature("kernel.named", "generic", "backend-unsupported",
          r"^(?:Runtime|Value|Assertion|Type)Error: (?:Worker failed with error ')?"
          r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|gemm|cutlass|wna16|machete|exllama"
@@ -228,7 +230,7 @@ ANY_PROGRAM = (
          r"|[Ff]ailed to dispatch (?:head|group|page|mask|num|dtype)\w{0,20}\b", SERVED),
     signature("feature.combination", "generic", "bad-arguments",
          _REFUSES + r"|^NotImplementedError(?:: \S| at )", UNSURE),
-    # A text that names a setting, and what is demanded of it
+    # A message that names a setting and a requirement for it.
     signature("args.named", "generic", "bad-arguments",
          rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
          rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", UNSURE),
@@ -266,17 +268,17 @@ _RAW = re.compile(
 
 
 def as_raised_by_reader(row: Signature) -> Signature:
-    """A row as it reads what code that handles arguments or model files raised."""
+    """The row with its meaning for exceptions from code that handles arguments or model files."""
     return replace(row, by_phase=SERVED) if row.id in UNSURE_ROWS else row
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line is evidence that begins with no exception's name."""
+    """Whether a line is evidence although it does not start with an exception's name."""
     return bool(_RAW.match(line))
 
 
 def cut_at(lines: Sequence[str]) -> int | None:
-    """The index of the last frame of a traceback without its end; None if there is no such one."""
+    """Index of the last frame of an incomplete traceback; None without one."""
     frames = [n for n, line in enumerate(lines) if _FRAME_WITHIN.search(line[:MAX_LINE])]
     if not frames:
         return None
@@ -286,14 +288,15 @@ def cut_at(lines: Sequence[str]) -> int | None:
 
 
 def frame_of(line: str) -> re.Match[str] | None:
-    """The file, `line` and `function` of a frame of a traceback."""
+    """File, `line` and `function` of a traceback's frame."""
     return _FRAME.match(line)
 
 
 def raised_at(before: Iterable[str]) -> str:
-    """Where an exception without a message was raised, and by which code, from the lines before.
+    """The place where an exception without a message was raised, and the code there, from the
+    preceding lines.
 
-    The nearest comes first. "" without a frame among them.
+    `before` starts with the nearest line. "" if it contains no frame.
     """
     code = ""
     for line in before:

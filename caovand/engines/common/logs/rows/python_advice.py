@@ -1,4 +1,4 @@
-"""What advice says of the texts of PyTorch, Transformers, NCCL and the model hub, by row."""
+"""Advice on messages of PyTorch, Transformers, NCCL and the model hub, by row."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What an exception that no row knows belongs to, by the code that raised it.
+"""Classify an exception that no row knows by the code that raised it.
 
-A traceback shows that code even where its text is new. The nearest frame that a family knows
-decides. This says a class of failure, not a cause: the line itself has the program's reason.
+A traceback shows that code even if the message is new; the nearest frame that belongs to a family
+decides. The result is a class of failure, not a cause: the line itself contains the program's
+reason.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from caovand.engines.common.logs.rows.python import REFUSES, SERVED, UNSURE
 from caovand.engines.common.logs.signature import Signature, signature
 
 MAX_DEPTH = 12
-"""Frames from the exception on that count: those farther out only wait for it."""
+"""Number of relevant frames from the exception on: those farther out merely wait."""
 _ANY = r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)\b"
 _REFUSED = r"(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Runtime)Error\b"
 _MISFIT = (
@@ -31,9 +32,9 @@ _LOADING: Mapping[str, Failure] = {
 
 @dataclass(frozen=True)
 class Family:
-    """Exceptions of one kind of code: `row` takes their text, `frames` a frame `file:function`.
+    """Exceptions from one kind of code: `row` matches their text, `frames` a frame `file:function`.
 
-    `nearest` families count only for the frame that raised it.
+    `nearest` families match only the frame that raised the exception.
     """
 
     row: Signature
@@ -236,7 +237,7 @@ REFUSED_VALUE = signature(
     "raised.value", "generic", "bad-arguments",
     r"ValueError: (?!.{0,200}\b(?:leak|corrupt|bug|unexpected|internal))(?:\S{1,100} ){2}", UNSURE,
 )  # fmt: skip
-"""A sentence about a value, without a frame that shows which code it is from."""
+"""A message about a value, without a frame that shows where it comes from."""
 _PACKAGES = next(family for family in FAMILIES if family.row.id == "raised.packages")
 ROWS: tuple[Signature, ...] = (*(family.row for family in FAMILIES), REFUSED_VALUE)
 ADVICE: Mapping[str, tuple[str, ...]] = {
@@ -251,7 +252,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
-"""Families of code that reads and builds: it fails the same way at every start."""
+"""Families of code that reads and builds, and so fails identically at every start."""
 _ENTRY = re.compile(
     r"/(?:vllm/(?:entrypoints|engine|v1/engine/(?:llm_engine|async_llm|core_client|utils)|utils)"
     r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"
@@ -260,7 +261,7 @@ _ENTRY = re.compile(
 
 
 def packages(frames: Sequence[str]) -> Mapping[str, str]:
-    """The package whose import failed, and the one that refused it, by the frames."""
+    """Packages in the frames: the one whose import failed, and the one that rejected it."""
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
     if not imports:
         return {}
@@ -270,12 +271,12 @@ def packages(frames: Sequence[str]) -> Mapping[str, str]:
 
 
 def _package(frame: str) -> str:
-    """The package that a frame's file belongs to; "" of a file outside of packages."""
+    """Package of a frame's file; "" for a file outside of packages."""
     return frame.rpartition("-packages/")[2].partition("/")[0]
 
 
 def family_of(frames: Sequence[str], text: str) -> Signature | None:
-    """The row of the family that an exception belongs to, by its frames; the last one raised it."""
+    """The row of an exception's family, by its frames, the last of which raised it."""
     for place, frame in enumerate(reversed(frames[-MAX_DEPTH:])):
         for family in FAMILIES:
             if place and family.nearest:

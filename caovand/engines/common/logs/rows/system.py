@@ -1,4 +1,4 @@
-"""Limits of the system that any program runs into: rows for every engine."""
+"""Rows for system limits that any program may hit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from caovand.engines.common.logs.signature import signature
 _PROGRAM = (
     r"(?:[\w./-]{0,200}/)?(?:vllm|sglang|ollama|llama-\w{1,20}|python[\d.]{0,4}|ray|torchrun)"
 )
-"""What starts an engine: that a shell misses another program does not end one."""
+"""Programs that start an engine: if a shell fails to find another program, no engine ends."""
 ROWS = (
     signature("system.files", "cause", "unknown",
          r"(?:Error|error|failed|panic|accept4?|FATAL|fatal).{0,200}\b[Tt]oo many open files"
@@ -26,7 +26,7 @@ ROWS = (
     signature("system.execute", "cause", "access-denied",
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): [Pp]ermission denied"
          r"|exec: \"(?P<started>[^\"]{1,200})\": (?:[^\":]{0,200}: )?permission denied"),
-    # A container may run as a number that no user has
+    # A container may run with a user id that has no name.
     signature("system.user", "cause", "access-denied",
          r"getpwuid\(\): uid not found: (?P<uid>\d{1,10})"),
     signature("system.readonly", "cause", "access-denied",

@@ -1,4 +1,4 @@
-"""What compilers and the dynamic loader miss, by the package that has it: rows for any engine."""
+"""Rows for files that compilers and the dynamic loader miss, by the package that provides them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROWS = (
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
-    # These libraries are numbered as CUDA is
+    # These libraries have CUDA's version numbers.
     signature("engine.cuda", "cause", "bad-arguments",
          r"(?:^|[ \[(:'\"/])(?P<library>lib(?:nvrtc|cudart|cublas|cublasLt)\.so\."
          r"(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: cannot open shared object file", SERVED),
@@ -54,7 +54,7 @@ ROWS = (
          r"|'NoneType' object has no attribute "
          r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
          r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
-    # The reasons are in the lines after it
+    # The lines that follow contain the reasons.
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
@@ -123,4 +123,4 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "of its own.",
     ),
 }
-"""Advice by row; a sentence about another owner is left out."""
+"""Advice by row; a sentence about another owner is omitted."""
