@@ -18,6 +18,9 @@ CODE = re.compile(r"^(?:def |async def |class |@|[A-Za-z_]\w* *[:=]|if )", re.M)
 
 FACES: Mapping[str, str] = {
     "caovand.__main__": "tests/scenarios",
+    "caovand.adapters.files.installed": (
+        "tests/adapters/test_environment_places.py tests/adapters/test_model_pull.py"
+    ),
     "caovand.adapters.network.admitted": "tests/page tests/gateway",
     "caovand.adapters.network.daemon_socket": "tests/page tests/gateway",
     "caovand.adapters.network.free_port": "tests/adapters/test_environment_install.py",

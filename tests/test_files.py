@@ -121,6 +121,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "write_text shutil.rmtree tempfile.TemporaryDirectory",
         "inside the folder that fetch or install has locked, as an engines' folder",
     ),
+    "adapters/model_pull/download.py": ("os.replace", MODELS),
     "adapters/model_pull/folders.py": ("os.link os.rename os.replace shutil.rmtree", MODELS),
     "adapters/model_pull/headers.py": ("tempfile.TemporaryDirectory", "a folder of its own"),
     "adapters/model_pull/named.py": ("os.chown tempfile.TemporaryDirectory", "a folder of its own"),

@@ -45,6 +45,8 @@ class ClientsSlot:
     endpoint: Callable[[], Endpoint | None]
     key: Callable[[], str]
     planning: Planning
+    keep_alive_s: Callable[[], float]
+    """How long the engine keeps an idle connection open, 0 if each request needs its own."""
     starts: Starts
     keys: Keys
     changes: Changes
@@ -131,6 +133,7 @@ class Clients:
             "context": self._slot.planning.context(plan) if plan else None,
             "url": endpoint.url if endpoint else "",
             "key": endpoint.key if endpoint else self._key(),
+            "keep_alive_s": self._slot.keep_alive_s(),
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
             "aliases": dict(section.aliases),

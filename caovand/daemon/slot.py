@@ -103,6 +103,7 @@ class Slot:
                 endpoint=lambda: self.run.endpoint,
                 key=self._key,
                 planning=self.engine.planning,
+                keep_alive_s=self._keep_alive_s,
                 starts=self._memory.starts,
                 keys=shared.keys,
                 changes=shared.changes,
@@ -180,6 +181,10 @@ class Slot:
 
     def _at_engine(self) -> int:
         return self.clients.counts["at_engine"]
+
+    def _keep_alive_s(self) -> float:
+        own = dict(self.config.engine.env)
+        return self.engine.api.keeps_alive_s(own, self._shared.environ)
 
     def _key(self) -> str:
         arguments, extra_args = self.engine.arguments, self.config.engine.extra_args

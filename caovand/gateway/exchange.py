@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import ClientError, ClientPayloadError, ClientResponse, ClientSession, web
+from aiohttp import ClientError, ClientPayloadError, ClientResponse, web
 from aiohttp.client_exceptions import ClientConnectorError
 from yarl import URL
 
@@ -37,6 +37,7 @@ from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
 from caovand.gateway.desk import Desk, Refused, Ticket
+from caovand.gateway.upstream import Upstream
 
 FIRST_COMMENT_S = 10.0
 """Until a waiting stream's head is sent, its client sees an error's status, and its library sends
@@ -79,9 +80,9 @@ class Exchange:
     """Answers `request`, which has `ticket`, with the engine's answer to `call`."""
 
     def __init__(
-        self, desk: Desk, session: ClientSession, request: web.Request, ticket: Ticket, call: Call
+        self, desk: Desk, upstream: Upstream, request: web.Request, ticket: Ticket, call: Call
     ) -> None:
-        self._desk, self._session = desk, session
+        self._desk, self._upstream = desk, upstream
         self._request, self._ticket, self._call = request, ticket, call
         self._response: web.StreamResponse | None = None
         self._fault: _Head | None = None  # an engine's own, not passed on yet
@@ -134,7 +135,7 @@ class Exchange:
         if facts.key:
             headers["Authorization"] = f"Bearer {facts.key}"
         sending = asyncio.ensure_future(
-            self._session.request(
+            self._upstream.session(facts).request(
                 call.method,
                 URL(facts.url + call.target, encoded=True),
                 data=_payload(body),

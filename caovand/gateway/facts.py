@@ -19,8 +19,9 @@ BODIES = 8
 class Facts:
     """`key` is what clients must send, "" for nothing; `url` where the engine answers, if any.
 
-    `naming` has the plan's names and the configured aliases. `keys` are those of clients by their
-    digests, None if clients need none but `key`.
+    `keep_alive_s` is how long the engine keeps an idle connection open, 0 if each request needs its
+    own. `naming` has the plan's names and the configured aliases. `keys` are those of clients by
+    their digests, None if clients need none but `key`.
     """
 
     engine: EngineIs
@@ -29,6 +30,7 @@ class Facts:
     context: int | None = None
     url: str = ""
     key: str = field(default="", repr=False)
+    keep_alive_s: float = 0.0
     keys: Mapping[str, ClientKey] | None = None
     used_day: int = 0
     used: Mapping[str, int] = field(default_factory=dict)
@@ -58,6 +60,7 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
         document["context"],
         document["url"],
         document["key"],
+        document["keep_alive_s"],
         _keys(document["keys"]),
         document["used"]["day"],
         document["used"]["tokens"],

@@ -8,15 +8,17 @@ import json
 from aiohttp import ClientError, ClientSession
 
 from caovand.gateway.facts import Facts
+from caovand.gateway.upstream import Upstream
 
 ANSWER_S = 10.0
 MAX_BYTES = 1 << 20
 MAX_NAMES = 1000
 
 
-async def list_names(session: ClientSession, facts: Facts) -> tuple[str, ...]:
+async def list_names(upstream: Upstream, facts: Facts) -> tuple[str, ...]:
     """The engine's own names; none where it does not list them in time."""
     headers = {"Authorization": f"Bearer {facts.key}"} if facts.key else {}
+    session = upstream.session(facts)
     try:
         return await asyncio.wait_for(_read(session, f"{facts.url}/v1/models", headers), ANSWER_S)
     except (ClientError, OSError, ValueError, asyncio.TimeoutError):

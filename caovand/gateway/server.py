@@ -13,14 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
-from aiohttp import (
-    ClientSession,
-    ClientTimeout,
-    DummyCookieJar,
-    StreamReader,
-    TCPConnector,
-    web,
-)
+from aiohttp import StreamReader, web
 
 from caovand.adapters.servers.server_process import GATEWAY
 from caovand.adapters.system import wall_clock
@@ -39,9 +32,9 @@ from caovand.gateway.connections import Connections
 from caovand.gateway.desk import Desk, Refused, Ticket
 from caovand.gateway.exchange import Call, Exchange, to_engine
 from caovand.gateway.link import Link
+from caovand.gateway.upstream import Upstream
 
 PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
-CONNECT_S = 5.0
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
@@ -60,8 +53,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Gateway:
     """The HTTP application; `start` puts it behind a listening socket."""
 
-    def __init__(self, desk: Desk, session: ClientSession) -> None:
-        self._desk, self._session = desk, session
+    def __init__(self, desk: Desk, upstream: Upstream) -> None:
+        self._desk, self._upstream = desk, upstream
         self._faults = 0
         self.connections: Connections | None = None
         self.tasks: list[asyncio.Future[None]] = []  # the loop itself keeps none alive
@@ -81,7 +74,7 @@ class Gateway:
         self.server.close()
         for task in self.tasks:
             task.cancel()
-        await self._session.close()
+        await self._upstream.close()
 
     # -- what holds for every request -------------------------------------------------------
 
@@ -237,7 +230,7 @@ class Gateway:
             self.connections.complete(request.transport)
             ticket.expected_tokens = expected_tokens(len(body), found.max_tokens)
             desk.tell(ticket, Complete, digest=digest, tokens=ticket.expected_tokens)
-            return await Exchange(desk, self._session, request, ticket, call).run()
+            return await Exchange(desk, self._upstream, request, ticket, call).run()
         finally:
             desk.leave(ticket)
 
@@ -300,16 +293,8 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)
-    # The engine is the daemon's own child on this machine: its certificate is not checked. No
-    # connection is used again: llama.cpp closes those that it promised to keep after a stream, and
-    # a request that crosses with that would be lost. A new one costs next to nothing here.
-    session = ClientSession(
-        connector=TCPConnector(limit=0, force_close=True, ssl=False),
-        timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
-        auto_decompress=False,
-        cookie_jar=DummyCookieJar(),
-    )
-    gateway = Gateway(desk, session)
+    upstream = Upstream()
+    gateway = Gateway(desk, upstream)
     # A packed body goes to the engine as it is: unpacked, a small one could fill the memory.
     runner = web.AppRunner(
         gateway.app, access_log=None, lingering_time=LINGER_S, auto_decompress=False
@@ -317,7 +302,7 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     await runner.setup()
     assert runner.server is not None
     gateway.connections = Connections(runner.server)
-    listed = partial(names.list_names, session)
+    listed = partial(names.list_names, upstream)
     gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
     gateway.server = await loop.create_server(
         gateway.connections, sock=listener, backlog=GATEWAY.backlog

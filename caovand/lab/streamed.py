@@ -198,7 +198,7 @@ class Streams:
             finally:
                 with self._lock:
                     self._open.discard(link)
-        raise AssertionError("connected() swallowed an exception")  # it never does: for mypy
+        raise AssertionError("open_connection() swallowed an exception")  # it never does: for mypy
 
     def _exchange(
         self,

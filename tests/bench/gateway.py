@@ -52,9 +52,7 @@ END = b"%x\r\n%s\r\n0\r\n\r\n" % (len(LAST), LAST)
 
 
 class Engine(asyncio.Protocol):
-    """Streams `events` to each request, the first at once."""
-
-    events = EVENTS
+    """Streams EVENTS to each request, or what its `events` asks for, the first at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -67,7 +65,8 @@ class Engine(asyncio.Protocol):
         if end and len(body) >= length:
             self._got = b""
             self._transport.write(HEAD + CHUNK)
-            asyncio.get_running_loop().call_later(PACE_S, self._next, self.events - 1)
+            events = json.loads(body or b"{}").get("events", EVENTS)
+            asyncio.get_running_loop().call_later(PACE_S, self._next, events - 1)
 
     def _next(self, left: int) -> None:
         if self._transport.is_closing():
@@ -83,7 +82,7 @@ async def engine(port: int) -> None:
     await server.serve_forever()
 
 
-async def gateway(port: int, engine_port: int, folder: Path) -> None:
+async def gateway(port: int, folder: Path) -> None:
     """Be the gateway."""
     from caovand.gateway import server  # noqa: PLC0415  (its process alone pays for the library)
 
@@ -92,9 +91,12 @@ async def gateway(port: int, engine_port: int, folder: Path) -> None:
     await asyncio.Event().wait()
 
 
-async def daemon(folder: Path, engine_port: int) -> None:
+async def daemon(folder: Path, engine_port: int, keep_alive_s: float) -> None:
     """Be the daemon that the gateway asks."""
-    await FakeDaemon(folder / "gateway", engine_port).start()
+    folder.mkdir()
+    one = FakeDaemon(folder / "gateway", engine_port)
+    one.says["keep_alive_s"] = keep_alive_s
+    await one.start()
     await asyncio.Event().wait()
 
 
@@ -117,9 +119,9 @@ async def steady(port: int) -> list[Seen]:
     return list(await asyncio.gather(*tasks))
 
 
-async def ask(port: int, begin: asyncio.Event) -> Seen:
+async def ask(port: int, begin: asyncio.Event, events: int = EVENTS) -> Seen:
     """Send one request once `begin` is set, over a connection of its own."""
-    body = json.dumps(STREAMED).encode()
+    body = json.dumps({**STREAMED, "events": events}).encode()
     await begin.wait()
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -140,10 +142,10 @@ async def ask(port: int, begin: asyncio.Event) -> Seen:
     return Seen(first_s, time.perf_counter() - began, count)
 
 
-async def burst(port: int, count: int = STREAMS) -> list[Seen]:
+async def burst(port: int, count: int = STREAMS, events: int = EVENTS) -> list[Seen]:
     """`count` requests at the same moment."""
     begin = asyncio.Event()
-    tasks = [asyncio.ensure_future(ask(port, begin)) for _ in range(count)]
+    tasks = [asyncio.ensure_future(ask(port, begin, events)) for _ in range(count)]
     await turns()
     begin.set()
     return list(await asyncio.gather(*tasks))
@@ -159,21 +161,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.gateway")
     parser.add_argument("--litellm", type=Path, metavar="COMMAND")
     options = parser.parse_args()
-    engine_port, port = free_port(), free_port()
+    engine_port = free_port()
     with tempfile.TemporaryDirectory(prefix="caovan-bench-") as name, contextlib.ExitStack() as end:
         folder = Path(name)
-        works = (
-            partial(engine, engine_port),
-            partial(daemon, folder, engine_port),
-            partial(gateway, port, engine_port, folder),
-        )
-        for work in works:
+
+        def begin(work: Callable[[], Awaitable[object]]) -> int:
             process = multiprocessing.Process(target=run, args=(work,))
             process.start()
             end.callback(process.kill)
             time.sleep(0.5)
-        assert process.pid is not None
-        ways = [Way("directly", engine_port), Way("through the gateway", port, process.pid)]
+            assert process.pid is not None
+            return process.pid
+
+        begin(partial(engine, engine_port))
+        ways = [Way("directly", engine_port)]
+        for title, keep_alive_s in (("kept connections", 5.0), ("a connection each", 0.0)):
+            port, own = free_port(), folder / str(keep_alive_s)
+            begin(partial(daemon, own, engine_port, keep_alive_s))
+            pid = begin(partial(gateway, port, own))
+            ways.append(Way(f"through the gateway, {title}", port, pid))
         if options.litellm:
             proxy = litellm(options.litellm, folder, engine_port)
             end.callback(proxy.kill)
@@ -217,12 +223,21 @@ class Way:
     seen: list[Seen] = field(default_factory=list)
     steadily: list[Seen] = field(default_factory=list)
     used_s: float = 0.0
+    request_s: float = 0.0
+    """The CPU time of a request with a single event."""
 
     def burst(self) -> None:
         """STREAMS requests at the same moment."""
         before_s = self.cpu_s()
         self.seen += asyncio.run(burst(self.port))
         self.used_s += self.cpu_s() - before_s
+
+    def short(self) -> None:
+        """Requests with a single event, as many as in all bursts."""
+        before_s = self.cpu_s()
+        for _ in range(ROUNDS):
+            asyncio.run(burst(self.port, events=1))
+        self.request_s = (self.cpu_s() - before_s) / (STREAMS * ROUNDS)
 
     def cpu_s(self) -> float:
         """The CPU time of its process so far."""
@@ -238,19 +253,23 @@ def measure(ways: list[Way]) -> None:
             way.burst()
     for way in ways:
         way.steadily = asyncio.run(steady(way.port))
+    for way in ways:
+        way.short()
     print(f"\n{STREAMS} streams at once, {ROUNDS} times; load average: {os.getloadavg()[0]:.1f}")
     print(f"{'first event, whole answer, p50 / p99':<38} {'at once':>18} {'one of many':>18}"
-          f" {'whole':>20} {'CPU a chunk':>12} {'RSS':>10}")  # fmt: skip
+          f" {'whole':>20} {'CPU a request':>14} {'a chunk':>8} {'RSS':>10}")  # fmt: skip
     for way in ways:
         chunks = sum(one.events for one in way.seen)
         cost = f"{way.used_s / chunks * 1e6:.0f} us" if way.pid else ""
+        request = f"{way.request_s * 1e6:.0f} us" if way.pid else ""
         memory = f"{memory_mb(way.pid):.1f} MB" if way.pid else ""
         first, apart, whole = (
             in_ms([one.first_s for one in way.seen]),
             in_ms([one.first_s for one in way.steadily]),
             in_ms([one.whole_s for one in way.seen]),
         )
-        print(f"{way.name:<38} {first:>18} {apart:>18} {whole:>20} {cost:>12} {memory:>10}")
+        print(f"{way.name:<38} {first:>18} {apart:>18} {whole:>20}"
+              f" {request:>14} {cost:>8} {memory:>10}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -82,6 +82,7 @@ GEMMA_31B = {
         "head_dim": 256, "global_head_dim": 512, "num_global_key_value_heads": 4,
         "attention_k_eq_v": True, "sliding_window": 1024, "vocab_size": 262144,
         "max_position_embeddings": 262144, "tie_word_embeddings": True, "dtype": "bfloat16",
+        "use_bidirectional_attention": "vision",
     },
 }  # fmt: skip
 R1 = {

@@ -38,9 +38,9 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
         "max_model_len", "OLLAMA_NUM_PARALLEL", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_GPU_OVERHEAD",
     ),
     "sglang": (
-        "tp_size", "dp_size", "max_model_len", "max_running_requests", "mem_fraction_static",
-        "chunked_prefill_size", "kv_cache_dtype", "dtype", "attention_backend",
-        "speculative_config",
+        "tp_size", "dp_size", "attn_dp_size", "max_model_len", "max_running_requests",
+        "mem_fraction_static", "chunked_prefill_size", "kv_cache_dtype", "dtype",
+        "cuda_graph_max_bs_decode", "attention_backend", "speculative_config",
     ),
 }  # fmt: skip
 

@@ -164,6 +164,7 @@ GEMMA_4 = ModelCard(
     experts_per_token=8,
     expert_size=704,
     vision=True,
+    images_both_ways=True,
     weights=weights(layers=3.07, experts=42.54, embedding=1.375, vision=1.02),
 )
 LLAMA_70B_AWQ = ModelCard(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.facts.checks import CheckResult
 
 T4 = Card("Tesla T4", 15360, (7, 5), 15360)
 HEAD = NodeFacts(
@@ -40,3 +42,8 @@ HEAD = NodeFacts(
     clock=1764000000.25,
 )
 WORKER = replace(HEAD, name="gpu2", address="10.0.0.2", listens_at="10.0.0.2", clock=1764000000.5)
+
+
+def none_fails(results: Iterable[CheckResult]) -> bool:
+    """Whether the nodes can serve together."""
+    return all(result.verdict != "FAIL" for result in results)

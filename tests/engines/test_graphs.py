@@ -10,7 +10,6 @@ from caovand.engines.vllm.memory.steps import (
     captured_sizes,
     compiles,
     expected_mib,
-    graph_count,
     graph_kinds,
     graph_mode,
     graphs_mib,
@@ -31,10 +30,10 @@ def test_so_many_are_captured_as_the_logs_say(
 ) -> None:
     captured = captured_sizes(sequences, mtp, batch, {}, kind)
     assert (len(captured), captured[-1]) == (piecewise, largest)
-    assert graph_count("PIECEWISE", captured, sequences, mtp) == piecewise
-    assert graph_count("FULL_DECODE_ONLY", captured, sequences, mtp) == full
-    assert graph_count("full_and_piecewise", captured, sequences, mtp) == piecewise + full
-    assert graph_count("NONE", captured, sequences, mtp) == 0
+    assert graph_kinds("PIECEWISE", captured, sequences, mtp) == (piecewise, 0)
+    assert graph_kinds("FULL_DECODE_ONLY", captured, sequences, mtp) == (0, full)
+    assert graph_kinds("full_and_piecewise", captured, sequences, mtp) == (piecewise, full)
+    assert graph_kinds("NONE", captured, sequences, mtp) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
 from caovand.engines.vllm.sizing.pace import (
-    WORKLOADS,
     Pace,
     read_of_offloaded,
     step_seconds,
@@ -30,6 +29,7 @@ from caovand.engines.vllm.sizing.pace import (
     unevenness,
 )
 from caovand.engines.vllm.sizing.search import requests_held
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (

@@ -30,7 +30,8 @@ from caovand.engines.vllm.memory.steps import (
     overheads,
 )
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
+from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
 from tests.core.machines import (

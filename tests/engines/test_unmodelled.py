@@ -150,7 +150,7 @@ def test_the_length_of_blocks_and_the_type_of_states_are_those_asked_for() -> No
 def test_heads_that_are_not_told_get_no_verdict() -> None:
     machine = inventory(replace(LLAMA_70B_AWQ, head_dim=0), H200)
     found = plan(machine)
-    assert forecast(found, machine).reason == "config.json does not tell the attention heads"
+    assert forecast(found, machine).reason == "config.json does not state the attention heads"
     assert found.value("max_model_len") == "auto"
 
 

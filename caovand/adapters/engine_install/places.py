@@ -29,7 +29,7 @@ from typing import Any
 
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import FIRST_KIND
-from caovand.adapters.files import lock_file, safe_files, trust
+from caovand.adapters.files import installed, safe_files
 from caovand.engines import registry
 
 DEFAULT_ROOT = Path("/var/lib/caovan/engines")
@@ -70,8 +70,7 @@ class Engine:
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
     """The engines' folder: the option, else the one in `ROOT_VARIABLE`, else the system's."""
-    chosen = option or environ.get(ROOT_VARIABLE)
-    return Path(chosen).absolute() if chosen else DEFAULT_ROOT
+    return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
 
 
 def read(path: Path) -> Engine | None:
@@ -119,13 +118,7 @@ def unfinished(root: Path) -> list[str]:
 
 
 def _folders(root: Path) -> list[Path]:
-    if not root.is_dir():
-        return []
-    return sorted(
-        path
-        for path in root.iterdir()
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
-    )
+    return [path for path in installed.folders(root) if not path.name.startswith(".")]
 
 
 def link_of(role: str, kind: str) -> str:
@@ -285,33 +278,13 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
     if not make and not root.is_dir():
         raise EngineError(what, f"there is no folder {root}", "check --root")
     require_own(root, what)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        lock = lock_file.take(root / ".lock")
-    except lock_file.LockTaken as taken:
-        pid = taken.pid or "unknown"
-        raise EngineError(
-            what, f"another engine command is at work in {root} (pid {pid})", "wait for its end"
-        ) from None
-    except OSError as error:
-        raise EngineError(
-            what,
-            f"{root} cannot be written: {error.strerror}",
-            "run it with sudo, or choose another folder with --root",
-        ) from None
-    try:
+    busy = f"another engine command is at work in {root}"
+    with installed.locked(root / ".lock", what, busy, EngineError, make=True) as lock:
         # children hold it too: a pip that outlives us keeps the next installation out
         os.set_inheritable(lock, True)
         yield
-    finally:
-        os.close(lock)
 
 
 def require_own(folder: Path, what: str) -> None:
     """Raise EngineError if we are root and another user can change the folder."""
-    if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
-        raise EngineError(
-            what,
-            f"{found}, who could lead root to other files",
-            "run it as that user, without sudo, or choose a folder of root's",
-        )
+    installed.require_own(folder, what, EngineError)

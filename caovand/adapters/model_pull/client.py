@@ -46,7 +46,7 @@ class Answer:
         self.headers = {name.lower(): value for name, value in response.headers.items()}
 
     def pieces(self, most_bytes: int) -> Iterator[bytes]:
-        """The body as it comes, at most this much of it. Raises Cut."""
+        """The body as it comes, at most this much of it. Raises ConnectionCut."""
         left = most_bytes
         while left > 0:
             with _cuts(self._host):
@@ -81,7 +81,7 @@ class Client:
 
     @contextlib.contextmanager
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
-        """GET, through redirects. Raises Cut, and PullError for what must not be followed."""
+        """GET, through redirects. Raises ConnectionCut; PullError for one not to be followed."""
         for _ in range(MAX_REDIRECTS):
             where = self._allowed(url)
             own = _origin(where) == _origin(self._home)
@@ -102,7 +102,7 @@ class Client:
         )
 
     def json(self, url: str, most_bytes: int) -> tuple[Answer, Any]:
-        """GET a JSON document; None instead of it unless the status is 200. Raises Cut."""
+        """GET a JSON document; None unless the status is 200. Raises ConnectionCut."""
         with self.get(url, {"Accept": "application/json"}) as answer:
             if answer.status != 200:
                 return answer, None
@@ -164,7 +164,7 @@ def _origin(where: SplitResult) -> tuple[str, str | None, int | None]:
 
 @contextlib.contextmanager
 def _cuts(host: str) -> Iterator[None]:
-    """Turn any requests or urllib3 error into Cut, in plain text without addresses."""
+    """Turn any requests or urllib3 error into ConnectionCut, in plain text without addresses."""
     try:
         yield
     except requests.exceptions.SSLError as problem:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.client import Answer, Client, ConnectionCut
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.partial_download import PartialDownload
@@ -48,7 +48,7 @@ def download(
                 attempt = 1 if part.size_bytes > before else attempt
                 wait_before_retry(world, cut, attempt, transfer.MAX_ATTEMPTS, cannot)
                 attempt += 1
-        folders.move_into_place(path, blob)
+        os.replace(path, blob)
         part.drop_note()
     finally:
         part.close()
@@ -57,7 +57,7 @@ def download(
 def _go_on(
     client: Client, url: str, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
 ) -> None:
-    """One request, and its bytes into the part. Raises Cut and PullError."""
+    """One request, and its bytes into the part. Raises ConnectionCut and PullError."""
     asked = transfer.ask(part.size_bytes, file.size_bytes, part.etag)
     if asked.offset != part.size_bytes:
         _restart(part, meter)

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from caovand.adapters.files import lock_file, safe_files, trust
+from caovand.adapters.files import installed, safe_files
 from caovand.adapters.model_pull.errors import PullError
 from caovand.core.model_source import manifest
 from caovand.core.model_source.listing import BadListing, split_name
@@ -80,8 +80,7 @@ class Unfinished:
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
     """The models' folder: the option, else the one in `ROOT_VARIABLE`, else the system's."""
-    chosen = option or environ.get(ROOT_VARIABLE)
-    return Path(chosen).absolute() if chosen else DEFAULT_ROOT
+    return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
 
 
 def place_of(root: Path, name: str) -> Place:
@@ -127,7 +126,7 @@ def models(root: Path) -> list[tuple[Place, Manifest]]:
     """Every complete model, by its folder's name."""
     return [
         (Place(path), found)
-        for path in _folders(root)
+        for path in installed.folders(root)
         if not path.name.startswith(".") and (found := read(path)) is not None
     ]
 
@@ -135,7 +134,7 @@ def models(root: Path) -> list[tuple[Place, Manifest]]:
 def unfinished(root: Path) -> list[Unfinished]:
     """Incomplete pulls."""
     found = []
-    for path in _folders(root):
+    for path in installed.folders(root):
         if not path.name.startswith(_STAGING):
             continue
         name, size = path.name.removeprefix(_STAGING), 0
@@ -197,11 +196,6 @@ def link_existing(place: Place, path: str, digest: str) -> bool:
     return True
 
 
-def move_into_place(part: Path, blob: Path) -> None:
-    """A part has been checked: it is the file."""
-    os.replace(part, blob)
-
-
 def discard(place: Place) -> None:
     """Delete a model, complete or not; renamed first, so that a half of one never looks whole."""
     sweep(place)
@@ -225,26 +219,13 @@ def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
     With `make` the folder around it is made.
     """
     require_own(place.root, what)
-    try:
-        if make:
-            place.root.mkdir(parents=True, exist_ok=True)
-        lock = lock_file.take(place.lock)
-    except lock_file.LockTaken:
-        raise PullError(
-            what, f"another model command is at work on {place.folder}", "wait for its end"
-        ) from None
-    except OSError as problem:
-        raise PullError(
-            what,
-            f"{place.root} cannot be written: {problem.strerror}",
-            "run it with sudo, or choose another folder with --root",
-        ) from None
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            place.lock.unlink()
-        os.close(lock)
+    busy = f"another model command is at work on {place.folder}"
+    with installed.locked(place.lock, what, busy, PullError, make=make):
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                place.lock.unlink()
 
 
 def require_own(folder: Path, what: str) -> None:
@@ -256,12 +237,7 @@ def require_own(folder: Path, what: str) -> None:
             f"{there} cannot be written by this user",
             "run it with sudo, or choose a folder of your own with --root or --to",
         )
-    if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
-        raise PullError(
-            what,
-            f"{found}, who could lead root to other files",
-            "run it as that user, without sudo, or choose a folder of root's",
-        )
+    installed.require_own(folder, what, PullError)
 
 
 def closed_to_others(folder: Path) -> Path | None:
@@ -270,12 +246,6 @@ def closed_to_others(folder: Path) -> Path | None:
         if not path.stat().st_mode & 0o001:
             return path
     return None
-
-
-def _folders(root: Path) -> list[Path]:
-    if not root.is_dir():
-        return []
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _sizes(folder: Path) -> Iterator[int]:

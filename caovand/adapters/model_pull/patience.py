@@ -23,7 +23,7 @@ class Busy(ConnectionCut):
 
 
 def retry_cut(world: World, act: Callable[[], T], cannot: str, attempts: int) -> T:
-    """Call `act`, again after each Cut; raises PullError once retrying is pointless."""
+    """Call `act`, again after each ConnectionCut; raises PullError once retrying is pointless."""
     attempt = 1
     while True:
         try:
@@ -52,7 +52,7 @@ def wait_before_retry(
 
 
 def require_success(client: Client, answer: Answer, cannot: str, absent: str) -> None:
-    """PullError, or a Cut where trying again may help, for any answer but a good one."""
+    """PullError, or a ConnectionCut where trying again may help, for any answer but a good one."""
     status, hub = answer.status, client.hub
     if status in (200, 206):
         return

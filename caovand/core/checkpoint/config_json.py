@@ -97,6 +97,7 @@ def describe(
         dense_size=_dense_size(text) if experts else 0,
         dense_layers=_dense_layers(text, len(layers)) if experts else 0,
         vision=any(config.get(name) for name in TOWER_CONFIG_KEYS),
+        images_both_ways=text.get("use_bidirectional_attention") == "vision",
         encoder_tokens=first_count(text, "max_source_positions"),
         notes=tuple(_notes(text, layers)),
     )

@@ -83,6 +83,22 @@ def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:
     return split, 0, hidden * (mla.query_rank + model.latent)
 
 
+def attention_part(model: ModelCard, *, as_float: bool) -> float:
+    """The part of attention in a transformer's weights that are split by heads or width, experts
+    apart: in those stored as floats, or in the others."""
+    if as_float and model.quantization and "attention" in model.spared:
+        return 1.0
+    if not as_float and "attention" in model.spared:
+        return 0.0
+    count, routed = len(model.layer_types), 0
+    if model.experts:
+        routed = count - model.dense_layers
+    attention = count * _attention(model, gated=False)[0]
+    dense = 3 * model.hidden_size * (model.dense_size or model.intermediate_size)
+    others = routed * 3 * model.hidden_size * model.shared_size + (count - routed) * dense
+    return attention / (attention + others) if attention else 0.0
+
+
 def _recurrent(hidden: int, linear: LinearAttention) -> int:
     """Parameters of a Gated DeltaNet layer: the input (q, k, v, z, b, a) and output projections."""
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim

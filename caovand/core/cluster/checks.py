@@ -7,7 +7,7 @@ is compared with.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
 
 from caovand.core.addresses import is_loopback
@@ -71,11 +71,6 @@ def compare(
     )
     reached = describe_link(head, worker, link, tcp_only)
     return (finding("PASS", _agreement(head, worker, shared, round_trip_s, reached)),)
-
-
-def can_serve_together(results: Collection[CheckResult]) -> bool:
-    """Whether these results let the nodes serve together."""
-    return all(result.verdict != "FAIL" for result in results)
 
 
 def duplicate_names(name: str) -> CheckResult:

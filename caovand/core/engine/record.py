@@ -194,6 +194,15 @@ class Api:
     """Path of OpenAI chats."""
     scraped: str = ""
     """Suffix of the line that the engine prints for each scrape of its metrics; "" without one."""
+    keep_alive_s: float = 0.0
+    """Seconds that its server keeps an idle connection open; 0 if each request needs its own."""
+    keep_alive_variable: str = ""
+    """The environment variable that changes keep_alive_s; "" without one."""
+
+    def keeps_alive_s(self, *environments: Mapping[str, str]) -> float:
+        """keep_alive_s, and 0 where one of these environments changes it."""
+        changed = any(self.keep_alive_variable in environment for environment in environments)
+        return 0.0 if changed else self.keep_alive_s
 
     def polled(self, line: str) -> bool:
         """Whether a log line reports a successful poll; caovan makes many."""

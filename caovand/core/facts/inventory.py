@@ -269,6 +269,8 @@ class ModelCard:
     dense_layers: int = 0
     """Number of layers with a dense MLP instead of experts."""
     vision: bool = False
+    images_both_ways: bool = False
+    """Whether config.json says that the tokens of an image attend to later ones of it (Gemma 4)."""
     chat_template: str | None = None
     """The template's text, not its file."""
     weights: tuple[Weights, ...] = ()

@@ -78,8 +78,7 @@ class Planned(OfInspection):
 
 @dataclass(frozen=True, kw_only=True)
 class Refused(OfInspection):
-    """No plan can be made or started; with `hold`, waiting may help, otherwise the operator must
-    act."""
+    """No plan can be made or started; only with `hold` may waiting help."""
 
     finding: Finding
     hold: bool

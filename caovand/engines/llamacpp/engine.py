@@ -88,6 +88,7 @@ ENGINE = Engine(
         ),
         constrained=lambda schema: {"json_schema": schema},
         works={"embed": works.EMBED, "score": works.RERANK},
+        keep_alive_s=0.0,  # after a stream it closes a connection that it has promised to keep
     ),
     healing=HEALING,
     # Its server is a single process that certainly belongs to caovan only in caovan's own

@@ -75,6 +75,8 @@ ENGINE = Engine(
         pending_key="",
         completions="/v1/completions",
         constrained=lambda schema: {"json_schema": json.dumps(schema)},
+        keep_alive_s=5.0,
+        keep_alive_variable="SGLANG_TIMEOUT_KEEP_ALIVE",
     ),
     healing=HEALING,
     dependents=re.compile("sglang::"),

@@ -7,36 +7,17 @@ from typing import Any
 
 from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
+from caovand.engines.common.torch_environment import ENVIRONMENT
 
 OLDEST = "0.5.17"
 """The first release that supports every planned option."""
 HOW = "sudo caovanctl engine install --kind sglang"
-# A shared library names the cards that it has machine code for. The library of common operators is
-# small, and every model needs it.
-VERSIONS = """
-import glob, importlib.metadata as metadata, importlib.util, json, os, platform, re, sys
-
-def version(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-def folder(name):
-    spec = importlib.util.find_spec(name)
-    return os.path.dirname(spec.origin) if spec and spec.origin else None
-
-def torch_cuda():
-    try:
-        with open(os.path.join(folder("torch"), "version.py")) as source:
-            found = re.search(r"^cuda[^=]*= *'([^']+)'", source.read(), re.M)
-    except (OSError, TypeError):
-        return None
-    return found and found.group(1)
-
-def toolkit():  # the environment's own, as caovand.adapters.engine_install.toolkit lays it out
-    place = os.path.join(sys.prefix, "cuda")
-    return place if os.access(os.path.join(place, "bin", "nvcc"), os.X_OK) else None
+# A shared library names the cards that it has machine code for; the one of common operators is
+# small and needed by every model.
+VERSIONS = (
+    ENVIRONMENT
+    + """
+import glob
 
 sglang, kernel = folder("sglang"), folder("sgl_kernel")
 files = sorted(glob.glob(kernel + "/**/common_ops*.so", recursive=True)) if kernel else []
@@ -48,6 +29,7 @@ print(MARK + json.dumps({
               and os.stat(sglang).st_mtime_ns, [[f, os.stat(f).st_mtime_ns] for f in files]],
 }))
 """
+)
 DETAILS = """
 import argparse, glob, importlib.util, json, os, re
 

@@ -35,7 +35,8 @@ from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace, Workload, experts_read
+from caovand.engines.vllm.sizing.pace import Pace, experts_read
+from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
 
@@ -152,6 +153,8 @@ ENGINE = Engine(
         ),
         constrained=lambda schema: {"structured_outputs": {"json": schema}},
         works=WORKS,
+        keep_alive_s=5.0,
+        keep_alive_variable="VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
     ),
     healing=HEALING,
     dependents=re.compile("VLLM::"),

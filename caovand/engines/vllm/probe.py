@@ -7,33 +7,12 @@ from typing import Any
 
 from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
+from caovand.engines.common.torch_environment import ENVIRONMENT
 
-VERSIONS = """
-import importlib.metadata as metadata, importlib.util, json, os, platform, re, shutil, sys
-import sysconfig
-
-def version(name):
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-def folder(name):
-    spec = importlib.util.find_spec(name)
-    return os.path.dirname(spec.origin) if spec and spec.origin else None
-
-def torch_cuda():
-    place = folder("torch")
-    try:
-        with open(os.path.join(place, "version.py")) as source:
-            found = re.search(r"^cuda[^=]*= *'([^']+)'", source.read(), re.M)
-    except (OSError, TypeError):
-        return None
-    return found and found.group(1)
-
-def toolkit():  # the environment's own, as caovand.adapters.engine_install.toolkit lays it out
-    place = os.path.join(sys.prefix, "cuda")
-    return place if os.access(os.path.join(place, "bin", "nvcc"), os.X_OK) else None
+VERSIONS = (
+    ENVIRONMENT
+    + """
+import shutil, sysconfig
 
 def nvcc():  # as flashinfer.jit.cpp_ext.get_cuda_path looks for it, once CUDA_HOME is that toolkit
     if toolkit():
@@ -76,6 +55,7 @@ print(MARK + json.dumps({
         (e.name, e.value) for e in metadata.entry_points(group="vllm.general_plugins"))],
 }))
 """
+)
 FLAGS = """
 import json
 from vllm.platforms import current_platform

@@ -1,4 +1,4 @@
-"""Drive the engine round by round, and read the daemon's figures after each."""
+"""Drives the engine round by round, and reads the daemon's figures after each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.bench.record import TimedAnswer
 from caovand.lab.streamed import BadStatus, Streams
 
-FIGURES_S = 30.0  # maximum delay until figures include the last request
+FIGURES_S = 30.0  # as long as figures that include the last request may take
 POLL_S = 0.25
 BAD_KEY = (401, 403)
 TOO_LONG = (400, 413, 422)
@@ -48,12 +48,12 @@ class BenchOrder:
 
     @property
     def cells(self) -> int:
-        """Number of pairs of prompt length and concurrency."""
+        """The number of pairs of prompt length and concurrency."""
         return len(self.prompts) * len(self.at_once)
 
     @property
     def every_round(self) -> list[tuple[int, int]]:
-        """Length and concurrency of each round in order, including warm-up rounds."""
+        """Length and concurrency of each round in order, warm-up rounds included."""
         return [
             (length, count)
             for length in self.prompts
@@ -64,15 +64,15 @@ class BenchOrder:
         ]
 
     def warm_up(self, length: int) -> int:
-        """Concurrency of a length's warm-up round.
+        """Concurrency of the warm-up round of a length.
 
-        The warm-up keeps compilation by a length's first request out of the figures.
+        It keeps what the first request of a length compiles out of the figures.
         """
         return self.at_once[-1] if length == self.prompts[0] else 1
 
 
 class Run:
-    """One measurement; `done` are the completed cells."""
+    """One measurement; `done` are the cells that are complete."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Run:
         self.done: list[dict[str, Any]] = []
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """Measure one cell after another, shortest prompts first; raises Interrupted."""
+        """Measure one cell after another, the shortest prompts first; raises Interrupted."""
         order = self._order
         try:
             for length in order.prompts:
@@ -137,7 +137,7 @@ class Run:
         return answers
 
     def _move_bar(self, first: int, answered: int) -> None:
-        """Move the bar within a round; without a bar, one line per round is enough."""
+        """Move the bar within a round; without a bar, a line per round is enough."""
         if self._screen.moves and (first, answered) != self._shown:
             self._shown = first, answered
             self._show(first, answered)
@@ -150,7 +150,7 @@ class Run:
         self._screen.line(self._progress.percent(first, answered), text)
 
     def _status_after(self, moment: float) -> Mapping[str, Any]:
-        """The first status with newer figures and samples; the last one if none comes in time."""
+        """The first status with younger figures and samples; the last one if none comes in time."""
         deadline = time.monotonic() + FIGURES_S
         while True:
             status = self._client.ask("status")
@@ -163,7 +163,7 @@ class Run:
             time.sleep(POLL_S)
 
     def _restarted(self, status: Mapping[str, Any]) -> CommandError | None:
-        """The error if the engine is no longer the measured one; else None."""
+        """Why this is not the engine that was measured so far; None if it is."""
         if status["served"] and status["generation"] == self._target.generation:
             return None
         failure = status["last_failure"]

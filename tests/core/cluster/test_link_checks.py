@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.cluster.checks import can_serve_together, compare
+from caovand.core.cluster.checks import compare
 from caovand.core.cluster.link import LOST, Link
 from caovand.core.cluster.link_checks import pair_checks, rate
 from caovand.core.facts.checks import CheckResult
 from tests.core.cluster.test_messages import shown
-from tests.core.nodes import HEAD, WORKER
+from tests.core.nodes import HEAD, WORKER, none_fails
 
 LINK = Link(
     "10.0.0.1", 7071, connect_s=0.0001, own="10.0.0.2", seen="10.0.0.2", joined="10.0.0.1",
@@ -78,7 +78,7 @@ def test_a_worker_that_cannot_be_reached_is_told_how_to_open(
 ) -> None:
     (only,) = results = found(worker={"firewall": firewall}, to_worker=SILENT)
     assert only == CheckResult("cluster", "FAIL", f"{ON_FREE_PORTS}{guard}", f"on gpu2: {fix}")
-    assert not can_serve_together(results)
+    assert not none_fails(results)
 
 
 def test_a_head_that_cannot_be_reached_opens_for_the_address_that_comes() -> None:
@@ -233,7 +233,7 @@ def test_packets_that_are_lost_for_their_size() -> None:
 def test_an_interface_that_is_too_slow_is_named(speed_mbit: int, sums: bool, text: str) -> None:
     (only,) = results = found(worker={"speed_mbit": speed_mbit}, sums=sums)
     assert only.verdict == ("WARN" if text else "PASS")
-    assert can_serve_together(results)
+    assert none_fails(results)
     if text:
         assert only.text == f"{text} for the link"
         assert only.remedy == (
@@ -320,12 +320,12 @@ def test_what_is_no_firewalls_fault_has_a_fix_of_its_own(
 ) -> None:
     (only,) = results = found({"firewall": "ufw"}, {"firewall": "ufw"}, **link)
     assert (only.text, only.remedy) == (text, remedy)
-    assert not can_serve_together(results)
+    assert not none_fails(results)
 
 
 @given(links, st.booleans(), st.sampled_from(["", "ufw", "firewalld", "nftables", "other"]))
 def test_any_link_can_be_judged(link: Link, sums: bool, firewall: str) -> None:
     head, worker = (replace(node, firewall=firewall) for node in (HEAD, WORKER))
     results = compare(head, worker, 0.0003, 0.0, link, sums)
-    assert can_serve_together(results) is link.works
+    assert none_fails(results) is link.works
     assert all("\n" not in one.text + one.remedy for one in results)

@@ -180,7 +180,14 @@ def test_attention_stays_on_the_cards_where_that_is_hardly_slower() -> None:
 def test_prompts_are_kept_in_the_memory_that_weights_in_it_leave() -> None:
     host = replace(HOST, ram_mib=32_768, available_mib=29_000)
     whole, split = (plan(machine(MOE_30B, mib, host=host)) for mib in (24576, 8192))
-    assert whole.value("cache_ram") > split.value("cache_ram") > 0
+    assert whole.value("cache_ram") > split.value("cache_ram") > 2000
+    crowded = machine(MOE_30B, 8192, host=replace(host, available_mib=16_000))
+    found = plan(crowded)
+    assert 500 < found.value("cache_ram") < 2000
+    assert "of the free host memory" in found.settings["cache_ram"].reason
+    assert forecast(found, crowded).fits
+    more = plan(crowded, engine={"extra_args": ["--cache-ram", "4096"]})
+    assert "host memory" in forecast(more, crowded).lack
 
 
 def test_threads_are_spread_over_numa_nodes_where_a_processor_reads_weights() -> None:
@@ -452,6 +459,14 @@ def test_a_processor_that_crawls_next_to_cards_without_code_is_refused() -> None
     asked = plan(large, engine={"kind": "llamacpp", "extra_args": ["--gpu-layers", "0"]})
     assert any("is not used" in text for text in asked.warnings)
     assert any("is not used" in text for text in plan(small).warnings)  # quick enough
+    with pytest.raises(Unplannable, match="cannot use GPU 0"):  # prompts would take an hour
+        plan(replace(large, model=model(16, 30)), policy={"workload": "long"})
+    volta = replace(card(0, 16384, "Tesla V100"), compute_capability=(7, 0))
+    slow = model(32, 60)
+    bare = Inventory((), HOST, CPU, slow)
+    assert 5 < (ENGINE.planning.speed(plan(bare), bare) or 0) < 10
+    with pytest.raises(Unplannable, match=r"GPU 0 .*7\.0.* a second; .*ollama"):
+        plan(Inventory((volta,), HOST, built, slow))
     assert plan(Inventory((), HOST, CPU, LLAMA_70B)).cards is None
 
 

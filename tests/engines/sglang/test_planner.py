@@ -560,10 +560,23 @@ def test_as_many_requests_are_served_as_the_cache_holds() -> None:
         assert f"about {entry.value} requests of workload {workload}, of {tokens} tokens" in (
             entry.reason
         )
-    largest = plan(machine(named("H200")), policy={"workload": "batch"}).settings[
-        "max_running_requests"
-    ]
-    assert largest.reason.endswith(f"; SGLang's largest CUDA graph has {largest.value}")
+    large = machine((replace(H200[0], total_mib=300_000, free_mib=299_000),))
+    largest = plan(large, policy={"workload": "batch"}).settings["max_running_requests"]
+    assert (largest.value, "the largest CUDA graph has 512" in largest.reason) == (512, True)
+
+
+def test_graphs_are_as_large_as_the_most_requests_at_once() -> None:
+    """SGLang's own would be of 32 requests on two cards of 40 GiB, of 8 on one of 16."""
+    for cards in (named("A100 40 GB"), named("RTX 4090"), named("H200")):
+        for policy in ({}, {"workload": "batch"}, {"max_num_seqs": 300}):
+            inventory = machine(cards)
+            found = parsed(plan(inventory, policy=policy), inventory)
+            assert found.cuda_graph_max_bs_decode == found.max_running_requests
+    many = plan(machine(A100), policy={"max_num_seqs": 900})
+    assert many.value("cuda_graph_max_bs_decode") == 512
+    assert plan(machine(), policy={"cuda_graphs": "none"}).value("cuda_graph_max_bs_decode") is None
+    own = plan(machine(), engine={"extra_args": ["--cuda-graph-max-bs-decode", "64"]})
+    assert own.value("cuda_graph_max_bs_decode") == 64
 
 
 def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:

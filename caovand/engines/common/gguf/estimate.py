@@ -22,7 +22,8 @@ def estimate(
     host = inventory.host
     rooms = [*(gpu.free_mib * MIB for gpu in gpus), host_room(host, gpus)]
     over = [device.total - room for device, room in zip(found, rooms, strict=True)]
-    tightest = max(range(len(found)), key=lambda place: found[place].total / max(rooms[place], 1))
+    needed = [device.total - device.prompts for device in found]  # prompts give way
+    tightest = max(range(len(found)), key=lambda place: needed[place] / max(rooms[place], 1))
     device, cache = found[tightest], sum(one.cache for one in found)
     lack = "" if max(over) <= 0 else _lack(found, over, gpus)
     return MemoryEstimate(

@@ -42,6 +42,19 @@ _RUNTIMES: Mapping[str, re.Pattern[str]] = {
     "ROCm": re.compile(r"\bROCm\b|\bHIP error|\bhipError|\bHSA_STATUS|by GPU node"),
     "Metal": re.compile(r"kIO\w{2,6}CommandBuffer|\bggml_metal\w"),
 }
+_DOES = (
+    r"(?:[Ii]nstall|[Uu]se|[Ss]et|[Ii]ncrease|[Dd]ecrease|[Rr]educe|[Ll]ower|[Rr]aise|[Dd]isable"
+    r"|[Ee]nable|[Rr]un|[Ss]pecify|[Pp]rovide|[Pp]ass|[Uu]pgrade|[Uu]pdate|[Rr]emove|[Uu]nset"
+    r"|[Cc]hoose|[Aa]dd|[Ee]nsure|[Mm]ake sure|[Cc]hange|[Aa]djust|[Ss]witch|[Rr]estart"
+    r"|[Dd]owngrade|[Rr]ebuild|[Rr]einstall|[Uu]ninstall|[Aa]ccept)\b"
+)
+_REMEDY = re.compile(
+    r"(?:^|[.!?;:,)\]] {1,3})((?:(?:[Pp]lease|[Tt]ry to|[Cc]onsider to|[Yy]ou (?:can|may|must"
+    r"|need to|should|have to)|[Tt]o \w[^.,]{3,60},) (?:\w{3,12} and )?"
+    rf"{_DOES}|(?:[Pp]lease )?(?:[Tt]ry|[Cc]onsider) \w{{3,12}}ing\b|(?=[A-Z]){_DOES})"
+    r"(?:[^.!\"]|\.(?=\S)|\"(?!,)){8,240})"
+)
+"""What a program itself advises in its line, as a sentence or the end of one."""
 _UNSURE = (
     "That is what the line says; it came from code that was already running, so that another "
     "start or another kernel may do without the change."
@@ -88,6 +101,8 @@ def sentences(
     texts = [text for text in (_fill(sentence, known) for sentence in found) if text]
     if failure == "unknown" and name in UNSURE_ROWS:
         texts.append(_UNSURE)
+    if (remedy := _own_remedy(finding)) and not any(remedy in text for text in texts):
+        texts.append(f"The line's own advice: {remedy}.")
     names = _named_options(finding)
     if any(name in text for name in names for text in texts):
         names = []
@@ -111,6 +126,12 @@ def runtime_of(finding: Finding) -> str:
         if pattern.search(finding.text):
             return runtime
     return str(finding.captures.get(DRIVEN_BY, ""))
+
+
+def _own_remedy(finding: Finding) -> str:
+    """What the line itself advises; "" if it advises nothing."""
+    found = _REMEDY.search(finding.text)
+    return found[1].partition("', '")[0].strip(" '\"`,;:") if found else ""
 
 
 def _named_options(finding: Finding) -> list[str]:

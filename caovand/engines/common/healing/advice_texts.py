@@ -10,6 +10,8 @@ from caovand.engines.common.logs.rows import (
     building,
     exits,
     ggml_families,
+    links,
+    packages,
     python_advice,
     raised,
     system,
@@ -107,6 +109,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **raised.ADVICE,
     **system.ADVICE,
     **toolchain.ADVICE,
+    **links.ADVICE,
+    **packages.ADVICE,
     **python_advice.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
@@ -169,6 +173,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
         "--runtime=docker`, and restart Docker.",
     ),
+    "pod.cards": (
+        "No node of the cluster offers a free nvidia.com/gpu: see what `kubectl describe node` "
+        "lists as allocatable and allocated. Without any, the device plugin (or GPU operator) does "
+        "not run there, or the node's container runtime is not the NVIDIA one; a taint, an MIG "
+        "profile of another name or another pod may also take them.",
+    ),
     "container.denied": (
         "The user or the container may not do what the line names: add the user to the docker "
         "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
@@ -214,8 +224,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "all-reduce off (--disable-custom-all-reduce).",
     ),
     "args.split": (
-        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
-        "and of its quantized blocks.",
+        "The model cannot be split this way: lower tensor_parallel_size (--tp) to a divisor of its "
+        "heads, those of an image encoder included, and of its quantized blocks.",
     ),
     "host.library": (
         "The library {library} is missing or damaged: install the engine again with all files of "
@@ -367,6 +377,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The loader gave up for this reason: {why}. If that names the file, download it again; if "
         "it names the model's form, use a newer release first.",
     ),
+    "llama.draft.vocabulary": (
+        "The draft model has another vocabulary than the model: use one of the same family, or"
+        " leave it out.",
+    ),
     "llama.model.architecture": (
         "This release of the engine does not know the architecture {architecture}: install a newer "
         "release, or use another model.",
@@ -393,8 +407,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.model.shape": (
         "File and program do not agree on the model's sizes: use a newer release, then a newer "
-        "file "
-        "of the model, or one converted by another tool.",
+        "file of the model, or one made by llama.cpp's convert_hf_to_gguf.py (other tools, "
+        "Ollama's own import among them, write wrong sizes for some models).",
     ),
     "llama.model.key": (
         "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "

@@ -12,6 +12,7 @@ access-denied model.denied vllm vllm-project/vllm#28440 dphnAI/sonar#458
 access-denied ollama.access ollama ollama/ollama#5938 ollama/ollama#9466
 access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied ollama.port.reserved ollama ollama/ollama#2627 ollama/ollama#2560
+access-denied python.database any bentoml/rag-tutorials#9
 access-denied sandbox.families vllm vllm-project/vllm#12474
 access-denied system.execute any vllm-project/vllm#15461
 access-denied system.user vllm HabanaAI/vllm-fork#929
@@ -66,6 +67,7 @@ bad-arguments args.address any abetlen/llama-cpp-python#77
 bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
+bad-arguments args.connector vllm LMCache/LMCache#638
 bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.named any vllm-project/vllm#37677
 bad-arguments args.named vllm vllm-project/vllm#10483 vllm-project/vllm#17579
@@ -114,12 +116,14 @@ bad-arguments feature.combination llamacpp microsoft/BitNet#231
 bad-arguments feature.combination sglang sgl-project/sglang#8456 sgl-project/sglang#8256
 bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
+bad-arguments feature.model sglang sgl-project/sglang#36528
 bad-arguments feature.model vllm vllm-project/vllm#26080
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
 bad-arguments host.library llamacpp fboulnois/llama-cpp-docker#8
 bad-arguments host.library ollama ollama/ollama#9069 ollama/ollama#7546
+bad-arguments host.library sglang sgl-project/sglang#36533
 bad-arguments host.library.other ollama ollama/ollama#3729
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
@@ -133,6 +137,7 @@ bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
 bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432 ggml-org/llama.cpp#18366
 bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
+bad-arguments llama.request.batch llamacpp ggml-org/llama.cpp#12295 ggml-org/llama.cpp#11105
 bad-arguments llama.request.context llamacpp oobabooga/textgen#7257 NousResearch/hermes-agent#89502
 bad-arguments llama.request.grammar llamacpp ggml-org/llama.cpp#3081 ggml-org/llama.cpp#22396
 bad-arguments llama.request.image llamacpp ggml-org/llama.cpp#8595 ggml-org/llama.cpp#23331
@@ -143,6 +148,7 @@ bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32577
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
+bad-arguments ollama.address ollama ollama/ollama#14367
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
 bad-arguments ollama.family.import ollama ollama/ollama#13465
 bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
@@ -152,6 +158,11 @@ bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
 bad-arguments ollama.path ollama ollama/ollama#8290
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
+bad-arguments python.allocator vllm vllm-project/vllm#40812
+bad-arguments python.preload any fzyzcjy/torch_memory_saver#33
+bad-arguments python.socket any LMCache/LMCache#3529
+bad-arguments python.triton any vllm-project/vllm#14605
+bad-arguments python.versions any vllm-project/vllm#49804
 bad-arguments raised.connector vllm vllm-project/production-stack#582 vllm-project/vllm#15960
 bad-arguments raised.model vllm NVIDIA/nim-deploy#60
 bad-arguments raised.packages vllm odysseus-dev/odysseus#191
@@ -160,6 +171,8 @@ bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 collective-timeout gpu.peer any sgl-project/sglang#4814
+collective-timeout link.rdma any kvcache-ai/Mooncake#1384
+collective-timeout link.rdma sglang sgl-project/sglang#21395
 collective-timeout nccl.failed any vllm-project/vllm#7896 sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828 vllm-project/vllm#6732
 collective-timeout nccl.network sglang sgl-project/sglang#5602 sgl-project/sglang#3820
@@ -226,6 +239,8 @@ engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
+engine-unusable python.install any vllm-project/vllm#6622
+engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
 engine-unusable system.program any vllm-project/production-stack#454
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20 docker/for-win#13835
@@ -251,6 +266,7 @@ gpu-absent ollama.discovery ollama ollama/ollama#13308
 gpu-absent ollama.driver ollama ollama/ollama#8638 ollama/ollama#6840
 gpu-absent ollama.driver.context ollama ollama/ollama#6637 ollama/ollama#11812
 gpu-absent ollama.runtime ollama ollama/ollama#3497 ollama/ollama#6647
+gpu-absent pod.cards host NVIDIA/k8s-device-plugin#245
 gpu-absent sglang.absent sglang flashinfer-ai/flashinfer#2546
 gpu-lost amd.reset host ggml-org/llama.cpp#21724 freebsd/drm-kmod#387
 gpu-lost gpu.lost host NVIDIA/NVSentinel#155 Bumblebee-Project/Bumblebee#554
@@ -325,6 +341,7 @@ launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
 model-missing family.vocabulary ollama ollama/ollama#5663
+model-missing llama.convert.tokenizer llamacpp ggml-org/llama.cpp#6419 OpenBMB/MiniCPM-V#404
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13 janhq/jan#3228
 model-missing llama.file.cut ollama ollama/ollama#143 ollama/ollama#53
 model-missing llama.file.header llamacpp calcuis/gguf#46 containers/ramalama#599
@@ -364,8 +381,10 @@ model-missing sglang.model.missing sglang sgl-project/sglang#302
 network hub.network any InternLM/lmdeploy#3245 meta-llama/llama-models#368
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16 vllm-project/vllm-omni#1063
 network hub.vocabulary any openai/harmony#46
+network hub.xet any meta-pytorch/torchforge#109
 network net.certificate ollama ollama/ollama#3337 ollama/ollama#1063
 network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
+network ollama.answer ollama ollama/ollama#12480
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
 node-lost ray.address vllm eugr/spark-vllm-docker#227
 node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983

@@ -80,10 +80,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.args.override": (
         "--override-kv in [engine] extra_args must have the form KEY=TYPE:VALUE.",
     ),
-    "llama.draft.vocabulary": (
-        "The draft model has another vocabulary than the model: use one of the same family, or"
-        " leave it out.",
-    ),
     "llama.cache.full": (
         "Requests did not fit the cache, and failed one by one while the server went on: raise "
         "--ctx-size, or serve fewer at once (--parallel).",
@@ -111,6 +107,16 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.request.context": (
         "The request is longer than a slot's context: raise --ctx-size, which all slots share "
         "(--parallel), or let the client send less; Ollama: num_ctx.",
+    ),
+    "llama.request.batch": (
+        "A text for an embedding or a reranking must fit one physical batch: raise --ubatch-size "
+        "and --batch-size (such as -ub 8192 -b 8192) as far as the model's own context goes, or "
+        "let the client send shorter pieces.",
+    ),
+    "llama.convert.tokenizer": (
+        "The conversion finds no tokenizer in the model's folder that it can use: copy "
+        "tokenizer.json, tokenizer_config.json and, where the base model has one, tokenizer.model "
+        "from the base model into it, and use convert_hf_to_gguf.py of the newest llama.cpp.",
     ),
     "llama.template.request": (
         "The model's chat template refuses this request: the roles, their order or the tools. Let"

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.logs.hit import MAX_TEXT
+from caovand.engines.common.logs.hit import MAX_TEXT, Hit, finding
+from caovand.engines.common.logs.signature import first
 from caovand.engines.common.logs.whole_log import Explainer, Sample
 from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.log.cause import find_cause
 from caovand.engines.llamacpp.log.line import take_apart
 from caovand.engines.llamacpp.log.phases import read
-from caovand.engines.llamacpp.log.signatures import HARMLESS
+from caovand.engines.llamacpp.log.signatures import HARMLESS, SIGNATURES
 
 _BEGIN = re.compile(r"llama_server: initializing|main: (?:starting|build)")
 _SPEED = re.compile(
@@ -22,6 +23,7 @@ _FULL = re.compile(
     r"(?:srv +)?(?:decode|update_slots) ?: failed to (?:find (?:free space in the KV cache"
     r"|a memory slot)|decode the batch, n_batch = 1,)"
 )
+_REFUSED = re.compile(r".{0,80}\bsend_error ?: task id = \d{1,9}, error: (?P<why>.{1,300})")
 _NO_CARD = re.compile(
     r"\bno usable GPU found, --(?:gpu-layers|n-gpu-layers|main-gpu|split-mode|tensor-split)\b"
 )
@@ -34,8 +36,7 @@ def _rate(line: str) -> Sample | None:
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of the end, else a problem that ends no server: no card is used, or requests do not
-    fit."""
+    """The cause of the end, else what ends no server: an unused card, or refused requests."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):
@@ -45,6 +46,9 @@ def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) 
         if _FULL.match(line) or _FULL.match(line[line.find(" W ") + 3 :][:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             return Finding("kv-cache-short", text, "serving", {}, "llama.cache.full", number)
+        refused = _REFUSED.match(line)
+        if refused and (row := first(SIGNATURES, refused["why"])):
+            return finding(Hit(number - 1, refused["why"], "serving", *row))
     return None
 
 

@@ -153,6 +153,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Failed to initialize samplers"),
     signature("llama.health", "consequence", "start-stall",
          r"[Hh]ealth ?check .{0,80}timed out"),
+    signature("llama.request.batch", "generic", "bad-arguments",
+         r"input (?:\((?P<tokens>\d{1,9}) tokens\) )?is too large to process"
+         r"|increase the physical batch size|batch size \d{1,9} > maximum allowed batch size"),
+    signature("llama.convert.tokenizer", "cause", "model-missing",
+         r"[Mm]issing \S{0,300}tokenizer\.(?:model|json)|File not found: \S{0,300}tokenizer\."
+         r"(?:model|json)|Cannot find Llama BPE tokenizer"),
     signature("llama.convert", "cause", "bad-arguments",
          r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
          r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),

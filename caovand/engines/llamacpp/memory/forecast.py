@@ -99,7 +99,5 @@ def _devices(plan: Plan, inventory: Inventory) -> Sequence[Device]:
     model, gpus = inventory.model, gpus_of(plan, inventory)
     assert model.gguf is not None
     found = devices(model, load_of(plan), placement_of(plan, gpus, len(model.gguf.layers)))
-    if gpus:
-        return found
     prompts = (count(plan.value("cache_ram")) or 0) * MIB
     return (*found[:-1], replace(found[-1], prompts=prompts))

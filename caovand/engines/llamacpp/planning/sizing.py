@@ -13,7 +13,7 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf import slots as requests
-from caovand.engines.common.gguf.placement import Placement, devices
+from caovand.engines.common.gguf.placement import Placement, devices, host_room
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
 from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning import drafting, steps, texts
@@ -291,14 +291,19 @@ def _on_cards(
 def _cache_ram(
     inventory: Inventory, gpus: Sequence[Gpu], load: Load, placement: Placement
 ) -> Setting:
-    # Based on total memory, because free memory, and with it the plan, would change from start to
-    # start.
+    # Based on total memory as long as that is free: free memory, and with it the plan, would change
+    # from start to start.
     if any(gpu.unified for gpu in gpus):
         spare = host_reserve_mib(inventory.host.ram_mib) // 8
         reason = "MiB for prompts seen before: an eighth of the host's reserve"
         return Setting(min(spare, CACHE_RAM_MIB), "policy", reason)
-    weights = devices(inventory.model, load, placement)[-1].weights
-    spare = max(inventory.host.ram_mib - (weights >> 20), 0) // 8
+    own = devices(inventory.model, load, placement)[-1]
+    spare = max(inventory.host.ram_mib - (own.weights >> 20), 0) // 8
+    if gpus:
+        left = max(host_room(inventory.host, gpus) - own.total, 0) >> 20
+        if left < min(spare, CACHE_RAM_MIB):
+            reason = "MiB for prompts seen before: what the weights leave of the free host memory"
+            return Setting(left, "policy", reason)
     if spare >= CACHE_RAM_MIB:
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
     reason = "MiB for prompts seen before: an eighth of the host memory that the weights leave"

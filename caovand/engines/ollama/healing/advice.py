@@ -95,6 +95,27 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A file stands in the way of the folder in {path}: correct HOME or OLLAMA_MODELS of the "
         "server's service.",
     ),
+    "ollama.address": (
+        "This machine has no address {host}, or not yet when the service starts: let OLLAMA_HOST "
+        "of the server be 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
+        "of another machine for the client only.",
+    ),
+    "ollama.answer": (
+        "What answered is not Ollama's JSON, most often the page of a proxy: set "
+        "NO_PROXY=localhost,127.0.0.1,0.0.0.0 (and no_proxy) where `ollama` runs, check "
+        "OLLAMA_HOST, or ask a registry behind a proxy with HTTPS_PROXY in the server's unit.",
+    ),
+    "ollama.file": (
+        "There is no {path}: paths in a Modelfile count from its own folder. Run `ollama create` "
+        "in the folder that holds the file, or name it with its whole path; FROM and ADAPTER take "
+        "a folder with all files of a model or adapter, or one GGUF file.",
+    ),
+    "llama.model.version": (
+        "The file is no GGUF file that this release reads. FROM in a Modelfile takes a GGUF file, "
+        "or the folder (not a single file) that holds config.json, tokenizer and safetensors of an "
+        "architecture that Ollama can import; convert others with llama.cpp's "
+        "convert_hf_to_gguf.py, and use a newer release.",
+    ),
     "ollama.port.reserved": (
         "Windows has reserved port {port}, or forbids it: `netsh interface ipv4 show "
         "excludedportrange protocol=tcp` lists the ranges. Restart the winnat service, or set "

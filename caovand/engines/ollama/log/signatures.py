@@ -150,6 +150,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
+    signature("ollama.address", "cause", "bad-arguments",
+         r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: (?:cannot assign requested addr"
+         r"|.{0,60}address is not valid)"),
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
          r"(?!permission denied|.{0,80}forbidden)"),
@@ -192,6 +195,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Ollama: 50\d, message='"),
     signature("ollama.client.gone", "consequence", "start-stall",
          r"client connection closed before (?:server|llama-server) finished loading"),
+    signature("ollama.answer", "cause", "network",
+         r"invalid character '[^']{1,4}' (?:looking for beginning|after top-level|in literal)"
+         r"|unexpected end of JSON input"),
     # Classes of errors from the server, its client and the conversion.
     signature("ollama.family.file", "generic", "model-missing",
          r"\b(?:GGUF|gguf)\b.{0,80}(?:invalid|exceeds|overflow|not in|length|pattern|shards|failed)"

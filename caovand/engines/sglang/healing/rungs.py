@@ -9,7 +9,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import Rung, Step
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.rungs import halve, halve_context, stop_drafting
-from caovand.engines.common.options import count
+from caovand.engines.sglang.planning import options
 from caovand.engines.sglang.planning.options import (
     ATTENTION,
     CACHE_TYPE,
@@ -18,7 +18,6 @@ from caovand.engines.sglang.planning.options import (
     DRAFTING,
     GRAPHS_OFF,
     PREFILL_GRAPHS,
-    REPLICAS,
     REQUESTS,
     SHARE,
     STEP,
@@ -98,10 +97,13 @@ def _attention(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _replicas_off(plan: Plan, finding: Finding) -> Step | None:
-    replicas = count(plan.value(REPLICAS)) or 1
-    if replicas == 1:
+    groups = options.attention_groups(plan.value)
+    replicas = options.replicas(plan.value)
+    if groups == replicas == 1:
         return None
-    return Step({REPLICAS: None}, change=f"{replicas} replicas -> one engine")
+    planned = [name for name in sorted(options.PARALLEL) if plan.value(name)]
+    change = f"{replicas} replicas -> one engine" if groups == 1 else "attention on all cards"
+    return Step(dict.fromkeys(planned), change=change)
 
 
 RUNGS = (
@@ -117,7 +119,7 @@ RUNGS = (
          (DECODE_GRAPHS, PREFILL_GRAPHS), _graphs_off),
     Rung("draft-off", "draft nothing", "mtp", (DRAFTING, "speculative_algorithm"),
          _drafting_off),
-    Rung("replicas-off", "serve with one engine instead of replicas", "", (REPLICAS,),
-         _replicas_off),
+    Rung("replicas-off", "serve with one engine instead of replicas", "",
+         tuple(sorted(options.PARALLEL)), _replicas_off),
     Rung("attention", "compute attention with Triton's kernels", "", (ATTENTION,), _attention),
 )  # fmt: skip

@@ -30,7 +30,7 @@ from caovand.engines.sglang.planning import options
 UNMODELLED = (
     "cpu_offload_gb", "pp_size",
     "pipeline_parallel_size", "nnodes", "speculative_draft_model_path", "max_total_tokens",
-    "enable_dp_attention", "enable_hierarchical_cache", "load_format", "swa_full_tokens_ratio",
+    "enable_hierarchical_cache", "load_format", "swa_full_tokens_ratio",
     "disable_hybrid_swa_memory",
 )  # fmt: skip
 """Options whose effect on memory is not modelled."""
@@ -62,13 +62,14 @@ def unmodelled(model: ModelCard) -> str:
 def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
     """The plan's load."""
     share = plan.value(options.SHARE)
-    ranks = count(plan.value(options.RANKS)) or 1
+    groups = options.attention_groups(plan.value)
     return Load(
         context=count(plan.value(options.CONTEXT)) or inventory.model.max_model_len,
-        requests=count(plan.value(options.REQUESTS)) or 48,
-        step=count(plan.value(options.STEP)) or usual_step(gpus, ranks)[0],
+        requests=max((count(plan.value(options.REQUESTS)) or 48) // groups, 1),
+        step=(count(plan.value(options.STEP)) or usual_step(gpus)) // groups,
         share=float(share) if isinstance(share, (int, float)) else 0.0,
-        ranks=ranks,
+        ranks=count(plan.value(options.RANKS)) or 1,
+        attention_groups=groups,
         depth=plan.mtp,
         cache_type=str(plan.value(options.CACHE_TYPE) or "auto"),
         activation=activation_bytes(inventory.model, plan.value("dtype")),

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from caovand.core.checkpoint.shapes import attention_part
 from caovand.core.facts.inventory import ModelCard, Part, Weights
-from caovand.engines.common.tensors import FLOATS, element_bytes, of_rank
+from caovand.engines.common.tensors import FLOATS, STORED, element_bytes, of_rank
 
 MIB = 1 << 20
 EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
@@ -34,6 +35,8 @@ class Load:
     step: int
     share: float
     ranks: int = 1
+    attention_groups: int = 1
+    """Groups of cards that attend to requests of their own; `requests` and `step` are of one."""
     depth: int = 0
     cache_type: str = "auto"
     activation: int = 2
@@ -45,14 +48,49 @@ class Load:
     """Number of recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room
     for."""
 
+    @property
+    def attending(self) -> int:
+        """How many cards share the attention to one request."""
+        return max(self.ranks // self.attention_groups, 1)
+
 
 def weights_bytes(model: ModelCard, load: Load, *parts: Part) -> float:
-    """Weights of one rank, by default of all parts; the draft head's only when drafting."""
+    """Weights of one rank, by default of all parts; the draft head's only when drafting.
+
+    Each attention group has a complete copy of the embedding and of attention's weights.
+    """
     kept = (
         one for one in model.weights
         if (one.part != "mtp" or load.depth) and (not parts or one.part in parts)
     )  # fmt: skip
-    return sum(of_rank(_size(one, model, load), one, model, load.ranks) for one in kept)
+    absorbed = 0.0 if parts and "layers" not in parts else _absorbed_bytes(model, load)
+    return sum(_on_rank(one, model, load) for one in kept) + absorbed
+
+
+def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
+    size, attention = _size(weights, model, load), 0.0
+    if load.attention_groups > 1:
+        attention = size * _part_of_group(weights, model)
+    shared = of_rank(size - attention, weights, model, load.ranks)
+    return shared + of_rank(attention, weights, model, load.attending)
+
+
+def _part_of_group(weights: Weights, model: ModelCard) -> float:
+    """The part of these weights that an attention group shares with no other."""
+    if weights.part == "embedding" or weights.sharding == "kv":
+        return 1.0
+    if weights.part != "layers":
+        return 0.0
+    return attention_part(model, as_float=STORED.get(weights.dtype, 0) >= 16)
+
+
+def _absorbed_bytes(model: ModelCard, load: Load) -> float:
+    """MLA's projection of keys and values, which SGLang copies as floats to absorb it."""
+    if model.mla is None:
+        return 0.0
+    widths = model.mla.key_dim + model.mla.value_dim
+    size = model.heads * widths * model.mla.rank * len(model.layer_types)
+    return size * load.activation / load.attending
 
 
 def _size(weights: Weights, model: ModelCard, load: Load) -> float:
@@ -74,7 +112,7 @@ def token_bytes(model: ModelCard, load: Load) -> float:
         layers += window if kind == "sliding_attention" else kind not in RECURRENT
     if model.latent:
         return layers * (model.latent * element + model.indexer)
-    heads = max(1, model.kv_heads // load.ranks)
+    heads = max(1, model.kv_heads // load.attending)
     return layers * 2 * heads * model.head_dim * element
 
 

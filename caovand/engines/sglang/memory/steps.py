@@ -15,16 +15,22 @@ from caovand.engines.sglang.memory.load import MIB, Load
 
 CONTEXT_MIB = 512
 """Memory that CUDA and NCCL take before SGLang measures free memory."""
-STEPS = ((20, 2048, 8), (35, 4096, 48), (60, 4096, 32), (160, 8192, 256))
-"""By card size up to GiB: tokens per step, and sequences of the largest graph."""
-LARGEST_STEP = (16384, 512)
-MORE_GRAPHS = {48: 160, 32: 160, 256: 512}
-"""Sequences of the largest graph with four or more cards."""
+STEPS, LARGEST_STEP = {20: 2048, 35: 4096, 60: 4096, 160: 8192}, 16384
+"""Tokens per step by card size up to GiB, and for larger cards."""
+LARGEST_GRAPH = 512
+"""Sequences of the largest decode graph that SGLang captures by default, on the largest cards. On
+others, down to 8 sequences, it would run larger steps without graphs."""
 LARGE_CARD_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
 MIN_RESERVED_STEP = 2048
 """The shortest step for which SGLang's rule reduces the reserve."""
 PREFILL_BUCKETS = 50
 """Approximate number of graphs for prompt lengths, at 8 MiB each."""
+LATENT_PREFILL_MIB = 1536
+"""Memory of all graphs for MLA, by SGLang's rule."""
+PADDING_MIB = 3
+"""Additional memory per sequence of the largest graph and attention group, by the same rule."""
+EXPANDED_TOKENS = 128 * 1024
+"""Cached tokens whose keys and values MLA recomputes in a step (SGLANG_MAX_KV_CHUNK_CAPACITY)."""
 RANK_MIB = 128
 """Buffers of NCCL and all-reduces per rank, by SGLang's rule."""
 WORKSPACE_MIB = 896
@@ -40,13 +46,11 @@ SAMPLING_COPIES = 4
 """Logits, their probabilities, and sorted copies of both, in float32."""
 
 
-def usual_step(gpus: Sequence[Gpu], ranks: int) -> tuple[int, int]:
-    """Tokens per step and sequences of the largest graph that SGLang chooses for these cards."""
+def usual_step(gpus: Sequence[Gpu]) -> int:
+    """Tokens per step that SGLang 0.5.23 chooses for these cards."""
     total_mib = min(gpu.total_mib for gpu in gpus)
-    for gib, tokens, sequences in STEPS:
-        if total_mib < gib * 1024:
-            return tokens, MORE_GRAPHS.get(sequences, sequences) if ranks >= 4 else sequences
-    return LARGEST_STEP
+    fitting = (tokens for gib, tokens in STEPS.items() if total_mib < gib * 1024)
+    return next(fitting, LARGEST_STEP)
 
 
 def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
@@ -54,16 +58,34 @@ def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     activations = MARGIN * load.step * _token_elements(model, load) * load.activation / MIB
     sampled = load.requests * (1 + load.depth)
     logits = SAMPLING_COPIES * 4 * sampled * model.vocab_size / MIB
+    if load.attention_groups > 1:  # the head computes those of all groups at once
+        logits += load.attention_groups * sampled * model.vocab_size * load.activation / MIB
     table = 4 * load.requests * load.context / MIB
     vision = VISION_MIB if load.images else 0
-    graphs = _graphs_mib(load, gpus) * (2 if load.depth else 1)  # the draft head captures its own
+    graphs = _graphs_mib(model, load) * (2 if load.depth else 1)  # the draft head captures its own
     fixed = WORKSPACE_MIB + load.ranks * RANK_MIB + SLACK * min(gpu.total_mib for gpu in gpus)
-    return fixed + activations + logits + table + vision + graphs
+    return fixed + activations + logits + table + vision + graphs + _expanded_mib(model, load)
+
+
+def _expanded_mib(model: ModelCard, load: Load) -> float:
+    """Keys and values that a step makes anew of cached tokens: of fewer where each card has more
+    heads, as the plan's environment sets it."""
+    if model.mla is None:
+        return 0.0
+    tokens = min(load.context, EXPANDED_TOKENS // load.attention_groups)
+    widths = 2 * model.mla.key_dim + model.mla.value_dim + model.latent - model.mla.rank
+    return tokens * model.heads / load.attending * widths * load.activation / MIB
 
 
 def _token_elements(model: ModelCard, load: Load) -> float:
-    """Elements per token of a step on one rank, summed over all tensors of the widest layers."""
+    """Elements per token of a step on one rank, summed over all tensors of the widest layers.
+
+    Experts and MLPs compute the tokens of all attention groups.
+    """
     heads = 2 * model.heads * model.head_dim + 2 * model.kv_heads * model.head_dim
+    if model.mla:
+        widths = model.mla.key_dim + model.latent - model.mla.rank + model.mla.value_dim
+        heads = 2 * model.heads * widths
     linear = model.linear
     if linear:
         keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
@@ -71,26 +93,32 @@ def _token_elements(model: ModelCard, load: Load) -> float:
     experts = model.experts_per_token * (3 * model.expert_size / load.ranks + model.hidden_size)
     mlp = 0 if model.experts and not model.dense_size else model.intermediate_size
     dense = 3 * max(mlp, model.dense_size) + 3 * model.shared_size
-    return 6 * model.hidden_size + (heads + dense) / load.ranks + (experts if model.experts else 0)
+    of_all = dense / load.ranks + (experts if model.experts else 0)
+    of_group = 6 * model.hidden_size + heads / load.attending
+    return of_group + load.attention_groups * of_all
 
 
-def _graphs_mib(load: Load, gpus: Sequence[Gpu]) -> float:
-    _, sequences = usual_step(gpus, load.ranks)
-    return min(sequences, load.requests) * 2 + PREFILL_BUCKETS * 8 if load.graphs else 0.0
+def _graphs_mib(model: ModelCard, load: Load) -> float:
+    if not load.graphs:
+        return 0.0
+    sequences = min(load.requests, LARGEST_GRAPH)
+    groups = load.attention_groups if load.attention_groups > 1 else 0
+    prompts = LATENT_PREFILL_MIB if model.latent else PREFILL_BUCKETS * 8
+    return sequences * (2 + groups * PADDING_MIB) + prompts
 
 
-def _usual_reserve_mib(load: Load, gpus: Sequence[Gpu]) -> float:
+def _usual_reserve_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """SGLang's reserve: activations by tokens per step, graphs by their sequences."""
     total_mib = min(gpu.total_mib for gpu in gpus)
-    step_mib = max(load.step, MIN_RESERVED_STEP) * 1.5
-    found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(load, gpus)
+    step_mib = max(load.step * load.attention_groups, MIN_RESERVED_STEP) * 1.5
+    found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load)
     return max(found, LARGE_RESERVE_MIB) if total_mib > LARGE_CARD_MIB else found
 
 
-def usual_share(load: Load, gpus: Sequence[Gpu]) -> float:
+def usual_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     """The share that leaves SGLang's reserve on the smallest card."""
     total_mib = min(gpu.total_mib for gpu in gpus)
-    left_mib = _usual_reserve_mib(load, gpus) + max(map(of_the_host, gpus))
+    left_mib = _usual_reserve_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / total_mib)
 
 

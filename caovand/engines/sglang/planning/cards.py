@@ -12,10 +12,14 @@ from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import chosen_cards
 from caovand.engines.common.speeds import all_linked, link_text
+from caovand.engines.sglang.planning.options import ATTENTION_GROUPS, GROUPED, REPLICAS, option
 
 OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
 """Compute capability of the oldest cards on which SGLang starts, and of the oldest with kernels in
 its wheels."""
+
+MIN_GROUPS = 4
+"""The fewest cards on which attention of their own is worth its weights on each of them."""
 
 
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -85,6 +89,28 @@ def whole_experts(model: ModelCard, ranks: int) -> Setting | None:
     """The setting that keeps experts whole if they cannot be split; None if they can."""
     uneven = uneven_cut(model, ranks) if model.experts else ""
     return Setting(ranks, "policy", f"whole experts on each card: {uneven}") if uneven else None
+
+
+def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str, Setting]:
+    """The settings by which each of `ranks` cards attends to requests of its own; none where that
+    is not worth it, or this SGLang cannot.
+
+    A latent cache is not split: all cards of a group hold the same.
+    """
+    model, flags = inventory.model, inventory.engine.flags
+    if not (model.latent and model.experts) or model.hybrid or ranks < MIN_GROUPS:
+        return {}
+    if not all_linked(gpus):
+        return {}
+    why = "a batch: each card keeps a cache of its own requests, of which all would hold the same"
+    if option(ATTENTION_GROUPS) in flags:
+        return {ATTENTION_GROUPS: Setting(ranks, "policy", why)}
+    if flags and option(GROUPED) not in flags:
+        return {}
+    return {
+        REPLICAS: Setting(ranks, "policy", why),
+        GROUPED: Setting(True, "policy", "attention alone has replicas, not the whole model"),
+    }
 
 
 def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:

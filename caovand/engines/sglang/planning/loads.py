@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from caovand.core.config.schema import Config
@@ -20,7 +21,7 @@ from caovand.engines.sglang.memory.steps import (
     usual_share,
     usual_step,
 )
-from caovand.engines.sglang.planning.options import QUANTIZATION, SHARE, STEP
+from caovand.engines.sglang.planning.options import QUANTIZATION, REQUESTS, SHARE, STEP
 from caovand.engines.sglang.planning.pace import requests_a_second
 
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
@@ -111,6 +112,29 @@ def choose(
     return max(found, key=lambda sized: (sized.tokens, sized.load.ranks))
 
 
+def in_groups(
+    config: Config,
+    model: ModelCard,
+    sized: SizedLoad,
+    gpus: tuple[Gpu, ...],
+    typed: Mapping[str, Any],
+) -> SizedLoad:
+    """The load with attention of its own on each card, if that finishes more requests.
+
+    Each card then serves as many as all did, unless the operator sets how many.
+    """
+    one, workload = sized.load, config.policy.workload
+    stated = config.policy.max_num_seqs or count(typed.get(REQUESTS))
+    requests = ceil(stated / one.ranks) if stated else one.requests
+    load = replace(one, attention_groups=one.ranks, requests=requests)
+    levels = _levels(config, model, load, gpus, typed, smaller_cache=False, old=False)
+    apart = _first_worth(levels)
+    if apart.tokens < min(GENEROUS_CONTEXT[workload], model.max_model_len):
+        return sized
+    rates = [requests_a_second(model, n.load, n.tokens, gpus, workload) for n in (sized, apart)]
+    return apart if rates[1] > rates[0] else sized
+
+
 def _most_requests(
     model: ModelCard, roomy: Sequence[SizedLoad], gpus: tuple[Gpu, ...], workload: str
 ) -> SizedLoad:
@@ -157,14 +181,17 @@ def _levels(
     longest = config.model.max_model_len or limit
     plenty = max(longest, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
     stated, wanted = _stated_step(config, typed), _stated_share(config, typed)
-    usual = usual_step(gpus, load.ranks)[0]
-    steps = (stated,) if stated else (usual, *(step for step in SHORT_STEPS if step < usual))
+    usual = usual_step(gpus)
+    usual = max(usual // load.attention_groups, SHORT_STEPS[0])
+    steps = (usual, *(step for step in SHORT_STEPS if step < usual))
+    if stated:
+        steps = (stated // load.attention_groups,)
 
     def modelled(one: Load) -> float:
         return wanted or largest_share(model, one, gpus)
 
     def own(one: Load) -> float:
-        share = wanted or usual_share(one, gpus)
+        share = wanted or usual_share(model, one, gpus)
         return share if old or wanted else min(share, modelled(one))
 
     yield sized_load(model, replace(load, step=steps[0]), gpus, own, workload), plenty
@@ -178,11 +205,17 @@ def _levels(
             yield sized_load(model, replace(cache, step=step), gpus, saving, workload), generous
 
 
-def of_sglang(config: Config, load: Load, gpus: tuple[Gpu, ...], typed: Mapping[str, Any]) -> Load:
+def of_sglang(
+    config: Config,
+    model: ModelCard,
+    load: Load,
+    gpus: tuple[Gpu, ...],
+    typed: Mapping[str, Any],
+) -> Load:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
-    step = _stated_step(config, typed) or usual_step(gpus, load.ranks)[0]
+    step = _stated_step(config, typed) or usual_step(gpus)
     load = replace(load, step=step)
-    return replace(load, share=_stated_share(config, typed) or usual_share(load, gpus))
+    return replace(load, share=_stated_share(config, typed) or usual_share(model, load, gpus))
 
 
 def _stated_step(config: Config, typed: Mapping[str, Any]) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
 from caovand.engines.common import options as common
-from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
+from caovand.engines.common.options import STRAY, Typed, count, is_option, parse_value
 
 CONTEXT, SHARE, RANKS = "max_model_len", "mem_fraction_static", "tp_size"
 REQUESTS, STEP, CACHE_TYPE = "max_running_requests", "chunked_prefill_size", "kv_cache_dtype"
@@ -17,19 +17,27 @@ WHOLE_EXPERTS, QUANTIZATION, TEXT_ONLY = "ep_size", "quantization", "language_mo
 SLOTS = "max_mamba_cache_size"
 REPLICAS = "dp_size"
 """Number of parallel engines, each with its own model and cache, on `tp_size` cards."""
+ATTENTION_GROUPS, GROUPED = "attn_dp_size", "enable_dp_attention"
+"""Groups of an engine's cards that each process attention of their own requests, with their own
+cache; before 0.5.23, `dp_size` was their number if `enable_dp_attention` was set."""
+PARALLEL = frozenset({REPLICAS, ATTENTION_GROUPS, GROUPED})
+LARGEST = "cuda_graph_max_bs_decode"
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
+GRAPH_SIZES = frozenset({LARGEST, "cuda_graph_bs_decode", "cuda_graph_bs", "cuda_graph_config"})
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
 """Options with secret values."""
 REMOVE = "remove it from [engine] extra_args"
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
-    "data_parallel_size": REPLICAS, "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
-    "speculative_draft_model": "speculative_draft_model_path",
+    "data_parallel_size": REPLICAS, "attention_data_parallel_size": ATTENTION_GROUPS,
+    "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
+    "cuda_graph_max_bs": LARGEST, "speculative_draft_model": "speculative_draft_model_path",
 }  # fmt: skip
 TYPES: Mapping[str, type] = {
     CONTEXT: int, SHARE: float, RANKS: int, REQUESTS: int, STEP: int, REPLICAS: int,
+    ATTENTION_GROUPS: int,
     CACHE_TYPE: str, ATTENTION: str, DECODE_GRAPHS: str, PREFILL_GRAPHS: str,
     "port": int, "host": str,
     "served_model_name": str,
@@ -94,6 +102,17 @@ def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, An
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
     """The secret values."""
     return common.secret_values(read(words), KEYS)
+
+
+def attention_groups(value: Callable[[str], Any]) -> int:
+    """How many groups of cards attend to requests of their own; `value` has options by name."""
+    older = count(value(REPLICAS)) if value(GROUPED) else None
+    return count(value(ATTENTION_GROUPS)) or older or 1
+
+
+def replicas(value: Callable[[str], Any]) -> int:
+    """How many engines are side by side; `value` has options by name."""
+    return 1 if value(GROUPED) else count(value(REPLICAS)) or 1
 
 
 def redact(words: Sequence[str]) -> tuple[str, ...]:

@@ -21,10 +21,12 @@ from caovand.engines.common.plans import (
     refuse_other_tasks,
 )
 from caovand.engines.sglang.memory.forecast import forecast, unmodelled
+from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
 from caovand.engines.sglang.probe import HOW, OLDEST
 
+EXPANDED = "SGLANG_MAX_KV_CHUNK_CAPACITY"
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 WATCHDOG_HANGS = 4
 """Number of our hang limits after which SGLang's own watchdog ends it: a hang while kernels compile
@@ -76,16 +78,17 @@ def make_plan(
     settings |= _kernels(config, old=old)
     if whole := cards.whole_experts(model, settings[RANKS].value):
         settings[options.WHOLE_EXPERTS] = whole
-    many = Setting(typed.get(REPLICAS, 1), "user", "")
-    used = _freest(gpus, settings[RANKS].value, settings.get(REPLICAS, many).value)
     rest = {
         name: Setting(HIDDEN if name in options.KEYS else value, "user", "passed verbatim")
         for name, value in typed.items()
     }
+    values = {name: setting.value for name, setting in {**rest, **settings}.items()}
+    used = _freest(gpus, values[RANKS], options.replicas(values.get))
+    groups = options.attention_groups(values.get)
     plan = Plan(
         model=model.path,
         settings={**settings, **rest},
-        env=_environment(config, inventory.engine, used),
+        env=_environment(config, inventory.engine, used, groups),
         extra_args=config.engine.extra_args,
         verbatim=frozenset(typed),
         device=device(used),
@@ -122,7 +125,7 @@ def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> No
         raise Unplannable(
             "cannot use CUDA_VISIBLE_DEVICES of [engine] env: set [engine] gpus instead"
         )
-    for name in (CONTEXT, options.REQUESTS, RANKS, REPLICAS):
+    for name in (CONTEXT, options.REQUESTS, RANKS, REPLICAS, options.ATTENTION_GROUPS):
         if name in typed and count(typed[name]) is None:
             raise Unplannable(
                 f"cannot use {options.option(name)} {typed[name]} of [engine] extra_args: it is not"
@@ -201,14 +204,16 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     return found
 
 
-def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: Any) -> tuple[Gpu, ...]:
+def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: int) -> tuple[Gpu, ...]:
     """As many cards as all replicas need, those with the most free memory."""
-    many = (count(ranks) or 1) * (count(replicas) or 1)
+    many = (count(ranks) or 1) * replicas
     wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
 
 
-def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> dict[str, Setting]:
+def _environment(
+    config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...], groups: int
+) -> dict[str, Setting]:
     ours = {
         "CUDA_VISIBLE_DEVICES": Setting(
             ",".join(map(device_name, gpus)), "policy", "the cards of this plan"
@@ -218,6 +223,11 @@ def _environment(config: Config, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> d
             "false", "policy", "a health check generates no token, so an idle card stays idle"
         ),
     }
+    if groups > 1:
+        ours[EXPANDED] = Setting(
+            EXPANDED_TOKENS // groups, "policy",
+            "each card expands cached keys and values of all heads, so of fewer tokens at once",
+        )  # fmt: skip
     typed = {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
     if engine.cuda_home and "CUDA_PATH" not in typed:
         why = "the engine's own compiler, of the CUDA that its torch is built for"
@@ -299,7 +309,7 @@ def _with_warnings(
 def at_once(plan: Plan) -> int | None:
     """Number of concurrent requests."""
     each = count(plan.value(options.REQUESTS))
-    return each and each * (count(plan.value(REPLICAS)) or 1)
+    return each and each * options.replicas(plan.value)
 
 
 def context_of(plan: Plan) -> int | None:

@@ -14,12 +14,15 @@ from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
-from caovand.engines.sglang.memory.steps import usual_share, usual_step
+from caovand.engines.sglang.memory.steps import LARGEST_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
 from caovand.engines.sglang.planning.loads import SizedLoad
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
+    GRAPH_SIZES,
+    LARGEST,
+    PARALLEL,
     QUANTIZATION,
     RANKS,
     REPLICAS,
@@ -27,6 +30,7 @@ from caovand.engines.sglang.planning.options import (
     SHARE,
     SLOTS,
     STEP,
+    attention_groups,
     option,
 )
 
@@ -54,9 +58,10 @@ def settings(
     dtype = _dtype(config, typed, old=old)
     ranks = Setting(typed[RANKS], "user", "passed verbatim") if RANKS in typed else None
     ranks = ranks or cards.wanted_split(config, inventory, gpus)
+    groups = attention_groups(typed.get)
     load = Load(
         context=config.model.max_model_len or model.max_model_len,
-        requests=requests.value,
+        requests=max(requests.value // groups, 1),
         step=0,
         share=0.0,
         depth=(drafts.value or {}).get("num_speculative_tokens", 0),
@@ -64,21 +69,25 @@ def settings(
         activation=activation_bytes(model, dtype.value),
         graphs=policy.cuda_graphs != "none",
         images=model.vision and not config.model.text_only,
+        attention_groups=groups,
         rounded=typed.get(QUANTIZATION) == AT_LOAD,
         slots=count(typed.get(SLOTS)) or 0,
     )
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
     tokens, gain, replicas = None, 0.0, 1
     if unmodelled(model):
-        chosen = loads.of_sglang(config, replace(load, ranks=able[-1]), gpus, typed)
+        chosen = loads.of_sglang(config, model, replace(load, ranks=able[-1]), gpus, typed)
     else:
         smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
-        batch = policy.workload == "batch" and ranks is None and REPLICAS not in typed
+        batch = policy.workload == "batch" and ranks is None and not PARALLEL & typed.keys()
         sized = loads.choose(
             config, model, load, gpus, typed, able,
             smaller_cache=smaller, old=old, replicated=batch and _has_replicas(inventory),
         )  # fmt: skip
         replicas, gain = sized.replicas, sized.gain
+        spelled = cards.in_groups(inventory, gpus, sized.load.ranks) if batch else {}
+        if spelled and replicas == 1:
+            sized = loads.in_groups(config, model, sized, gpus, typed)
         if requests.origin == "policy":
             sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
         chosen, tokens = sized.load, sized.tokens
@@ -97,12 +106,17 @@ def settings(
     found = {
         CONTEXT: _context(config, inventory, typed, tokens),
         RANKS: ranks,
-        SHARE: _share(config, chosen, gpus),
+        SHARE: _share(config, model, chosen, gpus),
         REQUESTS: requests,
         STEP: _step(config, chosen, gpus),
         CACHE_TYPE: kind,
         "dtype": dtype,
     }
+    if chosen.graphs and not GRAPH_SIZES & typed.keys():
+        why = "the most requests at once: SGLang's own number would run larger steps without graphs"
+        found[LARGEST] = Setting(min(chosen.requests, LARGEST_GRAPH), "policy", why)
+    if chosen.attention_groups > groups:
+        found |= spelled
     if replicas > 1:
         why = "a batch: each replica serves requests of its own, and waits for no other's cards"
         found[REPLICAS] = Setting(replicas, "policy", why)
@@ -176,11 +190,11 @@ def _idle(model: ModelCard, gpus: tuple[Gpu, ...], used: int) -> str:
     return f"; {idle} idle: the model can be split over {sizes} only"
 
 
-def _share(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
+def _share(config: Config, model: ModelCard, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
     if config.policy.gpu_memory_utilization is not None:
         return Setting(chosen.share, "user", "[policy] gpu_memory_utilization")
     why = "of the memory free at the start; the rest is for activations and CUDA graphs"
-    if chosen.share > usual_share(chosen, gpus):
+    if chosen.share > usual_share(model, chosen, gpus):
         why += ", as much as this model takes: SGLang would leave more, and cut the cache"
     return Setting(chosen.share, "policy", why)
 
@@ -188,8 +202,14 @@ def _share(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
 def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
     if config.policy.max_num_batched_tokens is not None:
         return Setting(chosen.step, "user", "[policy] max_num_batched_tokens")
-    if chosen.step == usual_step(gpus, chosen.ranks)[0]:
-        return Setting(chosen.step, "policy", "what SGLang 0.5.23 takes for such cards")
+    if chosen.attention_groups > 1:
+        each, groups = chosen.step, chosen.attention_groups
+        why = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
+        return Setting(each * groups, "policy", why)
+    if chosen.step == usual_step(gpus):
+        return Setting(
+            chosen.step, "policy", "usual for cards of this size: SGLang 0.5.23 takes as many"
+        )
     why = "shorter than usual for such cards: activations would leave too little cache"
     return Setting(chosen.step, "policy", why)
 
@@ -197,25 +217,28 @@ def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
 def _as_many_as_fit(
     config: Config, model: ModelCard, sized: SizedLoad, gpus: tuple[Gpu, ...], requests: Setting
 ) -> tuple[SizedLoad, Setting]:
-    """As many typical requests as the cache holds, up to SGLang's largest graph; fewer than the
+    """As many typical requests as the caches hold, up to SGLang's largest graph; fewer than the
     workload's only if recurrent states allow no more."""
     workload, load = config.policy.workload, sized.load
     if model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
-    each, largest = USUAL_REQUESTS[workload].held, usual_step(gpus, load.ranks)[1]
-    many = min(sized.tokens // each, largest)
-    if many <= load.requests:
+    each = USUAL_REQUESTS[workload].held
+    groups = load.attention_groups
+    many = min(sized.tokens // each, LARGEST_GRAPH)
+    if many * groups <= requests.value:
         return sized, requests
     more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
     if more.requests < many:
         return sized, requests
     held = more.tokens // each
-    reason = f"the cache holds about {held} requests of workload {workload}, of {each} tokens"
+    caches = "the cache holds" if groups == 1 else f"the caches of {groups} cards hold"
+    reason = f"{caches} about {held * groups} requests of workload {workload}, of {each} tokens"
     if held > many:
-        reason += f"; SGLang's largest CUDA graph has {largest}"
+        reason += f"; the largest CUDA graph has {LARGEST_GRAPH}"
     many = min(held, many)
-    return replace(more, load=replace(more.load, requests=many)), Setting(many, "policy", reason)
+    found = Setting(many * groups, "policy", reason)
+    return replace(more, load=replace(more.load, requests=many)), found
 
 
 def _context(

@@ -1,1 +1,1 @@
-"""The command line of `vllm serve`: how vLLM spells and parses its flags."""
+"""The command line of `vllm serve`: how it spells and reads its flags."""

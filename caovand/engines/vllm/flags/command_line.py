@@ -1,7 +1,7 @@
-"""The arguments of `vllm serve`: parsed, redacted, and rejected where vLLM would reject them.
+"""Read a `vllm serve` command line, show it without secrets, and refuse what vLLM would refuse.
 
-The operator's verbatim flags are never corrected. Rejected are flags that vLLM would reject after a
-minute of imports, or that would silently bypass the planner.
+The operator's verbatim flags are never corrected: flags that vLLM would refuse after a minute of
+imports, or that it would read behind the planner's back, are refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBER = re.compile(r"[+-]?(\d{1,18}\.\d{0,18}|\.\d{1,18})")
 
 @dataclass(frozen=True)
 class Flag:
-    """A flag with its value and its words on the command line."""
+    """One flag with its value and the words that it takes up on the command line."""
 
     name: str
     value: Any
@@ -44,7 +44,7 @@ class Flag:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The values as typed: a key that consists of digits is no number."""
+        """The values as typed: a key of digits is not a number."""
         head, equals, inline = self.words[0].partition("=")
         if not _is_flag(head):
             return self.words
@@ -54,10 +54,10 @@ class Flag:
 def read(
     arguments: Sequence[str], known: Iterable[str] = (), switches: Iterable[str] = ()
 ) -> tuple[Flag, ...]:
-    """Parse the flags in order; `known` are the engine's option strings, for completing prefixes.
+    """The flags in order; `known` has the engine's option strings, to complete abbreviations.
 
-    `switches` take no value; not every one is recognisable by a `--no-` form. A word that belongs
-    to no flag becomes a Flag with an empty name.
+    `switches` are those without a value; not every one can be recognised by a `--no-` twin. A word
+    that belongs to no flag is a Flag with an empty name.
     """
     options = {_canonical(option) for option in known if option.startswith("--")}
     alone = {_canonical(option) for option in switches if option.startswith("--")} or SWITCHES
@@ -87,9 +87,9 @@ def read(
 
 
 def is_known(typed: str, known: Iterable[str]) -> bool:
-    """Whether the engine's parser accepts a flag as typed, or as a prefix.
+    """Whether the engine's parser accepts a flag as typed, or abbreviated.
 
-    An ambiguous prefix is left to vLLM, which lists the candidates.
+    An ambiguous abbreviation is left to vLLM, which lists the candidates.
     """
     options = {_canonical(option) for option in known}
     first = typed.partition(".")[0]
@@ -112,12 +112,12 @@ def values(flags: Iterable[Flag]) -> dict[str, Any]:
 
 
 def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
-    """The words of all flags except `name`; of all flags if it is None."""
+    """The words of all flags except `name`; of all if it is None."""
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
 
 
 def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
-    """The keys of the last --api-key, each of which opens the API; None without such a flag."""
+    """The keys of the last --api-key, each of which grants access; None without such a flag."""
     for flag in reversed(read(arguments)):
         if flag.name == "api_key":
             return tuple(text for text in flag.texts if text)
@@ -125,7 +125,7 @@ def api_keys(arguments: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The secret values, including those inside JSON."""
+    """The values that are shown to nobody, including those inside JSON."""
     found: list[str] = []
     for flag in read(arguments):
         if is_secret(flag.name):
@@ -136,9 +136,9 @@ def secret_values(arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ...]]:
-    """Secrets by the variable that can carry them, and the remaining flags.
+    """The secrets by the variable that can carry them, and the other flags.
 
-    A variable holds only one value: several keys stay flags.
+    A variable has room for one value: of several keys all stay flags.
     """
     flags = tuple(found)
     typed = {name: [f.texts for f in flags if f.name == name][-1:] for name in CARRIERS}
@@ -148,14 +148,14 @@ def carry_secrets(found: Iterable[Flag]) -> tuple[dict[str, str], tuple[Flag, ..
 
 
 def redact(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command line for display, with the values of secret flags hidden."""
+    """The command line with the values of secret flags hidden."""
     return tuple(word for flag in public(read(arguments)) for word in flag.words)
 
 
 def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
-    """The flags for display.
+    """The flags with their secrets hidden.
 
-    A stray word after a secret is hidden too, because it may be a mistyped second key.
+    A word after a secret that belongs to no flag is hidden too: it is a second, mistyped key.
     """
     shown: list[Flag] = []
     behind = False
@@ -170,7 +170,7 @@ def public(found: Iterable[Flag]) -> tuple[Flag, ...]:
 
 
 def _without_secrets(flag: Flag) -> Flag:
-    """The flag without the secrets in its value, whether in JSON or in a URL."""
+    """The flag without secrets inside its value, in JSON or in an address."""
     words = list(flag.words)
     for place, word in enumerate(words):
         head, equals, value = word.partition("=") if _is_flag(word) else ("", "", word)
@@ -179,14 +179,14 @@ def _without_secrets(flag: Flag) -> Flag:
 
 
 def shown_value(name: str, value: Any) -> Any:
-    """A flag's value for display."""
+    """A flag's value, hidden if it is secret."""
     if is_secret(name) or secrets.is_secret_entry(name, value):
         return HIDDEN
     return shown_text(value) if isinstance(value, str) else secrets.hide_in(value, mark=HIDDEN)
 
 
 def shown_text(word: str) -> str:
-    """A word for display; JSON is parsed as the engine parses it."""
+    """A word of a command line without its secrets; JSON is parsed, as the engine parses it."""
     if word[:1] in ("{", "["):
         try:
             value = json.loads(word)
@@ -199,20 +199,20 @@ def shown_text(word: str) -> str:
 
 
 def is_hidden(flag: Flag) -> bool:
-    """Whether a flag's value is hidden completely, because of its name or the last part of a dotted
-    name."""
+    """Whether a flag's whole value is hidden: its name, or the last part of a dotted name, is
+    secret."""
     last = flag.words[0].partition("=")[0].rpartition(".")[2]
     value = _value(list(flag.texts)) if flag.texts else ""
     return is_secret(flag.name) or secrets.is_secret_entry(last, value)
 
 
 def is_secret(name: str) -> bool:
-    """Whether a flag's value is secret; ambiguous prefixes count as secret too."""
+    """Whether a flag's value is hidden; also if its name is too short for vLLM to accept."""
     return bool(name) and any(secret.startswith(name) for secret in SECRETS)
 
 
 def _name(head: str, options: set[str]) -> str:
-    """The flag's full name; an engine that was not probed is assumed to have the secret flags."""
+    """The flag's full name; an engine that was not probed is assumed to have the secret ones."""
     first = head.partition(".")[0]
     name = SHORT.get(first) or _canonical(first[5:] if _is_negated(first) else first)
     if name in options:
@@ -237,7 +237,7 @@ def _value(words: list[str]) -> Any:
     try:
         value = json.loads(words[0])
     except (ValueError, RecursionError):
-        # Numbers that vLLM's float() accepts but JSON does not: ".9", "1.", "+0.5".
+        # Numbers that are not JSON but that vLLM's float() reads: ".9", "1.", "+0.5".
         return float(words[0]) if NUMBER.fullmatch(words[0]) else words[0]
     return words[0] if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -251,7 +251,7 @@ def _is_negated(option: str) -> bool:
 
 
 def _is_flag(word: str) -> bool:
-    """Whether a word starts a flag; "-1" and "-0.5" are values."""
+    """Whether a word begins a flag; "-1" and "-0.5" are values."""
     return len(word) > 1 and word[0] == "-" and not (word[1].isdigit() or word[1] == ".")
 
 
@@ -266,7 +266,7 @@ WHERE = "[engine] extra_args"
 def refused(
     words: Sequence[str], engine: EngineInfo, *, strays: bool = True
 ) -> tuple[Problem, ...]:
-    """The flags among these words that this engine rejects; none if its options were not probed.
+    """The flags among these words that this engine refuses; none if its options were not probed.
 
     With `strays`, also words that belong to no flag.
     """
@@ -278,7 +278,7 @@ def refused(
 
 
 def unknown(flag: Flag, engine: EngineInfo) -> str:
-    """The flag as typed if this engine has no flag of that name, else ""."""
+    """The flag as typed if this engine has no such flag, else ""."""
     typed = flag.words[0].partition("=")[0]
     known = not engine.flags or not flag.name or is_known(typed, engine.flags)
     return "" if known else typed
@@ -303,13 +303,15 @@ def _problem(flag: Flag, engine: EngineInfo) -> Sequence[Problem]:
 
 
 def check_values(verbatim: Mapping[str, Any]) -> None:
-    """Raise Unplannable for the first unusable flag."""
+    """Raise Unplannable for the first flag that cannot be used."""
     if "config" in verbatim:
         raise Unplannable(
-            f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so what"
-            " is planned here would overrule it unseen; write its keys as flags in [engine]"
-            " extra_args (`port: 8000` is --port 8000), or behind caovan-vllm-serve the file as a"
-            " word of its own (--config FILE)"
+            f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so the "
+            "plan would silently overrule it"
+            "; write its keys as flags in [engine]"
+            " extra_args (`port: 8000` is --port 8000), or pass the file to caovan-vllm-serve as a "
+            "separate word (--config FILE)"
+            ""
         )
     for name, wanted in WANTED.items():
         if name in verbatim and not wanted.accepts(verbatim[name]):

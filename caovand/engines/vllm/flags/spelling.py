@@ -1,4 +1,4 @@
-"""How vLLM spells its flags and interprets their values."""
+"""How vLLM spells its flags, and how it interprets their values."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 
 from caovand.core.facts.inventory import ModelCard
 
-LARGEST_COUNT = 1 << 53  # above it, the floats used to count memory are no longer exact
+LARGEST_COUNT = 1 << 53  # above it floats, in which memory is counted, are no longer exact
 PARTS_OF_SPECULATION = ("spec_method", "spec_model", "spec_tokens")
-"""Flags of newer engines that set parts of `--speculative-config`."""
+"""Flags of newer engines that replace parts of `--speculative-config`."""
 RANKS_BY_YES: Mapping[str, Any] = {
     "architectures": ["Qwen3ForSequenceClassification"],
     "classifier_from_token": ["no", "yes"],
     "is_original_qwen3_reranker": True,
 }
-"""`--hf-overrides` for a Qwen3-Reranker as published, from vLLM's documentation."""
+"""`--hf-overrides` for a Qwen3-Reranker as published, by vLLM's documentation."""
 
 
 def whole_number(value: Any) -> int | None:
-    """A count as vLLM parses it: 8192, "8.5k" (thousands) or "8K" (of 1024); None if invalid.
+    """A count as vLLM reads it: 8192, "8.5k" (thousands) or "8K" (of 1024); None if it is not one.
 
-    A fraction of 1024s is invalid, because vLLM rejects it. So is a number too large to count
-    memory with.
+    Neither is a fraction of 1024s, which vLLM refuses, nor a number too large to count memory by.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < LARGEST_COUNT else None
@@ -38,7 +37,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def count(value: Any) -> int | None:
-    """A count of at least one; None for -1, "auto" and the like, which leave it to vLLM."""
+    """A count of one or more; None for -1, "auto" and the like, which leave the choice to vLLM."""
     number = whole_number(value)
     return number if number is not None and number > 0 else None
 
@@ -49,20 +48,20 @@ def is_left_to_vllm(context: Any) -> bool:
 
 
 def option(name: str) -> str:
-    """The spelling of a flag on a command line."""
+    """A flag name as written on a command line."""
     return "--" + name.replace("_", "-")
 
 
 ALLOWING = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 """The variable that lets vLLM exceed the context the model was trained for."""
 CHANGING = ("hf_overrides", "rope_scaling")
-"""Flags that may change the model's limit in ways that only vLLM knows."""
+"""Flags that may change the model's limit in ways that only vLLM can compute."""
 
 
 def beyond_limit(
     model: ModelCard, context: int, settings: Mapping[str, Any], env: Mapping[str, Any]
 ) -> bool:
-    """Whether vLLM rejects this context because it exceeds the model's own limit."""
+    """Whether vLLM refuses this context as longer than the model's own limit."""
     if not model.limit_known or not model.max_model_len or context <= model.max_model_len:
         return False
     allowed = str(env.get(ALLOWING, "0")).strip().lower() in ("1", "true")
@@ -71,7 +70,7 @@ def beyond_limit(
 
 MARLIN_INPUT = "VLLM_MARLIN_INPUT_DTYPE"
 LM_HEAD = "CAOVAN_LM_HEAD"
-"""The type that the plugin uses for the lm_head: off (the model's own) or int8."""
+"""The type that the plugin gives the lm_head: off (the model's own), int8."""
 DRAFTER, DRAFT_VOCABULARY = "CAOVAN_DRAFTER", "CAOVAN_DRAFT_VOCABULARY"
-"""The type of the MTP layer, likewise, and how many tokens drafts consider (0: all)."""
+"""The type of the MTP layer, and how many tokens are drafted (0: all)."""
 INT8 = "int8"

@@ -1,7 +1,6 @@
-"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM parses it.
+"""Every flag of `vllm serve` that caovan knows, one row each: how vLLM reads it.
 
-`SUCCESSORS` lists replacements of flags that vLLM no longer has: commands on the web still use
-them.
+`SUCCESSORS` are the replacements of flags that vLLM once had: commands on the web still use them.
 
 `planning/decisions.py` says how the policy decides a flag.
 """
@@ -17,7 +16,7 @@ from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm
 
 @dataclass(frozen=True)
 class Wanted:
-    """The valid values of a verbatim flag: what is wrong with another one, and what to write
+    """The values that a verbatim flag may have: what is wrong with others, and what to write
     instead."""
 
     accepts: Callable[[Any], bool]
@@ -54,14 +53,14 @@ OBJECT = Wanted(lambda value: isinstance(value, Mapping), "no JSON object", '\'{
 
 @dataclass(frozen=True)
 class FlagRow:
-    """A flag of vLLM.
+    """One flag of vLLM.
 
-    `takes` is the number of words that follow it ("many": all up to the next flag), `short` its
-    short name. A flag with a `secret` is never displayed: the field is the shortest prefix of its
-    name that vLLM accepts, and `carrier` the variable that passes it to the engine instead.
-    `wanted` are the values not rejected before a start. `type` is the type with which planner and
-    forecast calculate, also in a degraded plan. `unforeseen` says how the flag affects memory if it
-    makes a forecast impossible.
+    `takes` is how many words follow it ("many": all up to the next flag), `short` its short name. A
+    flag with a `secret` is shown to nobody: `secret` is the shortest prefix of its name that vLLM
+    accepts, and `carrier` the variable that passes it to the engine instead. Values outside
+    `wanted` are refused before a start. Values that the planner and the forecast calculate with are
+    of `type`, also in a degraded plan. `unforeseen` says how it changes memory if it makes a
+    forecast impossible.
     """
 
     name: str
@@ -149,7 +148,7 @@ _KNOWN = (
     FlagRow("diffusion_config", short="-dc"),
     FlagRow("optimization_level", short="-O"),
 )  # fmt: skip
-"""Flags of which more is known than how many words they take."""
+"""Flags of which caovan knows more than how many words they take."""
 _MANY = (
     "middleware", "lora_modules", "cudagraph_capture_sizes", "device_ids", "lora_target_modules",
     "collect_detailed_traces", "numa_bind_nodes", "numa_bind_cpus", "allowed_media_domains",
@@ -181,13 +180,12 @@ FLAGS: tuple[FlagRow, ...] = (
 SHORT = {row.short: row.name for row in FLAGS if row.short}
 MANY = frozenset(row.name for row in FLAGS if row.takes == "many")
 SWITCHES = frozenset(row.name for row in FLAGS if row.takes == "nothing")
-"""Flags that take no word, used if the engine's options were not probed; a model's name may
-follow."""
+"""Flags without a value, for engines whose options were not probed; a model's name may follow."""
 SECRETS = {row.name: row.secret for row in FLAGS if row.secret}
 CARRIERS = {row.name: row.carrier for row in FLAGS if row.carrier}
 WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wanted}
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
-"""Types with which planner and forecast calculate; other values go to vLLM unchanged."""
+"""The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
 
 
@@ -232,4 +230,4 @@ SUCCESSORS: Mapping[str, str] = {
     "enable_microbatching": "use --enable-dbo",
     "qlora_adapter_name_or_path": "use --lora-modules",
 }  # fmt: skip
-"""Replacement of a flag, by its name; used only if the engine has no flag of that name."""
+"""The replacement of a flag by its name; used only if the engine has no flag of that name."""

@@ -1,7 +1,7 @@
 """Advice for people about a failure, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in their order and wording, so that no
-sentence here can contradict it. The sentences say what happened, and what only a person can do.
+The settings to change come from the ladder's tables, in its order and words, so that no sentence
+here can contradict it. The sentences say what happened, and what only a person can do.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _WHERE: Mapping[str, str] = {
     "both are of the same model and revision, then try a newer release of the engine.",
 }
 _SAY_MORE = frozenset({"model.tied", "model.tensor"})
-"""Messages that name the mismatch in the checkpoint."""
+"""Texts that name what in the checkpoint does not fit."""
 
 
 def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
-    """What happened and what to do, most promising first; settings to change come last.
+    """Say what happened and what to do, most promising first; settings to change come last.
 
     For a known plan, only settings that it can change; those that were passed to the engine come
     first.
@@ -47,8 +47,7 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
     where = _WHERE.get(finding.captures.get("component", ""))
-    # `where` contains everything known
-    refused = finding.captures.get("component") == CONFIGURATION
+    refused = finding.captures.get("component") == CONFIGURATION  # `where` says all that is known
     advice = [] if refused else sentences(finding, known, SPECIAL, GENERAL)
     advice += _settings_passed(finding, plan) if plan else []
     advice += of_ladder(finding, HEALING, _way, plan)
@@ -70,7 +69,7 @@ def usable_context(fits: str) -> int:
 
 
 def _settings_passed(finding: Finding, plan: Plan) -> list[str]:
-    """Relevant settings that were passed to the engine."""
+    """Which of the settings that matter here were passed to the engine."""
     rungs = [rung for rung in suspects(finding, HEALING) if rung.step(plan, finding)]
     names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))
     passed = [f"{option(name)} {plan.value(name)}" for name in names if name in plan.settings]
@@ -80,11 +79,12 @@ def _settings_passed(finding: Finding, plan: Plan) -> list[str]:
 
 
 def _way(rung: Rung) -> str:
-    """The key in caovan.toml, flag or variable with which a person makes the same change."""
+    """The key of caovan.toml, the flag or the variable by which a person makes the rung's
+    change."""
     name = rung.key or rung.touches[0]
     if rung.key or name.isupper():
         return name
-    return option(f"no_{name}" if name.startswith("enable_") else name)  # no rung enables one
+    return option(f"no_{name}" if name.startswith("enable_") else name)  # no rung turns one on
 
 
 def _host_is_short(figures: Figures) -> bool:

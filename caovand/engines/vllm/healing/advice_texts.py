@@ -1,4 +1,4 @@
-"""Texts of advice for each failure of vLLM, and for individual log messages."""
+"""Advice on each failure of vLLM, and on single log messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 
-# One row per failure. A sentence with an unknown {name} is omitted.
+# One row a failure. A sentence with an unknown {name} is left out.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
         "The weights do not fit: use a smaller quantization, or more GPUs (tensor_parallel_size).",
@@ -21,12 +21,13 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The whole context of {len} tokens needs {need} GiB.",
     ),
     "vram-busy": (
-        "Another process uses memory: {free} of {total} GiB are free, {wanted} GiB are wanted.",
+        "Another process uses memory: {free} of {total} GiB are free, {wanted} GiB are needed.",
         "End the other process (nvidia-smi names it) and start again; the configuration is fine.",
     ),
     "device-oom-capture": (
         "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card.",
-        "Check with nvidia-smi what else uses the card's memory; more GPUs (tensor_parallel_size) "
+        "Check with nvidia-smi which other processes use the card's memory; more GPUs "
+        "(tensor_parallel_size) "
         "or a smaller quantization also leave more of it.",
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
@@ -73,7 +74,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "compile-failed": ("torch.compile failed.",),
     "engine-died": (
-        "The engine process ended while serving; the line says with what. vLLM then exits with "
+        "The engine process ended while serving; the line names the error. vLLM then exits with "
         "status 0, so a supervisor that reads only the exit status does nothing.",
         "A process of it ended with {fault}: start the same plan again first.",
     ),
@@ -97,7 +98,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "answers-degenerate": (
         "The answer to a fixed prompt has logits that are not numbers, or repeats one token, so "
         "the engine computes wrongly: start again.",
-        "If every start does so, try other kernels, an 8-bit cache off, or another data type: "
+        "If every start does so, try other kernels, a cache that is not 8-bit, or another data "
+        "type: "
         "float16 overflows where a model was trained in bfloat16.",
     ),
     "allreduce-wrong": (
@@ -112,8 +114,9 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Check peer access as `nvidia-smi topo -p2p r` shows it, and /dev/shm.",
     ),
     "node-missing": (
-        "Another node of the cluster is missing: `caovanctl cluster nodes` shows which. Once it "
-        "is here the engine starts.",
+        "Another node of the cluster is missing: `caovanctl cluster nodes` shows which. Once it is "
+        "back the engine starts"
+        ".",
     ),
     "node-unfit": (
         "A check keeps another node of the cluster out: `caovanctl cluster check` on the head "
@@ -138,7 +141,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{positional} stands where only options are taken: the entry point of the container image "
         "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
         "model in --model for api_server; for another command set --entrypoint.",
-        "The value of {argument} is refused: the line says why.",
+        "vLLM refused the value of {argument}: the line says why.",
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",
     ),
@@ -164,7 +167,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "jit.toolkit": (
         "FlashInfer compiles its kernels with a CUDA toolkit that is older than this card, and "
-        "then reports the card as too old: install a CUDA toolkit that knows the card (12.8 for "
+        "then reports the card as too old: install a CUDA toolkit that supports the card (12.8 for "
         "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
@@ -177,10 +180,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "the lines before say why, usually a package of its environment that is missing.",
     ),
     "model.architecture": (
-        "This vLLM does not know the model's architecture: use a newer engine or another model.",
+        "This vLLM does not support the model's architecture: use a newer engine or another model.",
     ),
     "gpu.count": (
-        "{found} GPUs were found, {wanted} are wanted: a card is missing (nvidia-smi), or "
+        "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "
         "tensor_parallel_size is too high.",
     ),
     "ram.kv": (
@@ -220,7 +223,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "engine.unlinked": (
         "Triton's kernels cannot be imported: {reason}. Install the release of Triton that the "
-        "engine's package asks for.",
+        "engine's package requires"
+        ".",
         "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
         "CUDA. Reinstall the engine together with its PyTorch.",
     ),
@@ -249,8 +253,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "RAY_AUTH_TOKEN must not be in [engine] env.",
     ),
     "ray.nodes": (
-        "Not all nodes joined Ray with their cards: {fact}. Look at `caovanctl logs` on the one "
-        "that is missing, and at the firewall between them.",
+        "Not all nodes joined Ray with their cards: {fact}. Read `caovanctl logs` on the missing "
+        "node"
+        ", and at the firewall between them.",
     ),
     "ray.short": (
         "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
@@ -265,8 +270,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "step.timeout": (
         "A step did not end within VLLM_ENGINE_ITERATION_TIMEOUT_S (60 s unless set), and the "
         "engine gave up; these lines do not show why. A worker may hang or have died, the cards "
-        "may have stopped exchanging data (NCCL_P2P_DISABLE=1 and --disable-custom-all-reduce tell "
-        "whether that is it), or the step is that slow: then raise the variable. The lines of the "
+        "may have stopped exchanging data (NCCL_P2P_DISABLE=1 and --disable-custom-all-reduce show "
+        "whether that is the cause"
+        "), or the step is that slow: then raise the variable. The lines of the "
         "workers before this one say more.",
     ),
     "engine.lost": (
@@ -281,15 +287,17 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release.",
     ),
     "jit.major": (
-        "FlashInfer has this kernel for compute capabilities that begin with {majors} only, and "
-        "found none of these to build for: the card is another one (nvidia-smi "
+        "FlashInfer has this kernel only for compute capabilities that begin with {majors}, and "
+        "found none of them to build for: the card has another one "
+        "(nvidia-smi "
         "--query-gpu=compute_cap), or FLASHINFER_CUDA_ARCH_LIST leaves it out. Let the engine use "
         "another backend for that part (the traceback names it), or install a release of "
-        "FlashInfer and of the engine that knows the card.",
+        "FlashInfer and of the engine that supports the card.",
     ),
     "ray.resources": (
-        "Ray offers fewer cards than the plan has ranks: see that CUDA_VISIBLE_DEVICES on each "
-        "node names as many cards as on the head, and that nothing else uses this Ray.",
+        "Ray offers fewer cards than the plan has ranks: check that CUDA_VISIBLE_DEVICES on each "
+        "node names as many cards as on the head"
+        ", and that nothing else uses this Ray.",
     ),
     "drafts.uneven": (
         "vLLM's CPU build crashes on a Gated DeltaNet hybrid when requests of one step have "

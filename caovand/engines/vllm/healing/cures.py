@@ -1,4 +1,4 @@
-"""Rungs against each failure of vLLM, best first, by phase if that matters."""
+"""The rungs that help against each failure of vLLM, best first, by phase where that matters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("compile-cache-stale", ANY): ("fresh-cache", "no-compile-cache", "eager"),
     ("shared-memory-limit", ANY): ("attention", "gdn", "plugin-off", "eager"),
     ("jit-toolchain", ANY): _JIT,
-    # Usually torch.compile's compiler; kernels may be built in this phase, too.
+    # Mostly torch.compile's compiler; kernels may be built in this phase, too.
     ("jit-toolchain", "compile"): ("eager", *_JIT[:-1]),
     ("backend-unsupported", ANY): ("half-input", "half", "kv-dtype-plain", "attention"),
     ("bad-arguments", ANY): (),
@@ -70,7 +70,7 @@ CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("answers-changed", ANY): (
         *_CRASH[:-1], "prefix-caching-off", "all-reduce-off", "p2p-off", *_CRASH[-1:],
     ),
-    # Settings that may cause overflow, or reads of uninitialised data.
+    # Settings that make numbers too large, or read memory that was never written.
     ("answers-degenerate", ANY): (
         "attention-own", "half-head", "plugin-off", "kv-dtype-plain", "piecewise", "mtp-off",
         "prefix-caching-off", "all-reduce-off", "p2p-off", "attention", "eager",
@@ -88,10 +88,10 @@ BLAMED: Mapping[str, str] = {
     "plugin": "plugin-off", "prefix-cache": "prefix-caching-off", "drafter": "mtp-off",
 }  # fmt: skip
 
-# Signatures that mean the same in every phase: a missing nvcc is no reason to disable graphs.
+# Signatures that mean the same in every phase: a missing nvcc is not a reason to disable graphs.
 WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
-# Rows more specific than their failure: only these rungs apply; none means that a person must act.
+# Rows more specific than their failure: only these rungs apply, none if a person must act.
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),

@@ -1,7 +1,7 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-A rung is a pure function from plan and finding to a Step, or None if none is left. No step is ever
-reversed, so each rung ends, and with them the ladder.
+A rung is pure: it takes a plan and a finding, and returns a Step, or None if it has no step left.
+All steps go one way, so each rung ends, and with the rungs the ladder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from caovand.engines.vllm.planning.partial_plan import PLUGINS
 _CONFIG = ("compilation_config",)
 _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
 _SPEC = ("speculative_config", *PARTS_OF_SPECULATION)
-# An explicit cache size makes the share ineffective.
+# If the cache's size is set, the share has no effect.
 _GMU = ("gpu_memory_utilization", "kv_cache_memory_bytes")
 _REPLICAS = ("data_parallel_size", "tensor_parallel_size", "enable_expert_parallel")
 RUNGS: tuple[Rung, ...] = (
@@ -37,7 +37,7 @@ RUNGS: tuple[Rung, ...] = (
          sizes.batch),
     Rung("sequences", "decode fewer sequences at once", "max_num_seqs", ("max_num_seqs",),
          sizes.sequences),
-    Rung("limit", "keep to the limit that the engine names", "", sizes.LIMITED, sizes.limit),
+    Rung("limit", "respect the limit that the engine names", "", sizes.LIMITED, sizes.limit),
     Rung("graph-sizes", "capture fewer CUDA graphs", "cuda_graphs", _SIZES, sizes.fewer_graphs),
     Rung("piecewise", "keep attention out of CUDA graphs", "cuda_graphs", _CONFIG,
          switches.piecewise),
@@ -58,7 +58,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("attention-own", "decode with vLLM's own attention kernels", "", (ATTENTION,),
          switches.attention_own),
     Rung("plugin-off", "leave caovan's kernels out", "plugin", (PLUGINS,), switches.plugin_off),
-    Rung("prefix-caching-off", "compute every prompt afresh", "", ("enable_prefix_caching",),
+    Rung("prefix-caching-off", "compute every prompt anew", "", ("enable_prefix_caching",),
          switches.prefix_caching_off),
     Rung("fresh-cache", "compile into a new cache", "", ("CAOVAN_CACHE",),
          switches.variable("CAOVAN_CACHE", "2", "a new compile cache"), degrades=False),

@@ -1,5 +1,5 @@
-"""Rungs that lower a size: context, drafts, memory share, cache, sequences, concurrent
-compilers."""
+"""Steps to a more modest plan that reduce a size: context, drafts, memory share, cache, sequences,
+parallel compilers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.planning.environment import THREADS
 
 BLOCK = 16  # tokens: context lengths are multiples of it
-MIN_CONTEXT, MIN_FITTING = 2048, 512  # chosen by us, or if vLLM reports the size that fits
+MIN_CONTEXT, MIN_FITTING = 2048, 512  # by guess, and if vLLM names the size that fits
 MIN_BATCH = 2048  # tokens; a hybrid model's attention block has up to 1,600
 GMU_STEP = 0.03
-GMU_DOWNS = 3  # steps, after which the cause must be something else
-GMU_DEFAULT = 0.9  # vLLM's default, used if the plan has none
+GMU_DOWNS = 3  # steps, after which the cause is something else
+GMU_DEFAULT = 0.9  # vLLM's default, if the plan has none
 GMU_BOUNDS = (0.3, 0.97)
 SHARE_MARGIN_GIB = 0.5
 OFFLOAD_GIB = (2, 4, 8)
@@ -27,7 +27,7 @@ GRAPH_SIZES = (64, 16, 4)
 # Process names in the kernel's log of killed processes.
 COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
 COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
-"""Phases of a start in which torch.compile may run."""
+"""The phases of a start in which torch.compile may run."""
 LIMITED = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 
@@ -44,15 +44,15 @@ def _has_taken(plan: Plan, *names: str) -> bool:
 
 
 def context(plan: Plan, finding: Finding) -> Step | None:
-    """Shorten the context to the length in the error; a second time by at least an eighth, so that
-    it ends."""
+    """Reduce to the length named by the error; a second time by at least an eighth, so that it
+    ends."""
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
     fits = _number(finding, "fits")
     goal = int(fits) if fits else now // 2
     if _has_taken(plan, "context"):
         goal = min(goal, now * 7 // 8)
     goal = goal // BLOCK * BLOCK
-    # A context too short for a conversation is no remedy, unless the operator asked for a short
+    # A context too short for a conversation is not a remedy, unless the operator asked for a short
     # one.
     least = MIN_FITTING if fits else MIN_CONTEXT
     floor = least if now >= least or not fits else BLOCK
@@ -76,15 +76,14 @@ def _to_gmu(plan: Plan, goal: float) -> Step | None:
         return None
     change = f"GPU memory share {now:g} -> {goal:g}"
     changed: dict[str, Any] = {"gpu_memory_utilization": goal}
-    if plan.value("kv_cache_memory_bytes") is not None:  # which makes the share ineffective
+    if plan.value("kv_cache_memory_bytes") is not None:  # the share then has no effect
         changed["kv_cache_memory_bytes"] = None
         change += ", and vLLM sizes the KV cache"
     return Step(changed, value=f"{goal:g}", change=change)
 
 
 def gmu_up(plan: Plan, finding: Finding) -> Step | None:
-    """Raise the memory share, but never after lowering it: the higher share was already too
-    much."""
+    """Raise the share; never after lowering it: the higher share was already too much."""
     goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
     if _has_taken(plan, "gmu-down", "share"):
         return None
@@ -95,13 +94,13 @@ def gmu_down(plan: Plan, finding: Finding) -> Step | None:
     spent = sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS
     if spent or finding.beyond_card:
         return None
-    # With the same share, vLLM makes a smaller cache than one of explicit size.
+    # At the same share vLLM makes a smaller cache than one whose size was set.
     sized = plan.value("kv_cache_memory_bytes") is not None
     return _to_gmu(plan, _gmu(plan) - (GMU_STEP / 3 if sized else GMU_STEP))
 
 
 def share(plan: Plan, finding: Finding) -> Step | None:
-    """Lower the share to the memory that others leave free, by vLLM's count."""
+    """Reduce to the memory that others leave free, by vLLM's count."""
     free, total = _number(finding, "free"), _number(finding, "total")
     if not free or not total:
         return None
@@ -110,7 +109,7 @@ def share(plan: Plan, finding: Finding) -> Step | None:
 
 
 def larger_kv_memory(plan: Plan, finding: Finding) -> Step | None:
-    """On the CPU build, raise the KV cache to its full need, if that is at most four times as
+    """On the CPU build: raise to the KV cache's full need, if that is at most four times as
     much."""
     now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
     if not on_cpu(plan) or not isinstance(now, int) or not need:
@@ -137,7 +136,7 @@ def smaller_kv_memory(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _halve(plan: Plan, name: str, unset: int, least: int, label: str) -> Step | None:
-    """Halve a setting; `unset` is the starting value for a plan without one."""
+    """Half of a setting; `unset` is the starting value for a plan without one."""
     now = count(plan.value(name))
     goal = unset if now is None else max(now // 2, least)
     if now is not None and goal >= now:
@@ -151,7 +150,7 @@ def batch(plan: Plan, finding: Finding) -> Step | None:
 
 
 def sequences(plan: Plan, finding: Finding) -> Step | None:
-    """Lower max_num_seqs to the number that vLLM reports, else by half."""
+    """Lower max_num_seqs to the number that vLLM names, else halve it."""
     most, now = _number(finding, "most"), count(plan.value("max_num_seqs"))
     if most and most >= 1 and (now is None or most < now):
         shown = "vLLM's default" if now is None else now
@@ -161,7 +160,7 @@ def sequences(plan: Plan, finding: Finding) -> Step | None:
 
 
 def limit(plan: Plan, finding: Finding) -> Step | None:
-    """Lower an argument to vLLM's maximum, if its message contains both."""
+    """Lower an argument to the maximum that vLLM allows, if its message names both."""
     name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
     now = count(plan.value(name)) if name in LIMITED else None
     if name not in LIMITED or not most or most < 1 or (now is not None and now <= most):
@@ -172,7 +171,7 @@ def limit(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _depth(plan: Plan) -> int:
-    """The draft depth as planned, or as set by verbatim flags, which are then reported as the
+    """The planned drafting depth, or that of verbatim flags, which are then reported as the
     obstacle."""
     return plan.mtp or count(plan.value("spec_tokens")) or 0
 
@@ -231,10 +230,10 @@ def _is_of_a_build(finding: Finding) -> bool:
 
 
 def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
-    """Halve the number of concurrent compilers; finished parts of a killed build stay, so each try
-    is shorter.
+    """Halve the number of parallel compilers; finished parts of a killed build stay, so each try is
+    shorter.
 
-    FlashInfer, torch's extensions and vLLM obey MAX_JOBS; nvcc uses one thread per job.
+    FlashInfer, torch's extensions and vLLM obey MAX_JOBS; nvcc uses one thread a job.
     """
     set_to = str(plan.env["MAX_JOBS"].value) if "MAX_JOBS" in plan.env else ""
     now = int(set_to) if re.fullmatch("[0-9]{1,6}", set_to) else 0
@@ -245,7 +244,8 @@ def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
 
 
 def one_thread(plan: Plan, finding: Finding) -> Step | None:
-    """Use one thread for torch.compile: its thread pool, or the pool's memory, may be at fault."""
+    """Use one thread for torch.compile: the fault may be in its pool, or in the memory that the
+    pool takes."""
     now = str(plan.env[THREADS].value) if THREADS in plan.env else "1"
     if now == "1" or finding.phase not in COMPILING:
         return None

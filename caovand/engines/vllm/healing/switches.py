@@ -1,5 +1,5 @@
-"""Rungs that replace or disable something: graphs, cache and number types, attention, kernels, the
-plugin, communication between cards."""
+"""Steps that replace a component or turn it off: graphs, cache and number types, attention,
+kernels, the plugin, exchange between cards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
 EXPERTS = tuple(f"VLLM_USE_FLASHINFER_MOE_{kind}" for kind in ("FP16", "FP8", "FP4", "MXFP4_BF16"))
 OF_WEIGHTS = ("method", "scheme", "other", "kernel", "input")
-"""Captures of rows about kernels that multiply weights."""
+"""Captures of log rows that name the kernel of the weights."""
 BACKENDS = ("FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION")
 
 
@@ -76,7 +76,7 @@ def half(plan: Plan, finding: Finding) -> Step | None:
 
 
 def half_input(plan: Plan, finding: Finding) -> Step | None:
-    """Use half-precision activations if an int8 kernel for weights is at fault."""
+    """Switch to half-precision activations if an int8 kernel of the weights is at fault."""
     now = plan.env[MARLIN_INPUT].value if MARLIN_INPUT in plan.env else None
     if now != INT8 or not _is_of_weights(finding):
         return None
@@ -84,16 +84,16 @@ def half_input(plan: Plan, finding: Finding) -> Step | None:
 
 
 def half_head(plan: Plan, finding: Finding) -> Step | None:
-    """Use a 16-bit lm_head if logits are at fault."""
+    """Switch to a 16-bit lm_head if logits are at fault."""
     now = plan.env[LM_HEAD].value if LM_HEAD in plan.env else None
     return Step(env={LM_HEAD: None}, change="int8 lm_head -> half") if now == INT8 else None
 
 
 def attention(plan: Plan, finding: Finding) -> Step | None:
-    """Use the next untried backend; the one that failed may be vLLM's own choice."""
+    """Try the next untried backend; the one that failed may be vLLM's own choice."""
     now = plan.value("attention_backend")
     tried = {taken.value for taken in plan.taken if taken.rung == "attention"}
-    # FlashInfer compiles its own code, so it is the backend that fails without a compiler.
+    # FlashInfer compiles its own code, so it is the one that fails without a compiler.
     if finding.failure == "jit-toolchain" or "flashinfer" in finding.text.lower():
         tried.add("FLASHINFER")
     if "triton_attn" in finding.text.lower():
@@ -115,7 +115,7 @@ def gdn(plan: Plan, finding: Finding) -> Step | None:
     config = plan.value("additional_config")
     config = config if isinstance(config, Mapping) else {}
     now = plan.value("gdn_prefill_backend") or config.get("gdn_prefill_backend")
-    # Only FlashInfer's sampler needs a build; vLLM does not use it on cards before Hopper.
+    # Only FlashInfer's needs a build; vLLM uses it on no card before Hopper.
     built = finding.failure != "jit-toolchain" or _since_hopper(plan)
     if on_cpu(plan) or now == "triton" or not built:
         return None
@@ -132,8 +132,8 @@ def experts(plan: Plan, finding: Finding) -> Step | None:
 
 
 def attention_own(plan: Plan, finding: Finding) -> Step | None:
-    """Decode with vLLM's attention where the plugin's may act: over the caches of Triton
-    attention."""
+    """Decode with vLLM's attention where the plugin's may be active: over caches that Triton's
+    supports."""
     kind, backend = plan.value("kv_cache_dtype"), plan.value("attention_backend")
     triton = str(backend).upper() == "TRITON_ATTN" or str(kind).endswith("per_token_head")
     now = plan.env[ATTENTION].value if ATTENTION in plan.env else None
@@ -152,7 +152,7 @@ def _plugin_acts(plan: Plan) -> bool:
 def plugin_off(plan: Plan, finding: Finding) -> Step | None:
     """Disable our plugin if it is active or failed; keep the operator's other plugins.
 
-    Also disable what is correct only with its fixes: the prefix cache and async scheduling.
+    Also turn off what is correct only with its fixes: the prefix cache and async scheduling.
     """
     names = plan.env[PLUGINS].value if PLUGINS in plan.env else None
     listed = [name for name in str(names or "").split(",") if name]
@@ -164,8 +164,7 @@ def plugin_off(plan: Plan, finding: Finding) -> Step | None:
         return None
     others = [name for name in listed if name != PLUGIN] if PLUGIN in listed else []
     env: dict[str, str | None] = {PLUGINS: ",".join(others)}
-    # otherwise the forecast would count them
-    env |= {name: None for name in (LM_HEAD, DRAFTER) if name in plan.env}
+    env |= {name: None for name in (LM_HEAD, DRAFTER) if name in plan.env}  # or memory would count
     if STATES not in plan.env or not plan.env[STATES].value:
         return Step(env=env, change="caovan's kernels off")
     env[STATES] = ""
@@ -180,7 +179,7 @@ def prefix_caching_off(plan: Plan, finding: Finding) -> Step | None:
         return None
     changed = {"enable_prefix_caching": False, "mamba_cache_mode": None}
     if STATES in plan.env and plan.env[STATES].value:
-        # The plugin only fixes asynchronous scheduling in combination with a prefix cache.
+        # The plugin fixes asynchronous scheduling with a prefix cache only.
         return Step(
             {**changed, "async_scheduling": False}, {STATES: ""}, change="prefix caching off"
         )
@@ -188,13 +187,14 @@ def prefix_caching_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _is_alone(plan: Plan) -> bool:
-    """Whether the engine uses a single card, or none."""
+    """Whether the engine uses at most one card."""
     sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
     return on_cpu(plan) or all((count(plan.value(size)) or 1) == 1 for size in sizes)
 
 
 def replicas_off(plan: Plan, finding: Finding) -> Step | None:
-    """Use a single engine, over the cards of all replicas if the model can be split that way."""
+    """Use one engine over the cards of all replicas, if the model can be split that way, as nearly
+    all can."""
     replicas, cards = (count(plan.value(name)) or 1 for name in (REPLICAS, TENSOR))
     if replicas == 1:
         return None

@@ -1,1 +1,1 @@
-"""Capabilities of a machine's cards, links and compilers, as far as vLLM uses them."""
+"""Capabilities of a machine's cards, links and compilers that matter to vLLM."""

@@ -1,13 +1,13 @@
-"""Which attention serves a model on these cards, and whether its kernels can be built here.
+"""Which attention backend serves a model on these cards, and whether its kernels can be built here.
 
 FlashInfer ships its attention, sampler, expert and Gated DeltaNet kernels as source, and runs nvcc
-when one is first used. If the package flashinfer-cubin is installed, as in our lock file, vLLM 0.21
-chooses such kernels without looking for nvcc, and the start fails at the first of them. The package
-flashinfer-jit-cache contains prebuilt kernels.
+at their first use. vLLM 0.21 chooses such kernels without checking for nvcc wherever the package
+flashinfer-cubin is installed, as it is by our lock file; the start then fails at the first of them.
+The package flashinfer-jit-cache contains them compiled.
 
-On compute capability 7.5, FlashInfer attention works in vLLM 0.21, with a float16 or fp8 cache.
-Later releases require SM80, and the remaining Triton attention rejects an fp8 cache below SM89. Our
-plugin re-enables these cards if FlashInfer itself supports them.
+On compute capability 7.5 FlashInfer's attention runs in vLLM 0.21, with a float16 or an fp8 cache.
+Later releases require SM80 for it, and Triton's attention, the only one left, refuses an fp8 cache
+below SM89; our plugin lets these cards in again if FlashInfer itself works.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from caovand.engines.vllm.machine.capabilities import BLACKWELL, HALF, HOPPER, T
 
 NO_NVCC = "there is no nvcc to build it"
 OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
-"""Variables of [engine] env that point FlashInfer to a toolkit which the probe did not see."""
+"""Variables of [engine] env that point FlashInfer to a toolkit the probe did not see."""
 
 
 def lacks_nvcc(engine: EngineInfo) -> bool:
-    """Whether FlashInfer's kernels are unavailable: neither prebuilt nor buildable.
+    """Whether FlashInfer's kernels are unavailable: neither compiled nor buildable.
 
-    A saved inventory may lack compilers: it is then assumed to have one.
+    A saved inventory may lack the compilers: one is then assumed.
     """
     return bool(engine.python_version) and not engine.nvcc and not engine.jit_cache
 
 
 def lacks_toolkit(engine: EngineInfo, env: Container[str]) -> bool:
-    """Like `lacks_nvcc`; `env` has the variables of [engine] env, which may point to a toolkit."""
+    """Like lacks_nvcc, but `env`, the variable names of [engine] env, may point to a toolkit."""
     return lacks_nvcc(engine) and not any(name in env for name in OWN_TOOLKIT)
 
 
 def remedy(engine: EngineInfo) -> str:
-    """How to get a recent enough nvcc.
+    """How to install an nvcc that is new enough.
 
     Ubuntu 22.04 and 24.04 and Debian 12 and 13 package CUDA 11.5, 12.0, 11.8 and 12.4.
     """
@@ -56,21 +56,23 @@ def remedy(engine: EngineInfo) -> str:
 FLASHINFER_HEADS = (64, 128, 256)
 WITH_SINKS = ("gpt_oss", "mimo_v2", "openpangu", "laguna")
 NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
-UNKNOWN_WIDTH = "config.json does not tell how wide the attention heads are"
+UNKNOWN_WIDTH = "config.json does not state the width of the attention heads"
 OF_TWO_WIDTHS = ("gemma4",)
 """vLLM itself uses Triton for such models, unless a backend was named."""
 BIDIRECTIONAL_IMAGE_TYPES = frozenset(
     {"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"}
 )
-"""Model types in which every image token attends to all the others: of vLLM's attention backends,
-only Triton supports that (is_mm_prefix_lm)."""
+"""Model types in which every token of an image attends to all the others: in vLLM only Triton's
+attention supports that (is_mm_prefix_lm)."""
+IMAGE_TOKENS, VIDEO_TOKENS = {"gemma3": 256}, {"gemma4": 2496}
+"""Tokens of an image, or of a video of 32 frames, for types whose steps do not divide them."""
 WRAPPED = ("Bagel", "PaliGemma")
-"""Architectures of those whose text part has another family's type."""
+"""Architectures of such models whose text part has another family's type."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why FlashInfer attention does not serve SM75, and the fact on which that depends."""
+    """Why FlashInfer's attention does not serve SM75, and which fact decides that."""
 
     why: str
     of: Literal["model", "engine", "width", "toolchain"]
@@ -83,10 +85,10 @@ def flashinfer_refusal(
     plugin: bool,
     env: Container[str],
 ) -> Refusal | None:
-    """Why FlashInfer attention does not serve this model on SM75 here; None if it does.
+    """Why FlashInfer's attention does not serve this model on SM75 here; None if it does.
 
-    `plugin` says whether caovan's may be used; `env` has the names in [engine] env. An unknown
-    model is assumed to have the widest heads.
+    `plugin` says whether caovan's plugin may be used, `env` has the names of [engine] env. An
+    unknown model is assumed to have the widest heads.
     """
     unfit = flashinfer_lacks(model, dtype) if model else ""
     if unfit:
@@ -121,14 +123,14 @@ def _refused_by_engine(engine: EngineInfo, head_dim: int, plugin: bool) -> str:
 
 
 def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> str:
-    """Why FlashInfer attention cannot serve this model; empty if it can. On SM100 it supports
-    attention `sinks`."""
+    """Why FlashInfer's attention cannot serve this model; empty if it can. It supports attention
+    `sinks` only on SM100."""
     if attends_as_encoder(model):
-        return "FlashInfer's attention is for decoders: here tokens attend to later ones"
+        return "FlashInfer's attention is for decoders: in this model tokens attend to later ones"
     if model.latent:
         return "FlashInfer's attention has no kernel for compressed key-value pairs (MLA) here"
     if model.model_type.startswith(WITH_SINKS) and not sinks:
-        return "FlashInfer's attention knows no attention sinks before SM100"
+        return "FlashInfer's attention supports attention sinks only from SM100"
     if has_heads_of_two_widths(model):
         return f"layers of {model.model_type} have heads of two widths, one of 512"
     if model.head_dim and model.head_dim not in FLASHINFER_HEADS:
@@ -141,25 +143,35 @@ def flashinfer_lacks(model: ModelCard, dtype: str, *, sinks: bool = False) -> st
 
 
 def attends_as_encoder(model: ModelCard) -> bool:
-    """Whether layers are not causal, or attend to an encoder's states as Whisper's do."""
+    """Whether layers are not causal, or attend to an encoder's states as in Whisper."""
     return ENCODER in model.layer_types or model.task == "transcription"
 
 
 def has_heads_of_two_widths(model: ModelCard) -> bool:
-    """Whether vLLM uses Triton attention for this model by itself."""
+    """Whether vLLM itself chooses Triton's attention for this model because its heads have two
+    widths."""
     return model.model_type.startswith(OF_TWO_WIDTHS)
 
 
 def images_attend_both_ways(model: ModelCard) -> bool:
-    """Whether only Triton attention serves this model."""
+    """Whether only Triton's attention serves this model."""
     kind = model.model_type.removesuffix("_text")
     return kind in BIDIRECTIONAL_IMAGE_TYPES or model.architecture.startswith(WRAPPED)
 
 
-def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
-    """Whether vLLM uses Triton attention because no other backend serves the model.
+def undivided_tokens(model: ModelCard, *, vision: bool) -> int:
+    """Tokens of an image, video or recording that a step must process as a whole: vLLM does not
+    start with shorter steps. 0 if there is none."""
+    kind = model.model_type.removesuffix("_text")
+    if not vision:
+        return model.encoder_tokens
+    return VIDEO_TOKENS.get(kind, 0) if model.images_both_ways else IMAGE_TOKENS.get(kind, 0)
 
-    Attention sinks are served by FlashAttention on Hopper, and by FlashInfer on SM100.
+
+def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
+    """Whether vLLM uses Triton's attention because no other serves the model.
+
+    Attention sinks are supported by FlashAttention on Hopper, and by FlashInfer on SM100.
     """
     sinks = model.model_type.startswith(WITH_SINKS)
     with_sinks = {HOPPER[0], BLACKWELL[0]} & {gpu.compute_capability[0] for gpu in gpus}
@@ -168,35 +180,35 @@ def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
 
 def cuts_latent_graphs(model: ModelCard, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> bool:
     """Whether attention over compressed key-value pairs (MLA) uses an early release's Triton
-    kernel, which cannot be captured and reads drafts as prompts. The others are for SM90 and
-    SM100."""
+    kernel, which is not captured in graphs and treats drafts as prompts. The others are for SM90
+    and SM100."""
     early = bool(model.latent) and engine.release < releases.LATENT_IN_WHOLE_GRAPHS
     others = {HOPPER[0], BLACKWELL[0]}
     return early and any(gpu.compute_capability[0] not in others for gpu in gpus)
 
 
 def backend_in(config: Any) -> str:
-    """The backend in --attention-config; empty if it names none."""
+    """The attention backend that --attention-config names; empty if it names none."""
     return str(config.get("backend") or "").upper() if isinstance(config, Mapping) else ""
 
 
 def triton_refuses(kind: str, engine: EngineInfo) -> bool:
-    """Whether Triton attention supports no cache of this type on cards before SM89."""
+    """Whether Triton's attention supports no cache of this type on cards before SM89."""
     newer = engine.release >= releases.TRITON_REFUSES_FP8
     return is_plain_fp8(kind) and (newer or kind != "fp8_e5m2")
 
 
 SHARED_ON_TURING = 65_536
-"""Bytes of shared memory that a block may use on SM75. From SM80 on there are at least 101,376."""
+"""Bytes of shared memory that a block may use on SM75; from SM80 on 101,376 or more."""
 TRITON_PROMPT_SHARED = {("half", 512): 98_304, ("float32", 256): 81_920, ("float32", 512): 98_304}
-"""Bytes of shared memory that Triton attention needs to read a prompt (in tiles of 32 keys), by
-compute type and head width, where they exceed SM75's limit. Compiled for SM75 with Triton 3.6 from
-vLLM 0.21 and 0.33, with equal results; 256 in half needs 49,152, 128 in float32 40,960."""
+"""Bytes of shared memory that Triton's attention needs to read a prompt (in tiles of 32 keys), by
+compute type and head width; only those over SM75's limit. Compiled for SM75 with Triton 3.6 from
+vLLM 0.21 and 0.33, which agree; 256 in half needs 49,152, 128 in float32 40,960."""
 
 
 def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
-    """Width of a head whose prompts Triton attention cannot read on SM75, and the shared memory it
-    needs; zeros if there is none."""
+    """The head width whose prompts Triton's attention cannot read on SM75, and the shared memory in
+    bytes that it needs; zeros if there is none."""
     kind = "float32" if dtype in ("float32", "float") else "half"
     for width in (model.head_dim, model.global_head_dim):
         padded = 1 << max(width - 1, 0).bit_length()
@@ -206,7 +218,7 @@ def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
 
 
 def is_plain_fp8(kind: str) -> bool:
-    """Whether a cache of this type has one scale at most, as FlashInfer attention requires."""
+    """Whether a cache of this type has at most one scale, as FlashInfer's attention requires."""
     return kind.startswith("fp8") and not kind.endswith("per_token_head")
 
 
@@ -240,7 +252,7 @@ SM75_CACHES = ("None", "auto", "float16", "int8_per_token_head", "int4_per_token
 def attended_by_sm75(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
 ) -> bool:
-    """Whether caovan's attention serves these settings in place of vLLM's Triton attention."""
+    """Whether caovan's attention serves these settings, ahead of vLLM's Triton attention."""
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     plain = inventory.model.head_dim in SM75_HEADS and not inventory.model.sliding_window
     ours = plain and str(values.get("kv_cache_dtype")) in SM75_CACHES
@@ -248,19 +260,18 @@ def attended_by_sm75(
 
 
 def sm75_acts(engine: EngineInfo, gpus: tuple[Gpu, ...], env: Mapping[str, Any]) -> bool:
-    """Whether caovan's attention is active on these cards, by the plugin's probe and the
-    switches."""
+    """Whether caovan's attention is active on these cards, by the plugin's probe and switches."""
     ours = bool(gpus) and all(gpu.compute_capability == TURING for gpu in gpus)
     ours = ours and bool(engine.plugin) and engine.attention == "pass"
     return ours and "off" not in (env.get("CAOVAN_KERNELS"), env.get("CAOVAN_ATTENTION"))
 
 
 def ends_in_half(values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
-    """The card, in words, on which FlashAttention would end the engine; empty if there is none.
+    """The name of the card on which FlashAttention would end the engine; empty if there is none.
 
     FlashAttention 3 writes bfloat16 whenever it reads 8 bits, but vLLM passes it an output of the
-    model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; the
-    same in 0.32's sources).
+    model's type: with float16 the start succeeds and the first request fails (0.21 on an H200; 0.32
+    is the same by its sources).
     """
     backend = values.get("attention_backend") or backend_in(values.get("attention_config"))
     model, dtype = inventory.model, str(values.get("dtype") or "auto").removeprefix("torch.")

@@ -1,10 +1,10 @@
-"""Model the cost of a link between nodes: the time per token with tensor parallelism or a pipeline.
+"""The cost of a link between nodes: the time of a token with tensor parallelism, or in a pipeline.
 
-With tensor parallelism, all cards read their part of every layer at once, and reduce their results
-over the link twice per layer. In a pipeline the nodes work in sequence, and each sends one
-activation to the next. All link time is added to the time of reading weights, because nothing
-overlaps within a step. The requests of several users share a step of tensor parallelism, and so its
-all-reduces; in a pipeline, the nodes work on different requests at once.
+With tensor parallelism all cards read their part of every layer at once, and all-reduce their
+results over the link twice a layer. In a pipeline the nodes work one after the other, and each
+sends one activation to the next. All time on the link is added to the time of reading weights, as
+nothing overlaps in a step. With tensor parallelism the requests of several users share a step, and
+so its all-reduces; in a pipeline the nodes work on different requests at once.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from caovand.core.facts.network import Network
 ALL_REDUCES = 2
 """All-reduces per layer: after attention, and after the MLP or the experts."""
 ALL_REDUCE_S = 40e-6
-"""Estimate of NCCL's own time per all-reduce over sockets, on top of the link's."""
+"""NCCL's own overhead for an all-reduce over sockets, on top of the link's; an estimate."""
 SENT = 2
-"""Tensors that a stage sends to the next: hidden states and the residual."""
+"""Tensors that a stage sends to the next: hidden states, and the residual."""
 ASSUMED = Network(117e6, 200e-6)
-"""Assumption for a link of unknown speed: gigabit Ethernet through a switch."""
+"""Assumed for a link of unknown speed: gigabit Ethernet through a switch."""
 
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Number of nodes that serve together, each with equally many cards, and the link between
-    them."""
+    """How many nodes serve together, how many cards each has, and the link between them."""
 
     count: int = 1
     link: Network = ASSUMED
@@ -38,14 +37,14 @@ ALONE = NodeGroup()
 
 
 def nodes_of(inventory: Inventory) -> NodeGroup:
-    """The nodes that serve the model together, with their link or the assumed one."""
+    """The nodes that serve the model together, with their link, or an assumed one."""
     return NodeGroup(1 + len(inventory.others), inventory.link or ASSUMED)
 
 
 @dataclass(frozen=True)
 class TokenWork:
-    """The work per token: `element` bytes per activation value, `read` bytes of weights, and the
-    tokens of a typical prompt and answer, for `users` concurrent users."""
+    """The work of a token: `element` bytes per element of an activation, `read` bytes of weights,
+    and the tokens of a usual prompt and answer, for `users` users at once."""
 
     hidden: int
     layers: int
@@ -59,7 +58,7 @@ class TokenWork:
 
 @dataclass(frozen=True)
 class TokenTime:
-    """Seconds per token, and how many of them are spent on the link."""
+    """Seconds per token, and the part of them spent on the link."""
 
     seconds: float
     on_link: float
@@ -71,14 +70,14 @@ def all_reduce_s(nodes: int, link: Network) -> float:
 
 
 def transfer_s(nodes: int, link: Network, size: float) -> float:
-    """Seconds that `size` bytes add: each turn of the ring sends one N-th."""
+    """Seconds that `size` bytes add: each turn of the ring sends 1/N of them."""
     return 2 * (nodes - 1) / nodes * size / link.bytes_s
 
 
 def time_tensor_parallel(work: TokenWork, link: Network, bytes_s: Sequence[float]) -> TokenTime:
-    """Time per token with tensor parallelism over nodes, including gathering logits.
+    """The time of a token with tensor parallelism over nodes; logits are gathered as well.
 
-    `bytes_s` is the total memory bandwidth of each node's cards.
+    `bytes_s` is the memory bandwidth of each node's cards together.
     """
     nodes = len(bytes_s)
     size = work.users * work.hidden * work.element
@@ -95,7 +94,7 @@ def time_tensor_parallel(work: TokenWork, link: Network, bytes_s: Sequence[float
 
 
 def time_pipeline(work: TokenWork, link: Network, bytes_s: Sequence[float]) -> TokenTime:
-    """Time per token in a pipeline, whose stages read their weights in sequence."""
+    """The time of a token in a pipeline, whose stages read their weights one after the other."""
     nodes = len(bytes_s)
     size = SENT * work.hidden * work.element * max(work.users / nodes, 1)
     step = (nodes - 1) * (link.round_trip_s / 2 + size / link.bytes_s) + link.round_trip_s / 2
@@ -107,7 +106,7 @@ def time_pipeline(work: TokenWork, link: Network, bytes_s: Sequence[float]) -> T
 def compare_tensor_parallel(
     work: TokenWork, link: Network, bytes_s: Sequence[float]
 ) -> tuple[bool, str]:
-    """Whether tensor parallelism is faster, and the modelled reason."""
+    """Whether tensor parallel is faster, and the modelled reason."""
     split, stages = time_tensor_parallel(work, link, bytes_s), time_pipeline(work, link, bytes_s)
     text = (
         f"over this link ({link.bytes_s / 1e9:.3g} GB/s, {link.round_trip_s * 1e3:.2g} ms there and"

@@ -1,4 +1,4 @@
-"""Assign ranks to cards and nodes as vLLM does, and determine how far a model can be split."""
+"""Ranks on cards and nodes, as vLLM assigns them, and the splits that a model allows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TENSOR, PIPELINE, REPLICAS = (
 )  # fmt: skip
 WHOLE_EXPERTS = "enable_expert_parallel"
 HEAD = "head"
-"""Name of the node that plans for all."""
+"""The name of the node that plans for all others."""
 SMALL_CARD = 2
-"""A card with less than this fraction of the largest one's memory would hold the others back."""
+"""A card with less than this fraction of the largest card's memory would slow the others down."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """How a node's cards share a model: each layer is on the `tensor` cards of a stage, and each of
-    the `replicas` serves its own requests."""
+    """How the cards of a node share a model: each layer is on the `tensor` cards of a stage, and
+    each of the `replicas` serves its own requests."""
 
     tensor: int
     stages: int = 1
@@ -37,36 +37,37 @@ class Split:
 
 
 def stages(values: Mapping[str, Any]) -> int:
-    """Number of cards with the same position in the split: pipeline stages times replicas."""
+    """Cards per tensor-parallel position: pipeline stages times replicas."""
     return prod(count(values.get(name)) or 1 for name in (PIPELINE, REPLICAS))
 
 
 def replicas(values: Mapping[str, Any]) -> int:
-    """Number of parallel engines that serve the model, each with its own cards."""
+    """How many engines serve the model side by side, each with cards of its own."""
     return count(values.get(REPLICAS)) or 1
 
 
 def spans_machines(values: Mapping[str, Any]) -> bool:
-    """Whether the engine runs on several machines, whose cards are not all visible here."""
+    """Whether the engine spans several machines, some of whose cards are not visible here."""
     flags = ("nnodes", "data_parallel_address", "data_parallel_size_local")
     return any(values.get(name) is not None for name in flags)
 
 
 def large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Cards large enough not to hold the others back."""
+    """The cards large enough not to slow the others down."""
     largest = max((gpu.total_mib for gpu in gpus), default=0)
     return tuple(gpu for gpu in gpus if gpu.total_mib * SMALL_CARD >= largest)
 
 
 def ranks_here(values: Mapping[str, Any], nodes: int) -> int:
-    """Number of ranks on each of `nodes` nodes."""
+    """How many ranks each of `nodes` nodes has."""
     return max((count(values.get(TENSOR)) or 1) * stages(values) // nodes, 1)
 
 
 def serving(
     gpus: Sequence[Gpu], others: Sequence[Node], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Gpu], ...]:
-    """Cards of all nodes by rank, each with its node's name, which is empty for a single node."""
+    """The cards of all nodes by rank, each with its node's name, which is empty for a single
+    node."""
     if not others:
         return tuple(("", gpu) for gpu in gpus)
     each = ranks_here(values, 1 + len(others))
@@ -75,7 +76,7 @@ def serving(
 
 
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
-    """Total number of cards for a split, if that exceeds `cards`; else 0."""
+    """How many cards a split needs in all, if that is more than `cards`; else 0."""
     elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
     wanted = size * stages(verbatim)
     return 0 if elsewhere or wanted <= cards else wanted
@@ -88,7 +89,7 @@ def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
 
 
 def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
-    """Smaller splits that the model's shape allows, largest first."""
+    """The smaller splits that the model's shape allows, the largest first."""
     return [
         fewer
         for fewer in range(size - 1, 0, -1)
@@ -102,8 +103,8 @@ def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
 
 
 def needs_whole_experts(model: ModelCard, size: int, verbatim: Mapping[str, Any]) -> str:
-    """Why this split requires whole experts, which make it possible; empty if it does not, or if
-    the operator has decided whether experts are whole."""
+    """Why this split needs whole experts, which make it possible; empty if it does not, or if the
+    operator decided whether experts are whole."""
     cut = indivisible(model, size)
     if cut is None or WHOLE_EXPERTS in verbatim or not model.experts or model.experts % size:
         return ""
@@ -111,9 +112,9 @@ def needs_whole_experts(model: ModelCard, size: int, verbatim: Mapping[str, Any]
 
 
 def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
-    """The largest split over at most `most` cards that the model's shape allows.
+    """The largest split that the model's shape allows, over `most` cards at most.
 
-    For an unknown model it is a power of two, which divides the heads of nearly every model.
+    For an unknown model a power of two, which divides the heads of nearly every one.
     """
     if not model.architecture:
         return 1 << most.bit_length() - 1
@@ -121,7 +122,8 @@ def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -
 
 
 def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> Problem | None:
-    """Why the model's shape does not allow this split, and which ones it does; None if it does.
+    """Why the model's shape does not allow this split, and which splits it allows; None if it
+    allows this one.
 
     With expert parallelism each card holds whole experts.
     """
@@ -149,7 +151,7 @@ def split_over(size: int) -> str:
 
 @dataclass(frozen=True)
 class _Width:
-    """A dimension that is split over the ranks, and the number of which each part must be a
+    """A dimension that is cut over the ranks, and the unit of which each rank must get a
     multiple."""
 
     part: str
@@ -158,8 +160,8 @@ class _Width:
 
 
 def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
-    """The dimensions that vLLM splits: MLPs and experts on both sides, attention by heads."""
-    # mxfp4 kernels pad every rank's part, although they have no group size.
+    """The dimensions that vLLM cuts: MLPs and experts on both sides, attention by heads."""
+    # mxfp4 kernels pad every rank's part; no group size shows that.
     group, block = max(model.group_size, 1), max(model.block_size, 1)
     quantised = lcm(group, block)
 
@@ -186,14 +188,14 @@ def _uneven(cut: _Width, size: int) -> Problem | None:
     if cut.width % size:
         return Problem(split_over(size), fact, "choose a divisor")
     if cut.width // size % cut.multiple:
-        fact = f"{fact} at quantisation groups of {cut.multiple}"
+        fact = f"{fact} with quantisation groups of {cut.multiple}"
         other = " or --enable-expert-parallel" if cut.part == "experts" else ""
         return Problem(split_over(size), fact, f"choose fewer GPUs{other}")
     return None
 
 
 CARDS_ALIKE = 0.02
-"""Cards whose memory differs by less than this fraction count as one kind."""
+"""Cards whose memory differs by less than this fraction are of one kind."""
 
 
 def alike(one: Gpu, other: Gpu) -> bool:

@@ -1,8 +1,8 @@
-"""A candidate: one way to run the engine, and the share of every card that it requests.
+"""A candidate: one way to run the engine, and its share of every card.
 
-LoRA adapters occupy slots of the largest rank, which vLLM allocates at the start. In vLLM 0.32
-(lora/layers), every layer that can have an adapter gets its two matrices, even if no adapter uses
-them. For a split layer one matrix is split, and the other is complete on each rank.
+LoRA adapters take slots of the largest rank, which vLLM allocates at the start. Read in vLLM 0.32
+(lora/layers): every layer that can have an adapter gets both matrices, even if no adapter has them.
+In a split layer one matrix is split, and the other is whole on each rank.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from caovand.engines.vllm.flags.spelling import count
 
 MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
-"""Memory of a CUDA context, created before vLLM reads the free memory."""
+"""What a CUDA context takes before vLLM reads the free memory."""
 FIXED_MIB, FIXED_SHARE = 752, 1 / 20
-"""The constant part of the reserve, and its maximum share of a card.
+"""The part of the reserve that never grows, and its largest share of a card.
 
-vLLM takes its share of the memory CUDA sees, which is 279 MiB less than 11 GB: with 752 MiB more,
-half of a hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
+vLLM takes its share of what CUDA sees, 279 MiB less than 11 GB: with 752 MiB more, half of a
+hybrid's cache stayed empty there. A 20th holds the CUDA context, which takes STARTUP_MIB.
 """
 LARGE_CARD_MIB = 70 * 1024
 SAMPLED_WORDS = 248_320
 SEQUENCE_MIB, MANY_SEQUENCES, LATER_SEQUENCE_MIB = 8, 256, 2
-"""Unprofiled memory per sequence and number of words, about eight copies of its logits: penalties
-count every word, and log-probabilities are sorted. Beyond this many sequences, few use them at the
-same time."""
+"""Memory that a sequence may take per word of the vocabulary and that is not profiled, about eight
+copies of its logits: penalties count every word, and log-probabilities are sorted. Beyond this many
+sequences few ask for that at once."""
 FLASHINFER_MIB = 394
 """FlashInfer's workspace."""
 ADAPTER_RANK = 16
-"""Defaults of vLLM's --max-lora-rank and --max-loras."""
+"""vLLM's --max-lora-rank; one slot is its --max-loras."""
 WITH_EMBEDDING = (
     "apertus", "cohere", "exaone", "granite", "lfm2", "llama", "minicpm", "mistral", "ministral",
     "nemotron", "qwen3", "solar",
 )  # fmt: skip
-"""Prefixes of model types whose embedding and head can have adapters too."""
+"""Prefixes of the model types whose embedding and head can have adapters too."""
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """Number of slots, maximum rank, bytes per number, whether everything is split
-    (--fully-sharded-loras), and the layers that may have adapters, empty for all."""
+    """The slots, the largest rank, bytes of a number, whether everything is split
+    (--fully-sharded-loras), and the layers that may have adapters; empty for all."""
 
     slots: int = 0
     rank: int = ADAPTER_RANK
@@ -63,7 +63,7 @@ NO_ADAPTERS = Adapters()
 
 
 def adapters_of(values: Mapping[str, Any], activation: int) -> Adapters:
-    """The adapters that these settings make room for."""
+    """The adapters that these settings reserve memory for."""
     if not values.get("enable_lora"):
         return NO_ADAPTERS
     kind, targets = str(values.get("lora_dtype") or "auto"), values.get("lora_target_modules")
@@ -110,24 +110,23 @@ def adapters_bytes(model: ModelCard, adapters: Adapters, ranks: int) -> float:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The settings of the engine that decide memory; `activation` in bytes.
+    """The engine settings that determine memory; `activation` in bytes.
 
     `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
-    --quantization, which shrinks a checkpoint that is not quantised while it is loaded;
-    `kv_blocks` is --num-gpu-blocks-override, which stands for the cache that memory would hold;
-    `flashinfer` says that attention is FlashInfer's, which takes a workspace, `sm75_attention`
-    that it is caovan's; `hopper` that every
-    card is one, where 4-bit weights are multiplied by Machete; `rounds_input` that weights are
-    multiplied by copies of the activations in int8, `rounds_head` that the lm_head is int8,
-    `rounds_drafter` the MTP layer, which drafts of `draft_vocabulary` tokens, 0 for all;
-    `whole_experts` that each rank holds some of the experts, none of which is cut. `stages` are the
-    layers of each pipeline stage, empty if there are none; the candidate of one stage says whether
-    it is the `first` or `last`. Of the `replicas` each has its own cards and cache; experts are
-    spread over the cards of all, and work on the tokens of all.
+    --quantization, which shrinks an unquantised checkpoint while it loads; `kv_blocks` is
+    --num-gpu-blocks-override, which replaces the cache size that memory allows; `flashinfer`:
+    attention is FlashInfer's, which takes a workspace; `sm75_attention`: it is caovan's; `hopper`:
+    all cards are Hopper, where Machete multiplies 4-bit weights; `rounds_input`: weights are
+    multiplied by int8 copies of the activations; `rounds_head`: the lm_head is int8;
+    `rounds_drafter`: the MTP layer is int8, and drafts from `draft_vocabulary` tokens, 0 for all;
+    `whole_experts`: each rank holds some of the experts, whole. `stages` are the layers of each
+    pipeline stage, empty without a pipeline; the candidate of one stage says whether it is the
+    `first` or `last`. Each of the `replicas` has its own cards and cache; experts are spread over
+    the cards of all replicas, and work on the tokens of all.
 
-    vLLM measures what a step holds and makes the cache of what is left of the share: in a `cold`
-    start, which compiles, it counts a peak that no later start has. `in_bytes` instead sets the
-    size of the cache, from the forecast of what steps hold once all is compiled. `sampled_words` is
+    vLLM measures a step's memory and gives the rest of the share to the cache: in a `cold` start,
+    which compiles, it counts a peak that no later start has. `in_bytes` instead sets the size of
+    the cache, from the forecast of a step's memory once everything is compiled. `sampled_words` is
     the vocabulary, 0 if nothing is sampled.
     """
 
@@ -170,24 +169,24 @@ class Candidate:
 
     @property
     def drafting(self) -> bool:
-        """Whether the draft head runs here: on the last stage."""
+        """Whether the drafting head runs here, on the last stage."""
         return self.mtp > 0 and self.last
 
     @property
     def measured(self) -> bool:
-        """Whether vLLM sizes the cache from measurements."""
+        """Whether vLLM sizes the cache by what it measures."""
         return not self.in_bytes and self.kv_bytes is None
 
     @property
     def unmeasured_mib(self) -> int:
-        """Memory that vLLM does not count: FlashInfer allocates its workspace when the first step
-        is planned, after the cache. On Turing it was counted, with any attention."""
+        """Memory that the engine takes and vLLM does not count: FlashInfer makes its workspace when
+        the first step is planned, after the cache. On Turing it was seen with any attention."""
         return FLASHINFER_MIB if self.flashinfer and self.measured and not self.turing else 0
 
     def but(self, **changes: Any) -> Candidate:
-        """A copy with other values: a fast `dataclasses.replace` for a search that makes thousands.
+        """A copy with other values: a fast `dataclasses.replace`, as a search makes thousands.
 
-        `replace` sets all fields one by one, which took a quarter of a search.
+        `dataclasses.replace` sets all fields one by one, which took a quarter of a search.
         """
         assert changes.keys() <= self.__dict__.keys()
         candidate = object.__new__(Candidate)
@@ -196,18 +195,18 @@ class Candidate:
 
 
 def are_large(gpus: Sequence[Gpu]) -> bool:
-    """Whether vLLM's own defaults for these cards are those of an H100."""
+    """Whether vLLM uses its H100 defaults for these cards."""
     large = bool(gpus) and min(gpu.total_mib for gpu in gpus) >= LARGE_CARD_MIB
     return large and not any("A100" in gpu.name for gpu in gpus)
 
 
 def visible_mib(total_mib: float) -> float:
-    """The part of a card that CUDA sees: the driver keeps some of what NVML reports."""
+    """What CUDA sees of a card: the driver keeps some of what NVML reports."""
     return total_mib * 0.9965 - 240
 
 
 class Reserve(NamedTuple):
-    """MiB to leave outside vLLM's share, by use (Elastic-KV)."""
+    """MiB to leave outside vLLM's share, by consumer (Elastic-KV)."""
 
     driver: float
     context: float
@@ -219,13 +218,13 @@ class Reserve(NamedTuple):
 
 
 def reserve(candidate: Candidate, context: int | None = None, total_mib: float = inf) -> Reserve:
-    """The reserve, which grows with everything that grows.
+    """The reserve, which grows with everything that needs it.
 
     It covers the driver and the CUDA context, what long prompts gather and plan beyond the profiled
-    step, draft buffers, transients of large batches, collectives, each sequence's words, and memory
-    that vLLM does not count. `context` replaces the candidate's; the constant part is smaller on a
-    small card. Caovan's attention gathers nothing: it reads the cache in place, and allocates its
-    scratch memory beforehand.
+    step, drafting buffers, transients of large batches, collectives, the vocabulary of each
+    sequence, and what vLLM takes without counting it. `context` replaces the candidate's; the fixed
+    part is smaller on a small card. Caovan's attention gathers nothing: it reads the cache in
+    place, and allocated its scratch memory earlier.
     """
     length = candidate.context if context is None else context
     return Reserve(
@@ -240,7 +239,7 @@ def reserve(candidate: Candidate, context: int | None = None, total_mib: float =
 
 
 def _sampling_mib(candidate: Candidate) -> float:
-    """Maximum memory of all sequences while they are sampled."""
+    """Memory that all sequences may take while they are sampled."""
     many = min(candidate.sequences, MANY_SEQUENCES)
     mib = many * SEQUENCE_MIB + (candidate.sequences - many) * LATER_SEQUENCE_MIB
     return mib * candidate.sampled_words / SAMPLED_WORDS
@@ -252,10 +251,10 @@ def reserve_mib(candidate: Candidate, context: int | None = None, total_mib: flo
 
 
 def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None = None) -> float:
-    """AutoMem: the share of every card that leaves the reserve and is actually free.
+    """AutoMem: the largest share of every card that leaves the reserve and is free.
 
-    Free memory is rounded coarsely, because others' use fluctuates a little. It always limits the
-    share, so that less free memory or a longer context never lead to a larger one.
+    Free memory is rounded coarsely, since the use by others varies a little. It always bounds the
+    share, so that less free memory or a longer context never yields a larger one.
     """
     smallest = min(gpu.total_mib for gpu in gpus)
     wanted = 1 - reserve_mib(candidate, context, smallest) / smallest
@@ -264,7 +263,7 @@ def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None =
 
 
 def free_share(gpus: Sequence[Gpu]) -> float:
-    """The largest share of every card that vLLM can request and get."""
+    """The largest share of every card that vLLM can ask for and get."""
     return max(min(_free_share(gpu) for gpu in gpus), 0.0)
 
 

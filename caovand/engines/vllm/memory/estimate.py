@@ -1,27 +1,24 @@
-"""Forecast memory: the use of one card while the engine runs, and what would make it fit.
+"""The memory forecast: what one card holds when the engine runs, and what would make it fit.
 
-Each stage of a pipeline is forecast as a model of its own (`Stage`). vLLM gives every stage as many
-blocks of the cache as the one with the least room holds: what is left of that one counts, scaled to
-all layers.
+Each pipeline stage is forecast as its own model (`Stage`). vLLM gives every stage as many cache
+blocks as the stage with the least room can hold: the room there counts, scaled to all layers.
 
 Weights and cache blocks are computed exactly as vLLM computes them; a step's activations are summed
-from the tensors alive at its peak (steps.py). Graphs, and what no tensor holds, are constants
-fitted to measured starts, to which tests/engines/test_memory.py and test_starts.py hold them.
+from the tensors alive at its peak (steps.py). Graphs, and memory that belongs to no tensor, are
+constants fitted to measured starts; tests/engines/test_memory.py and test_starts.py check them
+against those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import NamedTuple
 
-from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
-from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.facts.forecast import MemoryEstimate, MemoryPart
+from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import in_use
-from caovand.core.plan import Plan
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.flags.spelling import is_left_to_vllm
 from caovand.engines.vllm.memory import shards
 from caovand.engines.vllm.memory.candidate import (
     GIB,
@@ -32,28 +29,20 @@ from caovand.engines.vllm.memory.candidate import (
     visible_mib,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for, pages
-from caovand.engines.vllm.memory.settings import (
-    candidate_of_plan,
-    cards_by_node,
-    cards_of_plan,
-    gpus_of,
-    is_longer_on_purpose,
-    memory_unknown,
-)
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import CONTEXT_MIB, captured_mib, graph_mode, overheads
 
 GRANULE = 1024
 """A context that we choose is a multiple of this many tokens."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
-"""A cache of explicit size takes this share of the remaining memory, minus this many MiB, but at
-least what vLLM itself would leave it."""
+"""A cache whose size we set takes this fraction of the remaining memory, less this many MiB, and at
+least what vLLM itself would give it."""
 
 
 class Stage(NamedTuple):
     """One stage, or the whole model without stages: its layers, candidate and cards.
 
-    `scale` is the size of the whole model's cache divided by this stage's.
+    `scale` is the size of the whole model's cache divided by that of this stage.
     """
 
     model: ModelCard
@@ -80,7 +69,7 @@ def stages_of(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tu
 
 
 def left_bytes(stage: Stage) -> float:
-    """Bytes left for the cache on its smallest card; negative if weights alone do not fit."""
+    """Bytes left for the cache on its smallest card; negative if weights alone overflow."""
     candidate = stage.candidate
     if candidate.kv_bytes is not None:
         return candidate.kv_bytes
@@ -88,8 +77,8 @@ def left_bytes(stage: Stage) -> float:
 
 
 class _Spent(NamedTuple):
-    """Bytes used on a stage's smallest card, and those unavailable to its cache; by vLLM's count at
-    a first start, also if we set the cache size."""
+    """Bytes spent on a stage's smallest card, and bytes unavailable to its cache; where we set the
+    cache's size, also by vLLM's count at a first start."""
 
     card: float
     now: float
@@ -97,7 +86,7 @@ class _Spent(NamedTuple):
 
     @classmethod
     def on(cls, stage: Stage) -> _Spent:
-        """The bytes used on this stage's smallest card."""
+        """What is spent on this stage's smallest card."""
         card, first = _smallest_mib(stage.gpus) * MIB, None
         if stage.candidate.in_bytes:
             cold = stage.candidate.but(in_bytes=False, cold=True)
@@ -105,7 +94,7 @@ class _Spent(NamedTuple):
         return cls(card, _spent_bytes(stage), first)
 
     def cache_of(self, share: float) -> float:
-        """The cache that this share of the card leaves; with an explicit size, some is kept for our
+        """The cache that this share of the card leaves; if we set its size, less a margin for our
         own errors."""
         left = share * self.card - self.now
         if self.first is None:
@@ -115,8 +104,8 @@ class _Spent(NamedTuple):
 
 
 def _spent_bytes(stage: Stage) -> float:
-    """Bytes that vLLM subtracts before it sizes the cache; everything it takes if we set the
-    size."""
+    """What vLLM subtracts before it sizes the cache; everything that it takes, if we size the
+    cache."""
     model, candidate, _, _ = stage
     taken = sum(size for name, size in overheads(model, candidate) if name != "graphs")
     graphs_counted = candidate.version >= releases.GRAPHS_SUBTRACTED
@@ -126,9 +115,9 @@ def _spent_bytes(stage: Stage) -> float:
 
 
 def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """Bytes left for the cache; negative if weights alone do not fit.
+    """Bytes left for the cache; negative if weights alone overflow.
 
-    In a pipeline, each stage counts as if it left as little as the one with the least room.
+    In a pipeline each stage counts with the room of the stage that has the least.
     """
     if candidate.kv_blocks is not None:
         return candidate.kv_blocks * layout_for(model, candidate).block_bytes
@@ -136,10 +125,10 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
 
 
 def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """The share to request with an explicit cache size. vLLM uses it for a single purpose: this
-    much of the card must be free once the engine has its CUDA context.
+    """The share to request with a cache whose size we set.
 
-    It equals what the engine will take, so that other processes may use the rest.
+    vLLM only checks that this much of the card is free once the engine has its CUDA context. The
+    share is what the engine will take, so that other processes may use the rest.
     """
     (stage,) = stages_of(model, candidate, gpus)
     later = _spent_bytes(stage) + left_bytes(stage) - CONTEXT_MIB * MIB
@@ -147,7 +136,7 @@ def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) 
 
 
 def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> MemoryEstimate:
-    """The forecast; without cards, only of the cache, from the bytes set for it."""
+    """The forecast; without cards only that of the cache, from the bytes that are set for it."""
     blocks = layout_for(model, candidate)
     available = kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
@@ -157,7 +146,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
-        # vLLM allocates as many blocks as are set; with bytes set, it ignores the utilization.
+        # vLLM allocates as many blocks as are set; with bytes set it ignores the utilization.
         held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
         room = held and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
@@ -178,7 +167,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
 
 
 def parts_of(stage: Stage, available: float) -> tuple[tuple[MemoryPart, float], ...]:
-    """A card's use in MiB if the cache of all layers has `available` bytes."""
+    """What a card holds in MiB if the cache of all layers has `available` bytes."""
     total = min((gpu.total_mib for gpu in stage.gpus), default=0)
     parts: list[tuple[MemoryPart, float]] = [
         ("weights", weights_bytes(stage.model, stage.candidate)),
@@ -195,8 +184,8 @@ def _used_mib(stage: Stage, available: float) -> float:
 
 
 def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> str:
-    """Why vLLM cannot capture a hybrid's decode steps completely, for which each sequence needs a
-    cache block for its state; empty if it can, or need not."""
+    """Why vLLM cannot capture a hybrid's decode steps whole; empty if it can, or need not. Each
+    sequence then needs a cache block for its state."""
     if (
         not model.hybrid
         or candidate.eager
@@ -212,26 +201,20 @@ def lacks_states(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) ->
     )
 
 
-def without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
-    """The known facts without a forecast: the share of the card, and what it leaves."""
-    reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
-    return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
-
-
 def longest_context(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], share: float | None = None
 ) -> int:
-    """The longest context that fits with this share, or with the one AutoMem derives; 0 for
+    """The longest context that fits with this share, or with the one that AutoMem chooses; 0 for
     none."""
     limit, blocks = model.max_model_len, layout_for(model, candidate)
     if share is not None:
         room = room_for_context(model, candidate.but(utilization=share), gpus)
         longest = blocks.longest(int(room), limit)
-        # The forecast error exceeds the remainder.
+        # Forecasts err by more than the rest.
         return longest if longest == limit else longest // GRANULE * GRANULE or longest
     varying = (
         model.mla or candidate.kv_dtype in TURBOQUANT
-    )  # a longer context takes more of a step's memory
+    )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [(_Spent.on(one), one.scale) for one in stages_of(model, candidate, gpus)]
 
@@ -262,16 +245,16 @@ def _last(fits: Callable[[int], bool], most: int) -> int:
 
 
 def spare_tokens(candidate: Candidate, available: float) -> float:
-    """How much of the cache a context that we choose may fill: forecasts err, and a start takes
+    """The fraction of the cache that our own context may fill: forecasts err, and a start takes
     minutes.
 
-    With an explicit cache size, only tokens per byte are forecast, which were right within 1 %.
+    If the cache's size is set, only the tokens per byte are forecast, which were right within 1 %.
     """
     return available * 0.95 - 128 * MIB if candidate.measured else available * 0.99
 
 
 def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """Bytes that a context we choose may fill; the whole cache if its blocks are set."""
+    """Bytes that our own context may fill; all of the cache if its blocks are set."""
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
@@ -283,75 +266,9 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 
 def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """GiB of a rank's weights that do not fit next to one request of the context; 0 for none."""
+    """GiB of weights for which a rank lacks room next to one request of the context; 0 for none."""
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
     each = stages_of(model, candidate, gpus)
     return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
-
-
-def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
-    """The forecast of a CPU build: weights and cache share the currently free memory."""
-    ranks = [dict(rank.parts) for rank in found.ranks]
-    weights_mib = sum(parts["weights"] for parts in ranks) if ranks else found.weights_mib
-    kv_mib = sum(parts["kv"] for parts in ranks) if ranks else found.kv_mib
-    short_mib, least_mib = weights_mib + kv_mib - available_mib, ceil(found.needed_mib)
-    if short_mib <= 0:
-        return found
-    lack = (
-        f"{weights_mib / 1024:.2f} GiB of weights and {kv_mib / 1024:.2f} GiB of cache"
-        f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
-    )
-    advice = [f"stop what else uses memory: {ceil(short_mib)} MiB more are needed"]
-    if weights_mib + least_mib * max(len(ranks), 1) <= available_mib:
-        advice.append(f"--kv-cache-memory-bytes {least_mib << 20} holds one whole request")
-    elif weights_mib < available_mib:
-        advice.append("a shorter max_model_len needs less cache")
-    else:
-        advice.append("a smaller or quantised checkpoint needs less")
-    return replace(found, fits=False, lack=lack, advice=tuple(advice))
-
-
-def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast of memory alone; only the share of the card if the rest is unknown."""
-    gpus = gpus_of(plan, inventory)
-    model, share = inventory.model, plan.value("gpu_memory_utilization")
-    why = memory_unknown(plan, inventory, gpus)
-    if why:
-        return without_forecast(share if isinstance(share, (int, float)) else None, gpus, why)
-    asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
-    if not model.limit_known or is_longer_on_purpose(plan, model, asked.context):
-        model = replace(model, max_model_len=asked.context)
-    found = estimate(model, asked, gpus)
-    if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
-        asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
-        found = estimate(model, asked, gpus)
-    if asked.stages:
-        ranks = _ranks(model, asked, cards_by_node(plan, inventory))
-        found = replace(found, ranks=tuple(ranks))
-    return found if gpus else _in_ram(found, inventory.host.available_mib)
-
-
-def _ranks(
-    model: ModelCard, asked: Candidate, owned: tuple[tuple[str, Gpu], ...]
-) -> Iterator[RankForecast]:
-    """Every stage on each node that has cards of it."""
-    cards = tuple(gpu for _, gpu in owned)
-    every, available = stages_of(model, asked, cards), kv_bytes(model, asked, cards)
-    fullest = min(every, key=lambda one: left_bytes(one) * one.scale)
-    for stage, (one, (start, end)) in enumerate(
-        zip(every, shards.ranges(asked.stages), strict=True)
-    ):
-        held = shards.cards_of(owned, stage, len(every), asked.tensor_parallel)
-        for node in dict.fromkeys(name for name, _ in held) or ("",):
-            gpus = tuple(gpu for name, gpu in held if name == node)
-            yield RankForecast(
-                stage=stage,
-                node=node,
-                cards=tuple(gpu.index for gpu in gpus),
-                layers=(start, end - 1),
-                total_mib=min((gpu.total_mib for gpu in gpus), default=0),
-                parts=parts_of(one._replace(gpus=gpus), available),
-                fullest=one is fullest,
-            )

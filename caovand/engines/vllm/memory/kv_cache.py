@@ -1,10 +1,10 @@
-"""vLLM's cache layout, computed as vLLM computes it (kv_cache_utils.py).
+"""How vLLM lays out its cache memory, computed as vLLM computes it (kv_cache_utils.py).
 
-Memory is divided into blocks that layers of any kind can use. Layers of one kind form groups of
-equal length; a block holds one page for each layer of a group, and all pages have the same size. In
-a hybrid model, an attention page is made long enough to cover one recurrent state, and the state is
-padded to it. A request uses blocks of every group: attention by its length, windows by their width,
-states one for itself and one per draft token.
+Memory is cut into blocks that any kind of layer can use. Layers of one kind form groups of equal
+length; a block holds one page for each layer of a group, and all pages have the same size. In a
+hybrid model an attention page is made long enough to cover one recurrent state, and the state is
+padded to it. A request takes blocks of every group: attention by its length, windows by their
+width, states one for itself and one for each drafted token.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TURBOQUANT = {
     "turboquant_k3v4_nc": (3, 4),
     "turboquant_3bit_nc": (3, 3),
 }
-"""Bits of keys and values, by format of vLLM's TurboQuantConfig."""
+"""Bits of keys and of values in vLLM's TurboQuantConfig formats."""
 
 MAX_AT_ONCE = 1024
-"""Concurrent requests of a model without a cache, which does not limit them."""
+"""Concurrent requests for a model without a cache, which limits none."""
 
 
 def head_bytes(dtype: str, width: int, activation: int) -> float:
-    """Bytes per token for one key-value head of this width, keys and values together."""
+    """Bytes per token of one key-value head of this width, keys and values together."""
     if dtype in TURBOQUANT:
         keys, values = TURBOQUANT[dtype]
         packed = width if keys == 8 else ceil(width * keys / 8) + 2
@@ -53,10 +53,10 @@ def head_bytes(dtype: str, width: int, activation: int) -> float:
 def token_bytes(
     model: ModelCard, dtype: str, tensor_parallel: int, activation: int, kind: str = FULL
 ) -> float:
-    """Bytes per token in one attention layer of one rank; layer kinds may have different heads."""
+    """Bytes per token in one attention layer of one rank; kinds may have their own heads."""
     if model.latent:
         one = 1 if dtype.startswith("fp8") else activation
-        return model.latent * one + model.indexer  # not split; keys and values are one
+        return model.latent * one + model.indexer  # not split, and keys and values are one
     heads, width = model.kv_heads, model.head_dim
     if kind == FULL:
         heads, width = model.global_kv_heads or heads, model.global_head_dim or width
@@ -66,9 +66,9 @@ def token_bytes(
 def state_bytes(
     model: ModelCard, mtp: int, tensor_parallel: int, activation: int, dtype: str = "auto"
 ) -> int:
-    """Bytes of one recurrent state in one layer of one rank, including the convolution.
+    """Bytes of one recurrent state of one layer on one rank, convolution included.
 
-    `dtype` is --mamba-ssm-cache-dtype, which overrides the configuration.
+    `dtype` is --mamba-ssm-cache-dtype, which overrides the model's configuration.
     """
     linear = model.linear or model.mamba
     if linear is None:
@@ -86,11 +86,11 @@ def state_bytes(
 
 @dataclass(frozen=True)
 class Layout:
-    """Blocks: tokens and bytes of one on one rank, and how many groups of each kind use them.
+    """Blocks: the tokens and bytes (on one rank) of one, and how many groups of each kind use them.
 
-    `window_tokens` are a window's tokens per block, 0 for as many as with full attention.
-    `held_blocks` are kept from requests: one in releases after 0.21. `encoder_blocks` hold a
-    request's audio states, to which every layer attends.
+    `window_tokens` are the tokens of a window in one block, 0 for as many as full attention has.
+    `held_blocks` is how many vLLM keeps back from requests: one in releases after 0.21.
+    `encoder_blocks` hold the states of a request's audio, which every layer attends to.
     """
 
     block_tokens: int
@@ -107,11 +107,11 @@ class Layout:
 
     @property
     def groups(self) -> int:
-        """Number of groups with a cache or state; none if all layers attend like an encoder."""
+        """Groups of layers with a cache or state; none if all attend as an encoder does."""
         return self.full_groups + self.window_groups + self.state_groups
 
     def blocks_of_request(self, context: int) -> int:
-        """Maximum blocks of one request of this length."""
+        """Blocks that one request of this length takes at most."""
         held = min(self.window - 1 + self.batch_tokens, context)
         return (
             self.full_groups * ceil(context / self.block_tokens)
@@ -121,13 +121,13 @@ class Layout:
         )
 
     def needed(self, context: int) -> int:
-        """Bytes without which vLLM refuses to serve requests of this length."""
+        """The cache bytes below which vLLM refuses to serve requests of this length."""
         if not self.groups:
             return 0
         return (self.blocks_of_request(context) + self.held_blocks) * self.block_bytes
 
     def concurrency(self, available: int, context: int) -> float:
-        """Number of concurrent requests of this length that fit."""
+        """Requests of this length that fit at once."""
         if not self.groups:
             return float(MAX_AT_ONCE)
         if available <= 0 or not self.block_bytes:
@@ -135,7 +135,7 @@ class Layout:
         return available // self.block_bytes / self.blocks_of_request(context)
 
     def tokens(self, available: int, context: int, version: tuple[int, ...]) -> int:
-        """The cache size as this version of vLLM reports it."""
+        """The cache size as vLLM of this version reports it."""
         if not self.groups:
             return 0
         if version and version < releases.TOKENS_BY_REQUEST and available > 0:
@@ -144,7 +144,7 @@ class Layout:
         return int(self.concurrency(available, context) * context)
 
     def longest(self, available: int, limit: int) -> int:
-        """The longest context, up to a limit, with room for one request; 0 for none."""
+        """The longest context, up to a limit, for which one request fits; 0 for none."""
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
@@ -173,7 +173,7 @@ def layout(
     `aligned_states` is vLLM's mamba cache mode "align", which keeps one more state per request.
     """
     layers = model.cached_layers
-    # Counted without a Python loop, because a search calls this thousands of times.
+    # Counted without a Python loop: a search asks thousands of times.
     full = layers.count(FULL) + (model.mtp_layers if mtp else 0)
     window = layers.count(WINDOW)
     states = sum(map(layers.count, STATE))
@@ -206,13 +206,13 @@ def layout(
 
 
 def _group_size(counts: tuple[int, ...]) -> int:
-    """Number of layers in a group, from the number of layers of each kind."""
+    """Layers per group, from the number of layers of each kind."""
     present = [count for count in counts if count] or [1]
     return max(present) if max(present) < 1.5 * min(present) else min(present)
 
 
 def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
-    """Pages per block on the stage with the layers from `start` to before `end`.
+    """Pages of a block on the stage with the layers from `start` to before `end`.
 
     All stages share the groups of the whole model, and a block is as wide as the widest group on
     the stage.
@@ -226,7 +226,7 @@ def pages(model: ModelCard, mtp: int, start: int, end: int) -> int:
 
 @lru_cache(maxsize=8)
 def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[int, ...], ...]:
-    """The layers of each group: vLLM distributes every kind's in turn, with draft layers last."""
+    """The layers of each group: vLLM deals each kind's layers in turn, and drafting layers last."""
     found = [
         [at for at, kind in enumerate(kinds) if kind == FULL]
         + list(range(layers, layers + drafted)),
@@ -243,14 +243,14 @@ def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[in
 
 
 def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
-    """The cache blocks of this candidate."""
+    """The layout of this candidate's cache blocks."""
     return layout(
         model,
         dtype=candidate.kv_dtype,
         activation=candidate.activation,
         tensor_parallel=candidate.tensor_parallel,
         mtp=candidate.mtp,
-        # Concurrent steps: one in each stage, and one being scheduled.
+        # Steps under way at once: one in each stage, and one being scheduled.
         batch_tokens=candidate.batch_tokens
         * (len(candidate.stages) + 1 if candidate.stages else 1),
         aligned_states=candidate.aligned_states,

@@ -1,9 +1,9 @@
-"""Derive a candidate from settings, and say why some settings make its memory unknown.
+"""The candidate that settings amount to, and why some settings leave its memory unknown.
 
-Sizing uses this before all settings are decided, the forecast afterwards: for plans that the ladder
-changed, and with flags that are not the policy's. Both read settings here, with vLLM's own
-defaults. A forecast that ignored a flag in `UNFORESEEN` would be trusted although wrong, and so
-would a context based on it: that is left to vLLM.
+Sizing asks before all settings are decided; the forecast asks afterwards, also for plans that the
+ladder changed and for flags outside the policy. Both read settings here, with vLLM's own defaults
+where nothing is set. A forecast that ignored a flag of `UNFORESEEN` would be trusted and wrong, and
+so would a context chosen by it: that is left to vLLM.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ DEFAULT_SHARE = 0.9
 
 
 def aligns_states(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> bool:
-    """Whether a hybrid model's states are kept at block boundaries, one more per request.
+    """Whether a hybrid model's states are kept at block borders, one more per request.
 
-    They are with prefix caching, which releases after 0.21 also enable for hybrid models.
+    They are with prefix caching, which releases after 0.21 enable for hybrid models too.
     """
     if mode is not None:
         return bool(mode == "align")
@@ -63,13 +63,13 @@ def aligns_states(mode: Any, prefix_caching: Any, version: tuple[int, ...]) -> b
 
 
 PLUGGED_DRAFTER = "qwen3_5"
-"""Prefix of the model types whose MTP layer the plugin supports."""
+"""Prefixes of the model types whose MTP layer the plugin supports."""
 
 
 def candidate_of(
     values: Mapping[str, Any], inventory: Inventory, gpus: tuple[Gpu, ...], env: Mapping[str, Any]
 ) -> Candidate:
-    """The candidate for these settings and this environment on these cards."""
+    """The candidate that these settings and this environment describe on these cards."""
     model, engine = inventory.model, inventory.engine
     large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
@@ -126,13 +126,13 @@ def candidate_of(
 
 
 def dealt_layers(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """The layers of each pipeline stage; empty without stages, or if vLLM rejects them."""
+    """The layers of each pipeline stage; empty without stages, or if vLLM refuses them."""
     count = count_of(values.get("pipeline_parallel_size")) or 1
     return partition(env.get(PARTITION), layers, count) if count > 1 else ()
 
 
 def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:
-    """The cache size if it is set; on the CPU build, an older variable, in GiB, wins."""
+    """The cache's size if it is set; on the CPU build an older variable, in GiB, wins."""
     space = str(env.get(CPU_CACHE_VARIABLE))
     if build == "cpu" and space.isdecimal():
         return int(space) * GIB
@@ -145,11 +145,11 @@ def _depth(config: Any) -> int:
 
 
 OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral"}
-"""Load formats that read other weights than the folder's safetensors."""
+"""Load formats that read weights other than the folder's safetensors."""
 
 
 def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
-    """Why no forecast is possible, because of a flag or the model's states; empty if one is."""
+    """Why a flag or the model's states prevent a forecast; empty if nothing does."""
     why = weights_unknown(verbatim, model)
     if why:
         return why
@@ -161,9 +161,9 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     if model.task == "transcription":
         return "the states of an encoder of sound, and attention to them, are not forecast"
     if not (model.head_dim or model.latent or set(model.layer_types) <= {*STATE, "mlp"}):
-        return "config.json does not tell the attention heads"
+        return "config.json does not state the attention heads"
     if model.hybrid and not (model.linear or model.mamba):
-        return "config.json does not tell the shape of the recurrent states"
+        return "config.json does not state the shape of the recurrent states"
     if model.mamba and not model.hybrid:
         return "layers with attention and a recurrent state in one are not forecast"
     windows = model.hybrid or "sliding_attention" in model.layer_types
@@ -177,7 +177,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 
 def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
-    """Why a rank's weights are unknown; empty if they are known."""
+    """Why a rank's weights are not known; empty if they are."""
     if _is_set(verbatim.get("hf_overrides")) and verbatim["hf_overrides"] != RANKS_BY_YES:
         return _because("hf_overrides", "it changes the model that config.json describes")
     kind, form = verbatim.get("quantization"), verbatim.get("load_format")
@@ -193,7 +193,7 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
 
 
 def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
-    """Why the memory of pipeline stages is unknown; empty if it is known, or without stages."""
+    """Why the memory of pipeline stages is not known; empty if it is, or without stages."""
     model, name = inventory.model, "pipeline_parallel_size"
     count = whole_number(values.get(name)) or 1
     if count < 2:
@@ -248,7 +248,7 @@ def cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ..
 
 
 def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
-    """The candidate for this plan."""
+    """The candidate that this plan describes."""
     return candidate_of(plan.values, inventory, cards_of_plan(plan, inventory), plan.variables)
 
 
@@ -263,9 +263,11 @@ def memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> s
     if not model.architecture:
         return "the model is not on this machine yet"
     if not model.layer_types:
-        return "config.json does not tell the model's layers"
+        return "config.json does not state the model's layers"
     if not model.limit_known and count_of(plan.value("max_model_len")) is None:
-        return "config.json does not tell the longest context; set max_model_len to have a forecast"
+        return (
+            "config.json does not state the longest context; set max_model_len to have a forecast"
+        )
     settings = plan.values
     why = unmodelled(settings, model) or stages_unknown(settings, plan.variables, inventory)
     if why:
@@ -273,7 +275,7 @@ def memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> s
     if not gpus and replicas(settings) > 1:
         return "replicas of a CPU build share the machine's memory, which is not forecast"
     if not gpus and inventory.engine.build == "cuda":
-        return "CUDA_VISIBLE_DEVICES of [engine] env names no card that is visible"
+        return "CUDA_VISIBLE_DEVICES of [engine] env names no visible card"
     if not gpus and candidate_of_plan(plan, inventory).kv_bytes is None:
         return "the cache of a CPU build is as large as vLLM makes it"
     return ""

@@ -1,12 +1,12 @@
-"""One rank's part of the weights, and a pipeline stage's part of the model.
+"""The weights that one rank holds, and the part of the model on a pipeline stage.
 
-From vLLM 0.32: get_pp_indices assigns the layers; its model classes create embedding and head on
-the first and last stage only, or on every one; the draft head is created on the last, with an
-embedding of its own.
+Read in vLLM 0.32: get_pp_indices assigns the layers; its model classes create embedding and head on
+the first and the last stage only, or on every stage; the drafting head is created on the last, with
+its own embedding.
 
-Offloading weights to host memory copies each parameter to pinned memory, and PyTorch's allocator
-rounds each copy up to a power of two (from 0.21 and 0.33; reported as 1.9 times the requested size,
-vllm#56410 and #58178).
+If weights are offloaded to host memory, vLLM copies each parameter to pinned memory, and PyTorch's
+allocator rounds each copy up to a power of two (read in 0.21 and 0.33; reported as 1.9 times what
+was asked for, vllm#56410 and #58178).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
 
 Card = TypeVar("Card")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
-"""The variable that assigns the layers explicitly: "40,24"."""
+"""The variable that overrides how layers are assigned: "40,24"."""
 EMBEDDING_ON_FIRST = frozenset({
     "apertus", "deepseek_v2", "deepseek_v3", "deepseek_v32", "ernie4_5", "ernie4_5_moe", "exaone",
     "exaone4", "exaone_moe", "glm", "glm4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "granite",
@@ -31,14 +31,16 @@ EMBEDDING_ON_FIRST = frozenset({
     "ministral", "mistral", "nemotron", "phi3", "qwen2", "qwen2_5_vl", "qwen2_5_vl_text",
     "qwen2_vl", "qwen2_vl_text", "qwen3", "qwen3_vl_text", "solar", "step3p5",
 })  # fmt: skip
-"""Model types with the embedding on the first stage, and also on the last if it is the head."""
+"""Model types whose embedding is on the first stage, and on the last too if it serves as the
+head."""
 HEAD_ON_LAST = EMBEDDING_ON_FIRST | {"lfm2", "lfm2_moe", "qwen3_5_moe_text", "qwen3_5_text"}
-"""Model types with the head on the last stage. Others have both on every stage, as in most of
-vLLM's classes; unread classes are assumed to do the same."""
+"""Model types whose head is on the last stage. Other types have both on every stage, as in most of
+vLLM's classes; classes that were not read are assumed to do the same."""
 
 
 def own_partition(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers per stage by vLLM's own rule: surplus layers go to the last but one stage first."""
+    """Layers of each stage by vLLM's own rule: surplus layers go to the last but one stage
+    first."""
     dealt = [layers // stages] * stages
     for place in range(2, layers % stages + 2):
         dealt[-place] += 1
@@ -46,9 +48,9 @@ def own_partition(layers: int, stages: int) -> tuple[int, ...]:
 
 
 def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
-    """Layers per stage according to a variable's text; vLLM's own rule for None.
+    """The layers of each stage as a variable's text assigns them; by vLLM's own rule for None.
 
-    Empty for a text that vLLM rejects, and if a stage would have no layer.
+    Empty for a text that vLLM refuses, or if a stage would have no layer.
     """
     if not 0 < stages <= layers:
         return ()
@@ -64,7 +66,7 @@ def partition(text: object, layers: int, stages: int) -> tuple[int, ...]:
 
 
 def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Each stage's first layer, and the one after its last."""
+    """The first layer and the end (exclusive) of each stage."""
     ends = [sum(dealt[: at + 1]) for at in range(len(dealt))]
     return tuple(zip((0, *ends), ends, strict=False))
 
@@ -72,8 +74,8 @@ def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
     """The cards of one stage, `each` for every stage, in vLLM's order.
 
-    Replicas follow each other. With too few cards, every stage gets all of them: that is a
-    conflict.
+    Replicas come one after the other. If there are too few cards every stage has all of them: that
+    is a conflict.
     """
     found = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
     return found or tuple(cards)
@@ -104,7 +106,7 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
 def _weights_of_stage(
     weights: Weights, model: ModelCard, start: int, end: int, drafting: bool
 ) -> Weights | None:
-    """The stage's part of these weights; None if it has none."""
+    """The stage's part of these weights; None for none."""
     first, last = start == 0, end == len(model.layer_types)
     kind, part = model.model_type, weights.part
     if part == "embedding":
@@ -116,7 +118,7 @@ def _weights_of_stage(
         return weights if last or kind not in HEAD_ON_LAST else None
     if part == "mtp":
         return weights if last else None
-    if part == "vision":  # created on every stage, used on the first
+    if part == "vision":  # made on every stage, used on the first
         return weights
     sizes = weights.layers or (1,) * len(model.layer_types)
     held = sum(sizes[start:end])
@@ -127,7 +129,7 @@ def _weights_of_stage(
 
 BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}
 FOUR_BITS = 0.55
-"""Bytes per weight with scales, in a checkpoint of each quantisation, and of all others."""
+"""Bytes of a weight, with its scales, in a checkpoint of each quantisation; and for all others."""
 FP8: Mapping[str, float] = {"layers": 1, "experts": 1, "mtp": 1}
 ONLINE: Mapping[str, Mapping[str, float]] = {
     "fp8": FP8,
@@ -136,16 +138,16 @@ ONLINE: Mapping[str, Mapping[str, float]] = {
     "int8_per_channel_weight_only": FP8,
     "experts_int8": {"experts": 1},
 }
-"""Bytes per float16 or bfloat16 weight after --quantization, by part of the model.
+"""Bytes to which --quantization shrinks a weight of half or bfloat16, by part of the model.
 
 Only linear layers and experts shrink: embeddings, head, norms, routers and the vision tower stay.
 """
 SCALE_BYTES = 4
-"""Per row of int8 weights."""
+"""Bytes of a scale, for a row of int8 weights."""
 OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
 """The parts that --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
 
-Releases after 0.21 also move a vision tower, which is not relied on.
+Releases after 0.21 move a vision tower too; the forecast does not count on it.
 """
 MACHETE_GROUPS = (64, 128)
 ZERO_BITS, UNQUANTISED_BITS = 4, 16
@@ -153,7 +155,7 @@ ZERO_BITS, UNQUANTISED_BITS = 4, 16
 
 
 def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """Bytes that loading leaves on one rank, including buffers of the step and of positions."""
+    """Bytes that loading leaves on one rank, including the buffers of steps and positions."""
     kept = [w for w in model.weights if _is_loaded(w, candidate)]
     stored = sum(on_rank(w, model, candidate) for w in kept)
     layers = sum(on_rank(w, model, candidate) for w in kept if w.part in OFFLOADED)
@@ -169,16 +171,17 @@ def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
 
 
 def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """Bytes that Machete adds to AWQ's zero points: it stores each as a float, times its scale.
+    """Bytes that Machete adds to AWQ's zero points: it stores each as a float, multiplied by its
+    scale.
 
-    Experts use another kernel.
+    Experts have another kernel.
     """
     group = model.group_size
     if not candidate.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
         return 0.0
     numbers = 0.0
     for weights in model.weights:
-        # Files store scales separately; for weights without files they are included.
+        # Files have scales apart; of weights without files they are a part.
         shared = {"I32": ZERO_BITS, "U8": ZERO_BITS + UNQUANTISED_BITS}.get(weights.dtype)
         if weights.part == "layers" and shared:
             numbers += on_rank(weights, model, candidate) * 8 / (4 + shared / group)
@@ -186,9 +189,9 @@ def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
 
 
 def _absorbed_bytes(model: ModelCard, candidate: Candidate) -> float:
-    """MLA's projection of keys and values, which a quantised checkpoint stores a second time.
+    """Bytes of MLA's key and value projection, of which a quantised checkpoint keeps a second copy.
 
-    vLLM multiplies with it as floats; for unquantised weights, that is a view of them.
+    vLLM multiplies it as floats; without quantisation the copy is a view of the weights.
     """
     if model.mla is None or "attention" in model.spared:
         return 0.0
@@ -206,14 +209,14 @@ def _is_loaded(weights: Weights, candidate: Candidate) -> bool:
 
 
 def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
-    """Bytes of these weights on one rank after loading."""
+    """Bytes that one rank holds of these weights once they are loaded."""
     size = float(weights.size)
     stored = FLOATS.get(weights.dtype) if model.quantization is None else None
     left = ONLINE.get(candidate.quantization, {}).get(weights.part)
     if stored and left and weights.sharding != "replicated":
         size *= left / stored
     elif stored:
-        size *= candidate.activation / stored  # float parameters are loaded in the activation type
+        size *= candidate.activation / stored  # float parameters are loaded as the activation type
     rounded = weights.part == "head" and candidate.rounds_head
     rounded = rounded or (weights.part == "mtp" and candidate.rounds_drafter and not model.experts)
     if rounded and weights.dtype in FLOATS:
@@ -227,8 +230,8 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
 
 
 def _spread(weights: Weights, model: ModelCard) -> float:
-    """The share of these weights that are experts, which replicas divide; a draft layer has about
-    the same share as the others."""
+    """The fraction of these weights that is experts, which replicas share out; in a drafting layer
+    about the same as in the others."""
     if weights.part == "mtp":
         experts, others = model.size("experts"), model.size("layers")
         return experts / (experts + others) if experts else 0.0
@@ -236,21 +239,21 @@ def _spread(weights: Weights, model: ModelCard) -> float:
 
 
 def _padding(width: int, multiple: int) -> float:
-    """Growth of a dimension by a kernel's padding."""
+    """The factor by which a kernel's padding grows a dimension."""
     return ceil(width / multiple) * multiple / width if width else 1.0
 
 
 MAX_GROWTH = 2.0
-"""Maximum growth by rounding of a tensor of unknown shape."""
+"""The factor by which rounding can grow a tensor whose shape is unknown."""
 
 
 def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
-    """GiB of host memory that these GiB of each rank's weights take on all ranks."""
+    """GiB of host memory that this many GiB of each rank's weights take on all ranks."""
     return offload_gib * ranks * rounding(model, ranks)
 
 
 def rounding(model: ModelCard, ranks: int) -> float:
-    """Ratio of the copies' size to a layer's weights."""
+    """Size of the pinned copies relative to the weights of a layer."""
     each = BYTES_EACH.get(model.quantization, FOUR_BITS)
     sizes = [ceil(elements * each) for elements in _parameters(model, ranks) if elements]
     if not sizes:
@@ -259,7 +262,7 @@ def rounding(model: ModelCard, ranks: int) -> float:
 
 
 def _parameters(model: ModelCard, ranks: int) -> Iterator[int]:
-    """Elements of a layer's parameters on one rank, fused as in vLLM."""
+    """Elements of a layer's parameters on one rank, fused as vLLM has them."""
     hidden = model.hidden_size
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     yield hidden * (queries + 2 * keys) // ranks

@@ -1,12 +1,12 @@
 """Memory of steps: activations and the sampler at their peak, CUDA graphs, workspaces.
 
-Widths are elements per token, derived from PyTorch's allocator at the peak of real steps; the
-starts in tests/samples/starts verify the sums. A pass is profiled without attention's own work, of
-which only MLA's reserved memory counts.
+Widths are elements per token. They were read from PyTorch's allocator at the peak of real steps;
+the starts in tests/samples/starts contain the totals. A pass is profiled without attention's own
+work, except the memory that MLA sets aside.
 
 One graph is captured for each step size, up to twice the tokens that all sequences decode at once
-(vllm/config/vllm.py). A piecewise graph is split at every attention layer, a full one is whole.
-Either way it consists of the driver's records of every kernel, so it grows with sizes times layers.
+(vllm/config/vllm.py). A piecewise graph is cut at every attention layer, a full one is whole; in
+both the driver records every kernel, so their memory grows with sizes times layers.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LARGEST_GRAPH = 512
 LARGEST_CAPTURED = "max_cudagraph_capture_size"
 """The key of --compilation-config that limits the graphs."""
 WITH_LARGE_GRAPHS = {"gpt_oss": 1024}
-"""Model types with larger graphs whatever their number of sequences, and the largest graph's tokens
-(models/config.py)."""
+"""Model types for which vLLM captures larger graphs whatever their sequences: the tokens of the
+largest (models/config.py)."""
 COMPILED = 3
-"""vLLM's default compilation mode, which splits the model into pieces."""
-# Cost of capturing CUDA graphs, fitted to measured starts.
+"""vLLM's compilation mode that cuts the model into pieces, its default."""
+# What capturing CUDA graphs takes, fitted to measured starts.
 FIRST_MIB, FIRST_EXPERTS_MIB = 30, 60
 """MiB of any capture, for a model without and with experts."""
 TOKEN_MIB = 0.2
@@ -37,19 +37,19 @@ TOKEN_MIB = 0.2
 LAYER_MIB = 0.155
 """MiB per layer of one graph."""
 EXPERTS_MIB = 0.14
-"""MiB for the experts of such a layer, which are several more kernels; mxfp4 experts are one."""
+"""MiB for the experts of such a layer, which need several more kernels; mxfp4 experts need one."""
 MAMBA_MIB, SECOND_MAMBA_MIB = 0.1, 0.04
 """MiB per layer of a graph if most layers are Mamba-2 and all have experts, and of a second
-piecewise one: a start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Unknown without
+piecewise graph: one start of Granite 4 H with 86 graphs of 40 layers took 502 MiB. Unknown without
 experts."""
 DRAFTER_MIB = 12
-"""MiB for capturing the draft layers: 0 to 28 in three starts."""
+"""MiB that capturing the drafting layers takes: 0 to 28 in three starts."""
 SECOND_MIB, SECOND_FULL_MIB = 0.125, 0.04
-"""MiB per layer of a second piecewise graph and of a second full one."""
+"""MiB that a layer of a second piecewise graph and of a second full one takes."""
 
 
 def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
-    """Whether vLLM compiles the model at all with this --compilation-config and -O level."""
+    """Whether vLLM compiles the model with this --compilation-config and -O level."""
     return _compilation_mode(config, level) not in ("0", "NONE")
 
 
@@ -71,7 +71,7 @@ def _compilation_mode(config: Mapping[str, Any], level: Any) -> str:
 def captured_sizes(
     sequences: int, mtp: int, batch_tokens: int, config: Mapping[str, Any], model_type: str = ""
 ) -> tuple[int, ...]:
-    """Tokens of the captured steps; `config` is --compilation-config."""
+    """Sizes in tokens of the steps that are captured; `config` is --compilation-config."""
     width = 1 + mtp
     listed, largest = (
         config.get("cudagraph_capture_sizes"),
@@ -96,8 +96,7 @@ def usual_largest_graph(sequences: int, mtp: int) -> int:
 
 
 def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> tuple[int, int]:
-    """Numbers of piecewise and full graphs: mixed steps at every size, decoding up to all
-    sequences."""
+    """Piecewise and full graphs: mixed steps at every size, decoding up to all sequences."""
     every = len(captured)
     decoding = sum(size <= sequences * (1 + mtp) for size in captured)
     found = {
@@ -109,17 +108,12 @@ def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
     return found.get(mode.upper(), (every, decoding))
 
 
-def graph_count(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) -> int:
-    """Total number of graphs."""
-    return sum(graph_kinds(mode, captured, sequences, mtp))
-
-
 def graphs_mib(
     graphs: int, layers: int, experts: bool = False, largest: int = 0, *, mamba: bool = False
 ) -> float:
-    """MiB of a model's graphs, by its number of layers, with or without experts.
+    """MiB that graphs of a model take, by its number of layers, with or without experts.
 
-    `largest` is the largest graph's tokens; smaller ones share its buffers. `mamba`: layers are
+    `largest` is the tokens of the largest; the smaller ones share its buffers. `mamba` layers are
     Mamba-2's.
     """
     each = LAYER_MIB + (EXPERTS_MIB if experts else 0)
@@ -138,7 +132,7 @@ def expected_mib(
 ) -> float:
     """MiB that vLLM expects these graphs to take, and subtracts before it sizes the cache.
 
-    It captures two of each kind and extrapolates from the second, which underestimates the mean.
+    It captures two of each kind and multiplies the memory of the second, which is below the mean.
     """
     if not piecewise + full:
         return 0.0
@@ -153,18 +147,18 @@ def _first_mib(experts: bool, largest: int) -> float:
 
 
 CUBLAS_MIB = 32
-"""The permanent workspace of matrix products."""
+"""The workspace of matrix products, which is never freed."""
 STREAMS, STREAMS_OF_GEMMA = 4, 5
-"""Live hidden states in addition to a layer's own: residual, input, output; in Gemma also norms."""
+"""Hidden states alive next to a layer's own: residual, input, output; in Gemma norms too."""
 FIRST_STREAMS, FIRST_STREAMS_DRAFTING = 3, 7
-"""Live hidden states while the first compiled piece runs; the draft head's runs while the model's
-are still alive. Compiling it copies the embeddings as well."""
+"""Hidden states alive while the first compiled piece runs; the drafting head runs while the model's
+states are still alive. Compiling copies the embeddings as well."""
 SAMPLER_BYTES, DRAFTING_SAMPLER_BYTES = 14, 30
 """Bytes per logit in the sampler's warm-up: as loaded, as float32, probabilities, noise."""
 SAMPLER_ROWS = 132
 """Rows of float32 logits that the top-k and top-p kernel keeps, one per multiprocessor."""
 UNCOMPRESSED = 65536
-"""Tokens of earlier context that MLA decompresses at once if contexts are that long."""
+"""Tokens of earlier context that MLA decompresses at once, if contexts are that long."""
 
 
 def forward_bytes(
@@ -182,11 +176,11 @@ def forward_bytes(
     replicas: int = 1,
     uncompressed: int = 0,
 ) -> float:
-    """Peak memory of a step with this many tokens on one of the ranks.
+    """The peak of a step of these tokens on one rank.
 
-    `cold`: the step that compiles. `embeds`: the embedding is on this stage. `experts_stay`: the
-    experts' buffers are kept between layers. `whole_experts` are as wide on a rank as in the model,
-    and process the tokens of all `replicas`, which are gathered before and summed afterwards.
+    `cold`: the step compiles. `embeds`: the embedding is here. `experts_stay`: the experts' buffers
+    are kept from layer to layer. `whole_experts` are as wide on a rank as in the model, and work on
+    the tokens of all `replicas`, which are gathered before and reduced afterwards.
     """
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
@@ -207,14 +201,14 @@ def forward_bytes(
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
-    """Peak of the sampler's warm-up, in which every sequence ends a step with this many tokens."""
+    """The peak of the sampler's warm-up, in which every sequence ends a step of these tokens."""
     logit = DRAFTING_SAMPLER_BYTES if drafting else SAMPLER_BYTES
     kept = CUBLAS_MIB * MIB + tokens * model.hidden_size * 2
     return kept + model.vocab_size * (sequences * logit + SAMPLER_ROWS * 4)
 
 
 def uncompressed_tokens(context: int, sequences: int, block: int) -> int:
-    """Tokens for which MLA reserves room to decompress what earlier steps have cached."""
+    """Tokens for which MLA sets aside memory to decompress what earlier steps have cached."""
     wanted = min(max(8 * context, 4 * sequences * block), UNCOMPRESSED)
     return max(wanted, sequences * block)
 
@@ -224,13 +218,13 @@ def _streams(model: ModelCard) -> int:
 
 
 def _mlp_width(model: ModelCard, ranks: int) -> float:
-    """Gate and up projections together, and their product."""
+    """Elements of the gate and up projections together, and of their product."""
     dense = max(model.dense_size, model.shared_size) if model.experts else model.intermediate_size
     return 3 * dense / ranks
 
 
 def _attention_width(model: ModelCard, ranks: int) -> float:
-    """Projections of queries, keys and values, their normalised copies, and the output."""
+    """Elements of the query, key and value projections, their norms, and the output."""
     if model.mla:
         keys = model.mla.key_dim + (model.latent - model.mla.rank)
         heads = max(1, model.heads // ranks)
@@ -245,13 +239,14 @@ def _attention_width(model: ModelCard, ranks: int) -> float:
 
 
 def _recurrent_width(linear: LinearAttention) -> float:
-    """One projection for everything, its separate convolved parts, the output and its norm."""
+    """Elements of the joint projection, its separate and convolved parts, the output and its
+    norm."""
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
     return 4 * keys + 6 * values
 
 
 def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
-    """Elements per token of expert buffers, kept between layers (`stay`) or for one layer."""
+    """Elements of a token's expert buffers, kept between layers (`stay`) or for one layer."""
     if not model.experts:
         return 0.0
     inner, hidden = (model.expert_size or model.intermediate_size) / ranks, model.hidden_size
@@ -263,16 +258,16 @@ def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
 
 CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, VISION_MIB = 226, 14, 120, 480
 ROUNDED_MIB = 2
-"""MiB by which PyTorch's allocator rounds up a layer's tensors: 0 to 6 were observed."""
+"""MiB by which PyTorch's allocator rounds up the tensors of a layer: 0 to 6 were measured."""
 SM75_MIB = 32
-"""Maximum that caovan's attention allocates on a card when its layers are created. On an H200, a
-start with it had 0.2 GiB more cache than was forecast without FlashInfer's workspace."""
+"""Upper bound of the memory that caovan's attention allocates while its layers are built. On an
+H200 a start with it had 0.2 GiB more cache than was forecast without FlashInfer's workspace."""
 UNPACKED = 4.25
-"""Number of contexts of keys and values in the activation type that TurboQuant unpacks to."""
+"""Contexts that TurboQuant unpacks into keys and values of the activation type."""
 
 
 def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart, float], ...]:
-    """Bytes on one rank in addition to weights and cache, by use."""
+    """Bytes on one rank next to weights and cache, by purpose."""
     forward = forward_bytes(
         model,
         tokens=candidate.batch_tokens,
@@ -309,24 +304,24 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
 def _special(model: ModelCard, candidate: Candidate) -> float:
     """Bytes that only some models and cards need in a step."""
     size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
-    if not candidate.first:  # input from the previous stage: hidden states and residual
+    if not candidate.first:  # from the previous stage: hidden states and residual
         size += 2 * candidate.batch_tokens * model.hidden_size * candidate.activation
     if candidate.sm75_attention:
         size += SM75_MIB * MIB
     elif (
         candidate.flashinfer or candidate.turing
-    ):  # its workspace; on Turing, runs with other attention took as much
+    ):  # its workspace; runs on Turing took as much with other attention, too
         size += FLASHINFER_MIB * MIB
-    if candidate.rounds_input:  # the MLP's inner vectors, the widest that are rounded
+    if candidate.rounds_input:  # the MLP's inner vectors, the widest that are quantised
         size += candidate.batch_tokens * model.intermediate_size / candidate.tensor_parallel
-    if candidate.kv_dtype in TURBOQUANT:  # keys and values of whole contexts, unpacked
+    if candidate.kv_dtype in TURBOQUANT:  # whole contexts' keys and values, unpacked
         heads = max(1, model.kv_heads // candidate.tensor_parallel)
         size += candidate.context * heads * model.head_dim * 2 * candidate.activation * UNPACKED
     return size
 
 
 def captured_mib(model: ModelCard, candidate: Candidate, expected: bool = False) -> float:
-    """MiB that the graphs take, or that vLLM expects them to take before it sizes the cache."""
+    """MiB that the graphs take, or that vLLM expects them to before it sizes the cache."""
     mode = graph_mode(candidate.compilation)
     captured = captured_sizes(
         candidate.sequences,

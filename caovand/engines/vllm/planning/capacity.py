@@ -9,7 +9,6 @@ from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.planning.fit import UNKNOWN_LIMIT, max_model_len_on_cpu
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
-from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
     PASSAGE,
@@ -17,6 +16,7 @@ from caovand.engines.vllm.sizing.search import (
     requests_held,
 )
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 
 def max_model_len(partial: PartialPlan) -> Setting | None:

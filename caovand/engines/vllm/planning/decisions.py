@@ -17,7 +17,7 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
-from caovand.engines.vllm.memory.estimate import forecast_memory
+from caovand.engines.vllm.memory.forecast import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     capacity,
@@ -28,6 +28,7 @@ from caovand.engines.vllm.planning import (
     replicas,
     rules,
     serving,
+    speculation,
 )
 from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
@@ -114,7 +115,7 @@ DECISIONS = (
              hinders=1),
     Decision("speculative_config", speculative_config,
              goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
-             obstacles=(obstacles.drafting, obstacles.depths), hinders=4),
+             obstacles=(speculation.drafting, speculation.depths), hinders=4),
     Decision("attention_backend", precision.attention_backend,
              obstacles=(obstacles.attention, obstacles.shared_memory), hinders=2),
     Decision("kv_cache_dtype", rules.kv_cache_dtype, goal=Goal("policy", "kv_cache_dtype"),

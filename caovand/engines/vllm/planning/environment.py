@@ -14,11 +14,12 @@ from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER
 from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
+from caovand.engines.vllm.planning.activations import marlin_input
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.lm_head import lm_head
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import layer_partition
-from caovand.engines.vllm.planning.precision import cannot_build, marlin_input
+from caovand.engines.vllm.planning.precision import cannot_build
 
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 EXPERTS = {

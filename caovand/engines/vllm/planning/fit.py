@@ -19,10 +19,9 @@ from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.planning.precision import variables
-from caovand.engines.vllm.sizing.pace import WORKLOADS
 from caovand.engines.vllm.sizing.search import GENEROUS_BATCH, sequences_for
 from caovand.engines.vllm.sizing.space import Space
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 UNKNOWN_CONTEXT = 131_072
 """The context of today's models, which the reserve of an unknown one is for."""
@@ -150,7 +149,7 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
         "compilation_config": {"cudagraph_mode": graphs_for(partial)},
         **partial.values,
     }
-    return candidate_of(values, partial.inventory, partial.cards, variables(partial))
+    return candidate_of(values, partial.inventory, partial.cards, partial.variables)
 
 
 def text_only_may_help(partial: PartialPlan) -> bool:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import (
     SHARED_ON_TURING,
@@ -22,6 +20,7 @@ from caovand.engines.vllm.machine.attention import (
     flashinfer_refusal,
     triton_lacks_shared,
     triton_refuses,
+    undivided_tokens,
 )
 from caovand.engines.vllm.machine.capabilities import (
     ADA,
@@ -43,8 +42,6 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning import pipeline
-
-DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
 
 
 @dataclass(frozen=True)
@@ -252,6 +249,16 @@ def step(scene: PlanOnCards) -> Iterator[Problem]:
             "each takes one",
             f"use --max-num-seqs {batch} or less",
         )
+    model, plan = scene.inventory.model, scene.plan
+    images = model.vision and not plan.value("language_model_only")
+    item = undivided_tokens(model, vision=images)
+    if batch and batch < item and plan.value("limit_mm_per_prompt") is None:
+        yield Problem(
+            f"read {'images and videos' if images else 'recordings'} in steps of {batch} tokens",
+            f"vLLM does not divide them, and one may have {item} tokens",
+            f"use --max-num-batched-tokens {item} or more"
+            + (", or --language-model-only" if images else ""),
+        )
     context = count(scene.plan.value("max_model_len"))
     if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
         yield Problem(
@@ -288,66 +295,3 @@ def matches(scene: PlanOnCards) -> Iterator[Problem]:
             "all layers of this model have one kind of cache, which vLLM matches by whole blocks",
             "leave --prefix-match-unit out",
         )
-
-
-def depths(scene: PlanOnCards) -> Iterator[Problem]:
-    """What --speculative-config may say of how many drafts are made or verified, and when."""
-    config, release = scene.plan.value("speculative_config"), scene.inventory.engine.release
-    if not isinstance(config, Mapping):
-        return
-    for name in (DEPTHS, ADAPTIVE):
-        if config.get(name) and release < releases.DRAFTS_BY_BATCH:
-            version = scene.inventory.engine.version
-            newer = releases.name(releases.DRAFTS_BY_BATCH)
-            yield Problem(
-                f"use {name}", f"vLLM {version} does not know it", f"use vLLM {newer} or newer"
-            )
-            return
-    if config.get(DEPTHS) and (fact := _unordered(config[DEPTHS])):
-        yield Problem(
-            f"draft by {DEPTHS}",
-            fact,
-            "list [first, last, drafts] by batch size: [[1, 4, 3]]",
-        )
-    if config.get(ADAPTIVE) and (fact := _unadaptive(scene)):
-        yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
-
-
-def _unordered(schedule: Any) -> str:
-    """What vLLM refuses about numbers of drafts by batch size; empty if nothing."""
-    rows = schedule if isinstance(schedule, list) else [None]
-    if not all(isinstance(row, list) and len(row) == 3 and _whole(row) for row in rows):
-        return "it is no list of [first, last, drafts] in whole numbers"
-    ordered = sorted(rows)
-    if ordered[0][0] != 1:
-        return "its first batch size is not 1"
-    ends = (0, *(row[1] for row in ordered))
-    if any(not end < row[0] <= row[1] for end, row in zip(ends, ordered, strict=False)):
-        return "its ranges overlap, or end before they begin"
-    return ""
-
-
-def _whole(row: list[Any]) -> bool:
-    return all(type(number) is int and number >= 0 for number in row)
-
-
-def _unadaptive(scene: PlanOnCards) -> str:
-    """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
-    if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
-        return "vLLM has no adaptive verification over pipeline stages"
-    if scene.plan.value("enable_lora"):
-        return "vLLM has no adaptive verification with LoRA"
-    if scene.plan.value("enforce_eager"):
-        return "adaptive verification needs whole steps in CUDA graphs"
-    return ""
-
-
-def drafting(scene: PlanOnCards) -> Iterator[Problem]:
-    config, model = scene.plan.value("speculative_config"), scene.inventory.model
-    if not isinstance(config, Mapping) or not model.architecture:
-        return
-    if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = pipeline.drafts_refused(scene.plan.values, scene.inventory)
-        fact = fact if model.mtp_layers else "the model has no MTP head"
-        if fact:
-            yield Problem("draft with MTP", fact, "leave --speculative-config out")

@@ -13,7 +13,7 @@ from caovand.core.model_task import ModelTask
 from caovand.core.plan import Origin, Setting, looks_up
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.spelling import whole_number
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, whole_number
 from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
 from caovand.engines.vllm.sizing.space import Choice
@@ -87,6 +87,15 @@ class PartialPlan:
     def turing(self) -> bool:
         """Whether a card is a Turing, for which few of today's kernels are written."""
         return any(gpu.compute_capability == TURING for gpu in self.cards)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables that count for memory, before the environment is decided."""
+        policies = self.config.policy
+        goals = {MARLIN_INPUT: policies.activations, LM_HEAD: policies.lm_head}
+        asked = {name: INT8 for name, goal in goals.items() if goal == INT8}
+        off = {} if self.config.engine.plugin else {"CAOVAN_KERNELS": "off"}
+        return {**asked, **dict(self.config.engine.env), **off}
 
     def value(self, name: str) -> Any:
         """The value of an earlier setting, or None."""

@@ -32,8 +32,9 @@ from caovand.engines.vllm.memory.settings import dealt_layers
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.sizing.pace import WORKLOADS, experts_read
+from caovand.engines.vllm.sizing.pace import experts_read
 from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 WITHOUT_STAGES = frozenset({
     "AriaForConditionalGeneration", "DeepseekV4ForConditionalGeneration",

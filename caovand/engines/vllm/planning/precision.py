@@ -1,25 +1,12 @@
-"""Rules for the types of cache and activations, and for the attention that reads them.
-
-int8 activations: Marlin multiplies 4-bit weights by them. vLLM asserts that weights are symmetric,
-has no such kernel for experts or for weights stored in another order (desc_act), and passes no
-scale where all weights are one group; it silently turns negative scales into garbage. On Hopper it
-prefers other kernels (Machete, Humming). 0.21 and 0.32 agree in all of this.
-
-`auto` is half wherever int8 may run: its bound is an error of 1 % a layer, a tenth of what four
-bits cost the weights, and where one channel in 500 stands out, as in real models, int8 activations
-err by 9 to 12 % (csrc/NOTEBOOK.md).
-"""
+"""Rules for the types of cache and of weights rounded at load, and for attention."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_task import POOLING
-from caovand.core.plan import Setting, Unplannable
-from caovand.core.problem import Problem
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
+from caovand.core.plan import Setting
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     SM75_HEADS,
@@ -44,21 +31,22 @@ from caovand.engines.vllm.machine.capabilities import (
     BLACKWELL,
     HALF,
     HOPPER,
-    TURING,
-    first_of,
-    first_outside,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+
+EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
+"""Types of cache that are weighed against the rules' own."""
+AT_LOAD = "fp8"
+"""The --quantization that rounds 16-bit weights layer by layer while they are loaded: vLLM 0.21 and
+0.33 make no layer on the card before its turn."""
+TRITON_MIN_WIDTH = 32
+REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 
 
 def cannot_build(partial: PartialPlan) -> bool:
     """Whether this plan must do without kernels that nvcc builds."""
     return partial.cuda and lacks_toolkit(partial.engine, dict(partial.config.engine.env))
-
-
-TRITON_MIN_CAPABILITY = 32
-REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 
 
 def flashinfer_serves(partial: PartialPlan) -> bool:
@@ -147,7 +135,7 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
 
 def _left_to_vllm(model: ModelCard) -> bool:
     """Whether neither FlashInfer nor Triton is known to serve the model."""
-    heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_MIN_CAPABILITY
+    heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_MIN_WIDTH
     return heads or attends_as_encoder(model)
 
 
@@ -156,9 +144,6 @@ def _why_not(partial: PartialPlan) -> Refusal | None:
     return flashinfer_refusal(
         partial.model, partial.engine, dtype, partial.config.engine.plugin, env
     )
-
-
-EIGHT_BITS = "fp8"
 
 
 def uncompiled_warnings(partial: PartialPlan) -> list[str]:
@@ -206,9 +191,6 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
     return supports_fp8_cache(partial, native=native)
 
 
-FOUR_BITS = "int4_per_token_head"
-
-
 def smaller_cache(partial: PartialPlan) -> str:
     """The cache type to be weighed against the rules' own; empty if there is none."""
     if may_store_in_eight_bits(partial):
@@ -225,7 +207,7 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
         return False
-    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, variables(partial))
+    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.variables)
     if partial.mode == "stable" or not acts:
         return False
     plain = model.head_dim in SM75_HEADS and not model.sliding_window
@@ -238,11 +220,6 @@ def kernels_wanted(partial: PartialPlan) -> bool:
     """Whether no switch turns caovan's kernels off."""
     env = dict(partial.config.engine.env)
     return partial.config.engine.plugin and env.get("CAOVAN_KERNELS", "all") != "off"
-
-
-AT_LOAD = "fp8"
-"""The --quantization that rounds 16-bit weights layer by layer while they are loaded: vLLM 0.21 and
-0.33 make no layer on the card before its turn."""
 
 
 def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
@@ -267,126 +244,3 @@ def own_type(partial: PartialPlan) -> str:
     """The name in --kv-cache-dtype of the type that the model computes in."""
     dtype = str(partial.value("dtype") or partial.model.dtype)
     return "float16" if dtype in HALF else "bfloat16"
-
-
-BITS = 4
-_HALF = (
-    "half: on an H200 int8 read prompts 1.01 to 1.17 times as fast, took 2 to 3 times as long for a"
-    " few tokens without graphs, and erred by 9 to 12 % where single channels stand out, as in"
-    ' real models; [policy] activations = "int8" chooses it all the same'
-)
-_OTHER = "serve a GPTQ checkpoint with 4-bit symmetric weights in groups"
-_AUTO = 'set [policy] activations = "auto"'
-
-
-def marlin_input(partial: PartialPlan) -> Setting | None:
-    """The variable that has Marlin round its input; [engine] env wins over it."""
-    typed = partial.config.policy.activations
-    if MARLIN_INPUT in dict(partial.config.engine.env):
-        return None
-    refused = _int8_refusal(partial)
-    if typed == INT8 and refused:
-        raise Unplannable(str(refused))
-    if typed:  # a goal that the ladder may give up, unlike what [engine] env sets
-        return policy(INT8 if typed == INT8 else None, f"[policy] activations is {typed}")
-    return None if refused else policy(None, _HALF)
-
-
-def variables(partial: PartialPlan) -> dict[str, str]:
-    """The variables that count for memory, before the environment is decided."""
-    policies = partial.config.policy
-    goals = {MARLIN_INPUT: policies.activations, LM_HEAD: policies.lm_head}
-    asked = {name: INT8 for name, goal in goals.items() if goal == INT8}
-    off = {} if partial.config.engine.plugin else {"CAOVAN_KERNELS": "off"}
-    return {**asked, **dict(partial.config.engine.env), **off}
-
-
-def activation_warnings(partial: PartialPlan) -> Iterator[str]:
-    """Warnings of what [engine] env overrules, or asks for in vain."""
-    own, typed = (
-        dict(partial.config.engine.env).get(MARLIN_INPUT),
-        partial.config.policy.activations,
-    )
-    if own is None:
-        return
-    if typed and typed != own:
-        yield f"[policy] activations is {typed}, but [engine] env sets {MARLIN_INPUT} to {own}"
-    refused = _int8_refusal(partial) if own == INT8 else None
-    if refused:
-        yield f"{refused.message}; remove {MARLIN_INPUT} from [engine] env"
-
-
-def _int8_refusal(partial: PartialPlan) -> Problem | None:
-    """Why int8 activations cannot be used here; None if they can."""
-    found = _of_weights(partial.model)
-    if found is None and partial.verbatim.get("quantization") == "gptq":
-        found = "--quantization gptq chooses a kernel that cannot use them", "leave that flag out"
-    if found is None:
-        found = _of_machine(partial) or _of_scales(partial)
-    if found is None:
-        return None
-    fact, other = found
-    return Problem("use int8 activations", fact, ", or ".join(filter(None, (_AUTO, other))))
-
-
-def _of_weights(model: ModelCard) -> tuple[str, str] | None:
-    """The fact and the other remedy if the weights are in the way."""
-    stored = model.gptq
-    if not model.architecture:
-        return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
-    if stored is None:
-        how = model.quantization
-        zeros = ", and AWQ weights have zero points" if how == "awq" else ""
-        how = f"the weights are {how}" if how else "the weights are not quantised"
-        return f"{how}; vLLM multiplies only symmetric GPTQ weights by them{zeros}", _OTHER
-    if model.experts:
-        return "vLLM has no int8 kernel for 4-bit experts", "serve a model without experts"
-    if stored.bits != BITS or stored.mixed:
-        bits = "of several kinds" if stored.mixed else f"of {stored.bits} bits"
-        return f"the weights are {bits}, and vLLM multiplies only 4-bit weights by them", _OTHER
-    if not stored.symmetric or stored.act_order:
-        why = (
-            "stored in the order of the activations (desc_act)"
-            if stored.symmetric
-            else "not symmetric"
-        )
-        return f"the weights are {why}, and vLLM has no int8 kernel for that", _OTHER
-    if not model.group_size:
-        return (
-            "each column of the weights has a single scale, which vLLM's int8 kernel cannot use",
-            _OTHER,
-        )
-    return None
-
-
-def _of_machine(partial: PartialPlan) -> tuple[str, str] | None:
-    if not partial.cuda:
-        return "the engine is a CPU build", ""
-    card = first_outside(partial.cards, TURING, HOPPER)
-    if card:
-        hopper = first_of(partial.cards, HOPPER[0])
-        why = (
-            "where vLLM prefers another kernel" if card == hopper else "where they were never tried"
-        )
-        return f"{card}, {why}", ""
-    return None
-
-
-def _of_scales(partial: PartialPlan) -> tuple[str, str] | None:
-    if partial.model.negative_scale:
-        return (
-            f"{partial.model.negative_scale} has negative scales, which vLLM would turn into"
-            " garbage",
-            _OTHER,
-        )
-    typed = partial.config.policy.activations == INT8  # else nobody has read them
-    if (
-        typed
-        and partial.model.negative_scale is None
-        and partial.verbatim.get("load_format") != "dummy"
-    ):
-        return (
-            "the scales could not be read, and may be negative",
-            "convert the weights to safetensors",
-        )
-    return None

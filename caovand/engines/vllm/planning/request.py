@@ -38,7 +38,8 @@ from caovand.engines.vllm.planning.partial_plan import (
 from caovand.engines.vllm.planning.serving import task_of
 from caovand.engines.vllm.planning.splits import best_split
 from caovand.engines.vllm.planning.warnings import refuse_unmet
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
+from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How many tokens the model drafts for itself (MTP): DynamicTP, the modes, and precedence.
+"""How many tokens the model drafts for itself (MTP), and what stands in the way of drafts.
 
 Verbatim `--speculative-config` wins over CAOVAN_AUTO_SPEC, that over `[policy] mtp`, that over
 the mode. The planner never asks a model with no MTP head to draft.
@@ -6,18 +6,23 @@ the mode. The planner never asks a model with no MTP head to draft.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
 from caovand.engines.vllm.machine.attention import cuts_latent_graphs
+from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.pipeline import drafts_refused
-from caovand.engines.vllm.sizing.pace import WORKLOADS, active_parameters
+from caovand.engines.vllm.sizing.pace import active_parameters
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 
+DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
 DEEPEST = 8
 MANY_USERS = 16
 """Sequences at once from which on the engine is a service: its cards compute, and refused drafts
@@ -237,3 +242,66 @@ def overruling(config: Config, environ: Mapping[str, str]) -> str:
     if isinstance(own, Mapping) and "caovan_mode" in own:
         return f"caovan_mode of --additional-config is {own['caovan_mode']}"
     return ""
+
+
+def depths(scene: PlanOnCards) -> Iterator[Problem]:
+    """What --speculative-config may say of how many drafts are made or verified, and when."""
+    config, release = scene.plan.value("speculative_config"), scene.inventory.engine.release
+    if not isinstance(config, Mapping):
+        return
+    for name in (DEPTHS, ADAPTIVE):
+        if config.get(name) and release < releases.DRAFTS_BY_BATCH:
+            version = scene.inventory.engine.version
+            newer = releases.name(releases.DRAFTS_BY_BATCH)
+            yield Problem(
+                f"use {name}", f"vLLM {version} does not know it", f"use vLLM {newer} or newer"
+            )
+            return
+    if config.get(DEPTHS) and (fact := _unordered(config[DEPTHS])):
+        yield Problem(
+            f"draft by {DEPTHS}",
+            fact,
+            "list [first, last, drafts] by batch size: [[1, 4, 3]]",
+        )
+    if config.get(ADAPTIVE) and (fact := _unadaptive(scene)):
+        yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
+
+
+def _unordered(schedule: Any) -> str:
+    """What vLLM refuses about numbers of drafts by batch size; empty if nothing."""
+    rows = schedule if isinstance(schedule, list) else [None]
+    if not all(isinstance(row, list) and len(row) == 3 and _whole(row) for row in rows):
+        return "it is no list of [first, last, drafts] in whole numbers"
+    ordered = sorted(rows)
+    if ordered[0][0] != 1:
+        return "its first batch size is not 1"
+    ends = (0, *(row[1] for row in ordered))
+    if any(not end < row[0] <= row[1] for end, row in zip(ends, ordered, strict=False)):
+        return "its ranges overlap, or end before they begin"
+    return ""
+
+
+def _whole(row: list[Any]) -> bool:
+    return all(type(number) is int and number >= 0 for number in row)
+
+
+def _unadaptive(scene: PlanOnCards) -> str:
+    """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
+    if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
+        return "vLLM has no adaptive verification over pipeline stages"
+    if scene.plan.value("enable_lora"):
+        return "vLLM has no adaptive verification with LoRA"
+    if scene.plan.value("enforce_eager"):
+        return "adaptive verification needs whole steps in CUDA graphs"
+    return ""
+
+
+def drafting(scene: PlanOnCards) -> Iterator[Problem]:
+    config, model = scene.plan.value("speculative_config"), scene.inventory.model
+    if not isinstance(config, Mapping) or not model.architecture:
+        return
+    if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
+        fact = drafts_refused(scene.plan.values, scene.inventory)
+        fact = fact if model.mtp_layers else "the model has no MTP head"
+        if fact:
+            yield Problem("draft with MTP", fact, "leave --speculative-config out")

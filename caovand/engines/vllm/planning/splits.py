@@ -43,12 +43,13 @@ from caovand.engines.vllm.planning.fit import (
     text_only_may_help,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
-from caovand.engines.vllm.planning.precision import quantised_at_load, smaller_cache, variables
+from caovand.engines.vllm.planning.precision import quantised_at_load, smaller_cache
 from caovand.engines.vllm.planning.replicas import replica_splits
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.best import choose, longest_lean
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Pace
+from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice
+from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 
 def best_split(partial: PartialPlan) -> PartialPlan:
@@ -209,7 +210,7 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
 
     def decided(depth: int | None = None, cache: str = "") -> PartialPlan:
         first = decide(FIRST, replace(partial, depth=depth, cache=cache))
-        why = stages_unknown(first.values, variables(first), first.inventory)
+        why = stages_unknown(first.values, first.variables, first.inventory)
         return replace(
             first,
             gpus=freest(first.gpus, world_size(first)),

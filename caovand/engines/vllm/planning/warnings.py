@@ -25,6 +25,7 @@ from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import obstacles, pipeline, precision
+from caovand.engines.vllm.planning.activations import activation_warnings
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import FREE, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings
@@ -32,7 +33,6 @@ from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.lm_head import lm_head_warnings
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
-    activation_warnings,
     attention,
     own_type,
     uncompiled_warnings,

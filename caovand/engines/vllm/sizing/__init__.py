@@ -1,1 +1,1 @@
-"""The search for the best candidate: what it may choose, how long each takes, which is best."""
+"""Search for the best candidate: the space of candidates, the time model and the choice."""

@@ -1,11 +1,12 @@
-"""What attention costs a step: the cache that it reads, and products of a long prompt.
+"""What attention costs per step: reading the cache, and the products of a long prompt.
 
-On Turing three kernels are far apart in what they reach of bandwidth and arithmetic. Ours are
-modelled, not measured, by csrc/card_model: decoding at 131,072 keys, slowed by the 23 % that the
-model has such kernels too fast; prompts of 2,048 tokens behind 30,720, where it is right on the
-kernel that others measured. vLLM's Triton is slower than ours by the least ratio of an H200
-(csrc/NOTEBOOK.md). FlashInfer over fp8 reads 161 GB/s on the card; its prompts are derived from
-620 to 669 tokens/s over 240,000 tokens on two cards. Both are others' measurements.
+On Turing the three kernels differ widely in the share of bandwidth and arithmetic that they reach.
+Our kernel's figures are modelled by csrc/card_model, not measured: decoding at 131,072 keys, slowed
+by the 23 % by which the model overestimates such kernels; prompts of 2,048 tokens behind 30,720,
+where the model agrees with a kernel that others measured. vLLM's Triton kernel is slower than ours
+by the smallest ratio seen on an H200 (csrc/NOTEBOOK.md). FlashInfer over fp8 reads 161 GB/s on the
+card; its prompt figure is derived from 620 to 669 tokens/s over 240,000 tokens on two cards. Others
+measured both.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, token_bytes
 
 
 class ReachedShares(NamedTuple):
-    """Shares of the stated bandwidth, with one query token a sequence and with drafts to verify,
-    and of the rate of half-precision products with fp32 sums, which is half the stated one."""
+    """Shares of the card's stated rates: of bandwidth with one query token a sequence and with
+    drafts to verify, and of the half-precision product rate with fp32 sums, which is half the
+    stated one."""
 
     decoding: float
     verifying: float
@@ -42,7 +44,7 @@ FLASHINFER = ReachedShares(0.26, 0.26, 0.4)
 
 
 def reached_shares(candidate: Candidate) -> ReachedShares:
-    """What the attention of this candidate reaches on a Turing card."""
+    """What this candidate's attention reaches on a Turing card."""
     if candidate.flashinfer:
         return FLASHINFER
     kind = candidate.kv_dtype.partition("_")[0]
@@ -52,17 +54,18 @@ def reached_shares(candidate: Candidate) -> ReachedShares:
 
 @dataclass(frozen=True)
 class Attention:
-    """Of one request on one rank, in what weights would take as long as: the bytes that a decode
-    step reads, and the operations of a pair of query and key."""
+    """Attention of one request on one rank: the bytes that a decode step reads, and the operations
+    per pair of query and key. Both are scaled to weights that would take as long."""
 
     read: float
     pair_flops: float
 
     @classmethod
     def of(cls, model: ModelCard, candidate: Candidate, held: int) -> Attention:
-        """Of a candidate whose cache holds so many tokens of a request."""
+        """Attention for a candidate whose cache holds this many tokens of a request."""
         read = _bytes_read(model, candidate, held)
-        if not candidate.turing:  # elsewhere a prompt's products are within the weights' low rate
+        # On other cards the low rate of the weights covers a prompt's products.
+        if not candidate.turing:
             return cls(read, 0)
         shares = reached_shares(candidate)
         share = shares.verifying if candidate.mtp else shares.decoding
@@ -71,7 +74,7 @@ class Attention:
         return cls(read * BANDWIDTH_REACHED / share, flops)
 
     def flops(self, prompt: int) -> float:
-        """Of a whole prompt, every token of which sees those before it."""
+        """Operations of a whole prompt, in which each token attends to all earlier ones."""
         return self.pair_flops * prompt**2 / 2
 
 

@@ -1,9 +1,9 @@
-"""The best candidate of a space, and what gives way for it: the cache's own type, then the weights'
-own, and at last the card's memory for weights that only the host has room for.
+"""The best candidate of a space, and what gives way to make one fit: first the cache's own type,
+then the weights' own, and last GPU memory, when weights move to the host.
 
-A space lists its bases the most generous first, and those whose weights are rounded while they are
-loaded last. TurboQuant caches are never among them: k8v4 unpacks whole contexts next to the cache,
-and in the published runs it kept no more tokens than an 8-bit one. An operator may still name them.
+A space lists its most generous bases first, and those whose weights are quantised while they load
+last. TurboQuant caches are never among them: k8v4 unpacks whole contexts next to the cache, and in
+the published runs it kept no more tokens than an 8-bit cache. An operator may still name them.
 Weights go to host memory only if no candidate holds a usual prompt.
 """
 
@@ -17,6 +17,7 @@ from math import ceil
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import unoccupied, without_other_processes
 from caovand.core.model_task import POOLING
+from caovand.engines.vllm.machine.attention import undivided_tokens
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
 from caovand.engines.vllm.memory.shards import pinned_gib
@@ -35,30 +36,35 @@ from caovand.engines.vllm.sizing.search import (
 from caovand.engines.vllm.sizing.space import Choice, Space
 
 ENOUGH_EXACT = 32_768
-"""A context of this length, seven usual conversations, keeps the rules' own type of cache. A
-checkpoint rarely brings scales for 8 bits, and what they cost each model was not measured.
+"""The rules' own cache type is kept if it holds a context of this length, seven usual
+conversations. A checkpoint rarely brings scales for 8 bits, and the loss of quality was not
+measured for each model.
 
-Batches and long prompts weigh 8 bits sooner. Public measurements: without calibrated scales models
-kept 94 to 99 % of their scores, at long contexts too since FlashAttention sums in two levels, which
-was before 0.21 (vLLM's blog, April 2026). On an A100 the cache had room for twice as much, prompts
-were read 2 to 5 % slower, answers came up to 5 % faster (vllm#42058): more requests at once pay for
-that, where the cache bounds them. Layers with a small window gain little."""
+Batches and long prompts consider 8 bits sooner. Public measurements: without calibrated scales
+models kept 94 to 99 % of their scores, also at long contexts since FlashAttention accumulates in
+two levels, which was before 0.21 (vLLM's blog, April 2026). On an A100 the cache had room for twice
+as much, prompts were read 2 to 5 % slower, answers came up to 5 % faster (vllm#42058): more
+concurrent requests make up for that where the cache limits them. Layers with a small window gain
+little."""
 MIN_EXACT = 8192
-"""If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
+"""If 16-bit weights leave no room for a context this long, they are quantised to 8 bits."""
 BEHIND_EXACT = 1e6
-"""Added to the score of rounded weights: every exact candidate, on any cards, comes first."""
+"""Added to the score of quantised weights, so that every exact candidate, on any cards, comes
+first."""
 MIN_SERVICE = 4096
-"""If no candidate holds this much, host memory is worth a try: prompts are longer."""
+"""If no candidate holds this many tokens, offloading to host memory is tried: prompts are
+longer."""
 OFFLOADED_SEQUENCES = (8, 4, 2, 1)
-"""Sequences that are weighed where weights leave the cards."""
+"""Numbers of sequences that the search tries when weights are offloaded."""
 OFFLOADED_BATCHES = (4096, 2048, 1024, LEAN_BATCH)
-"""Steps that are weighed there: each reads from host memory what its tokens need, of experts nearly
-all from some 500 on, so prompts take a bus's time a step; memory for larger ones moves weights."""
+"""Step sizes that the search tries with offloaded weights. Each step reads from host memory what
+its tokens need, and from some 500 tokens on that is nearly all experts, so each prompt step takes
+as long as the bus needs for all of them; larger steps need memory that displaces more weights."""
 OFFLOAD_MARGIN_GIB = 0.25
 
 
 def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
-    """The best candidate: with weights as they are stored, unless they leave no room."""
+    """The best candidate: with the weights as stored, unless they leave no room."""
     stored = [at for at, base in enumerate(space.bases) if not space.is_rounded(base)]
     rounded = [at for at, base in enumerate(space.bases) if space.is_rounded(base)]
     searched, choice = _choose_cache_type(space, stored, model, gpus)
@@ -73,8 +79,8 @@ def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
 def _choose_cache_type(
     space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]
 ) -> tuple[Sequence[int], Choice]:
-    """The best of these bases with the cache's own type, of all of them if it holds little; and
-    which were searched."""
+    """The best of these bases with the cache's own type, or of all bases if that one holds too
+    little; and the bases that were searched."""
     own = [at for at in among if space.bases[at].kv_dtype == space.bases[0].kv_dtype]
     choice = _search(space, own, model, gpus)
     if len(own) == len(among) or (choice.sound and _holds_enough(space, choice, model)):
@@ -83,8 +89,8 @@ def _choose_cache_type(
 
 
 def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
-    """Whether a cache of the model's own type holds what the workload asks for: of a batch all
-    sequences that the cards decode at once, of long prompts the model's whole context."""
+    """Whether a cache of the model's own type holds what the workload needs: for a batch all
+    sequences that the cards decode at once, for long prompts the model's whole context."""
     limit = space.context or model.max_model_len
     decodes = space.workload.batch and model.task not in POOLING
     if decodes and "sequences" in choice.spared and not model.sliding_window:
@@ -94,8 +100,8 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
 
 
 def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
-    """The best of these bases, with the best layers of each stage for the leanest candidate or,
-    if they differ, for the one that was chosen."""
+    """The best of these bases. Layers are dealt to the stages for the leanest candidate first, and
+    again for the chosen one if its best deal differs."""
     bases = [space.bases[at] for at in among]
     lean = [base for base in bases if base.vision == bases[0].vision][-1].but(
         sequences=space.sequences or 1, batch_tokens=space.batch_tokens or LEAN_BATCH, eager=True
@@ -118,8 +124,8 @@ def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence
 def _fits_unrounded(
     space: Space, among: Sequence[int], choice: Choice, model: ModelCard, gpus: Sequence[Gpu]
 ) -> bool:
-    """Whether the weights as they are stored and some context fit on the cards if nobody else uses
-    them, whatever utilization and context were asked for."""
+    """Whether the weights as stored and some context fit on cards that nobody else uses, whatever
+    utilization and context were requested."""
     if choice.sound and choice.candidate.context >= MIN_EXACT:
         return True
     free = without_other_processes(gpus)
@@ -129,7 +135,8 @@ def _fits_unrounded(
 
 
 def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
-    """The best candidate with its runner-up; offloaded if none holds the context on the cards.
+    """The best candidate with its runner-up; with offloading if none holds the context on the
+    cards.
 
     If nothing fits at all, the leanest candidate, which does not fit either.
     """
@@ -158,10 +165,10 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
 
 
 def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
-    """The best small candidate with what does not fit in host memory.
+    """The best small candidate that keeps in host memory the weights that do not fit on the cards.
 
-    None if that is short, and if the cards could hold the weights: then it is the operator's
-    context or utilization that does not fit, and a slow engine is not what was meant.
+    None if host memory is too small, or if the cards could hold the weights: then the operator's
+    context or utilization is what does not fit, and a slow engine is not what they meant.
     """
     bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
     enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
@@ -175,15 +182,17 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
     bare = not all(base.vision for base in bases)
     for number, base in enumerate(bases):
         if base.vision and bare:
-            continue  # no image is worth that
+            continue  # images are not worth offloading weights
         pace = Pace(model, base, gpus, space.workload, space.nodes)
         eager = base.eager or space.graphs in ("none", "open")
         steps = (space.batch_tokens,) if space.batch_tokens else OFFLOADED_BATCHES
         counts = (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES
         for count, step in product(counts, steps):
+            item = undivided_tokens(model, vision=base.vision)
+            least_step = max(whole_blocks(step, base, model), count, item)
             small = base.but(
                 sequences=count,
-                batch_tokens=space.batch_tokens or max(whole_blocks(step, base, model), count),
+                batch_tokens=space.batch_tokens or least_step,
                 eager=eager,
                 cold=not eager,
             )
@@ -205,7 +214,7 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
 
 
 def _doublings(least: int, model: ModelCard) -> Iterator[int]:
-    """Contexts from the least on, each half as long again or twice, up to the model's own."""
+    """Contexts from the smallest up to the model's own, each 1.5 or 2 times the one before."""
     context = least
     while context < model.max_model_len:
         yield context
@@ -217,7 +226,8 @@ def _doublings(least: int, model: ModelCard) -> Iterator[int]:
 def _with_offloading(
     candidate: Candidate, context: int, model: ModelCard, gpus: Sequence[Gpu], space: Space
 ) -> Candidate | None:
-    """The candidate with this context and the weights that it displaces; None without room."""
+    """The candidate with this context and the weights that it displaces; None if the host has no
+    room."""
     candidate = with_context(candidate, context, gpus, space)
     lacking = ceil((lacking_gib(model, candidate, gpus) + OFFLOAD_MARGIN_GIB) * 100) / 100
     pinned = pinned_gib(lacking, model, candidate.tensor_parallel)

@@ -1,17 +1,16 @@
-"""How long a candidate takes for a token of the workload: what the planner chooses by.
+"""How long a candidate takes per token of the workload: the measure by which the planner chooses.
 
-A decode step reads the weights and the cache of its requests; drafting adds passes and brings
-tokens; without CUDA graphs every kernel is launched by the host; weights in host memory cross the
-PCIe bus in every step. Time is weighed by what a candidate cannot do at all: requests longer than
-its context, users beyond its sequences, images, and the exactness of a 16-bit cache. Constants are
-few and coarse: they rank plans, and promise nobody a speed.
+A decode step reads the weights and the cache of its requests; drafting adds passes and yields
+tokens; without CUDA graphs the host launches every kernel; weights in host memory cross the PCIe
+bus in every step. The time is weighted by what a candidate cannot do at all: requests longer than
+its context, more users than its sequences, images, and the exactness of a 16-bit cache. The
+constants are few and coarse: they rank plans, and promise nobody a speed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
@@ -26,7 +25,6 @@ from caovand.engines.common.speeds import (
     link_gb_s,
     slowest,
 )
-from caovand.engines.common.usual_requests import USUAL_REQUESTS, UsualRequest
 from caovand.engines.vllm.machine.link_time import (
     ALL_REDUCES,
     ALONE,
@@ -46,19 +44,20 @@ from caovand.engines.vllm.memory.shards import (
 )
 from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED, graph_mode
 from caovand.engines.vllm.sizing.attention import Attention
+from caovand.engines.vllm.sizing.workload import Workload
 
 GB_A_GIB = 1.074
 
 
 def experts_read(model: ModelCard, tokens: float) -> float:
-    """The part of the experts that a step of `tokens` tokens reads."""
+    """The fraction of the experts that a step of `tokens` tokens reads."""
     if not model.experts or not model.experts_per_token:
         return 1.0
     return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
 
 
 def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
-    """How many times the mean the busiest rank reads in a step if each holds whole experts.
+    """Load of the busiest rank relative to the mean in a step, if each rank holds whole experts.
 
     The experts of a few tokens are rarely spread evenly.
     """
@@ -70,8 +69,8 @@ def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
 
 
 def read_of_offloaded(model: ModelCard, tokens: float) -> float:
-    """The part of the weights in host memory that such a step reads: kernels reach through the
-    bus for the experts they compute, whole layers being there."""
+    """The fraction of the weights in host memory that such a step reads: kernels fetch over the bus
+    only the experts that they compute, but whole layers are fetched completely."""
     experts, moved = model.size("experts"), model.size(*OFFLOADED)
     if not moved:
         return 1.0
@@ -100,68 +99,39 @@ def step_cost(offload_gib: float, model: ModelCard, gpus: Sequence[Gpu], tokens:
 
 
 ACCEPTED = 0.8
-"""The part of drafts accepted at each position if all before it were: 68 % of three and 58 % of
-four tokens were accepted in natural text with the 27B's head, 3.0 and 3.3 tokens a step."""
+"""The fraction of drafts accepted at each position if all before it were: in natural text with the
+27B's head 68 % of three and 58 % of four tokens were accepted, 3.0 and 3.3 tokens a step."""
 LAUNCH_S = {"eager": 0.4e-3, "PIECEWISE": 0.13e-3}
-"""Seconds a layer of a decode step waits for the host. In pieces the 27B's 64 layers took 54 ms
-instead of 37 in full graphs, on a slow host: half of that is taken, and three times as much where
-every kernel is launched."""
+"""Seconds that a layer of a decode step waits for the host. With piecewise graphs the 27B's 64
+layers took 54 ms instead of 37 with full graphs, on a slow host: half of that is assumed here, and
+three times as much if every kernel is launched."""
 STEP_TOKENS = 256
-"""Overhead of each step of a prompt, in tokens' work: launches, partial tiles."""
+"""Overhead of each prompt step (launches, partial tiles), as the number of tokens that take as
+long."""
 WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
-"""The relative worth of a candidate without images, or with a cache or weights rounded to 8 bits
-unasked: published runs show no loss by an fp8 cache, but not of every model."""
+"""The relative worth of a candidate without images, or whose cache or weights are quantised to 8
+bits although nobody asked: published runs show no loss from an fp8 cache, but they do not cover
+every model."""
 WORTH_OF_SMALL_GRAPHS = 0.97
-"""The same where prompts' last steps, and short ones, are not captured that vLLM would capture."""
+"""The relative worth if the last, short steps of prompts run without the graphs that vLLM would
+capture."""
 WORTH_OF_FOUR_BIT_CACHE = 0.85
-"""The same of a cache in four bits, whose keys and values err by some 10 %."""
+"""The relative worth of a 4-bit cache, whose keys and values are off by some 10 %."""
 WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
-"""The worth of a context under the model's own limit: clients that trust the model's card are
-refused. More sequences, or larger steps, are not worth the last tenth of it, but in a batch, whose
-requests' lengths are known."""
+"""The worth of a context below the model's own limit: clients that rely on the model card are
+refused. The last tenth of the limit is not worth more sequences or larger steps, except in a batch,
+where the lengths of requests are known."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
-"""Usual requests that half of all conversations outgrow, and the part of the workload's users that
-are there half the time."""
+"""Number of usual requests that half of all conversations outgrow, and the fraction of the
+workload's users who are active half the time."""
 
 
 def active_parameters(model: ModelCard) -> float:
-    """The parameters that compute a token, without embedding and head; of quantised ones about."""
+    """The parameters that compute a token, without embedding and head; approximate for quantised
+    models."""
     active = model.experts_per_token / model.experts if model.experts else 0
     held = model.size("layers") + model.size("experts") * active
     return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
-
-
-@dataclass(frozen=True)
-class Workload(UsualRequest):
-    """A usual request, and how many users ask at once; of a batch, for which nobody waits,
-    throughput alone counts."""
-
-    users: int
-    batch: bool = False
-
-    @property
-    def length(self) -> int:
-        """Tokens of a usual request."""
-        return self.prompt + self.answer
-
-    @property
-    def long(self) -> bool:
-        """Whether prompts are long, and one of them is enough for the cards."""
-        return self.users == 1
-
-    @property
-    def let_in(self) -> int:
-        """Tokens of the requests by whose number sequences are counted: usual ones of people who
-        chat, and half as long ones where lengths differ and vLLM lets in no more than the cache
-        holds."""
-        return self.held // 2 if self.batch or self.long else self.held
-
-
-USERS = {"chat": 2, "long": 1, "batch": 1024}
-WORKLOADS = {
-    name: Workload(usual.prompt, usual.answer, USERS[name], batch=name == "batch")
-    for name, usual in USUAL_REQUESTS.items()
-}
 
 
 class Pace:
@@ -214,10 +184,10 @@ class Pace:
         room: float = inf,
         short: float = inf,
     ) -> float:
-        """Seconds for a token that users get of this candidate, weighed by what it cannot do.
+        """Seconds per token that users get from this candidate, weighted by what it cannot do.
 
         `context` replaces the candidate's; the cache has room for `room` usual requests, and for
-        `short` of those by which sequences are counted.
+        `short` of those that determine the number of sequences.
         """
         workload, context = self._workload, context or candidate.context
         reached = context / (context + workload.length * LENGTHS_SPREAD)
@@ -235,9 +205,9 @@ class Pace:
         return seconds / (reached * served * worth)
 
     def seconds(self, candidate: Candidate, room: float = inf) -> float:
-        """Seconds for a token of the workload, its users served together as far as can be.
+        """Seconds per token of the workload, with as many users served together as possible.
 
-        Requests beyond the `room` of the cache wait, however many sequences are let in.
+        Requests beyond the `room` of the cache wait, however many sequences are allowed.
         """
         workload = self._workload
         users = max(workload.users / self._replicas, 1)
@@ -247,7 +217,7 @@ class Pace:
         return turn / (together * workload.answer * min(self._replicas, workload.users))
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
-        """Tokens a second of all answers to `users` users while nobody else asks."""
+        """Tokens a second of all answers to `users` users while no prompt is being read."""
         each = max(users / self._replicas, 1)
         return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, each)
 
@@ -269,7 +239,7 @@ class Pace:
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
 
     def _prompt_s(self, candidate: Candidate) -> float:
-        """Reading the workload's prompt."""
+        """Seconds to read the workload's prompt."""
         steps = ceil(self._workload.prompt / candidate.batch_tokens)
         tokens = self._workload.prompt * (1 + STEP_TOKENS / candidate.batch_tokens)
         read = self._bytes["layers"]
@@ -297,9 +267,9 @@ class Pace:
 def _exchange(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], nodes: NodeGroup
 ) -> tuple[float, float]:
-    """Seconds that cards exchange data in a step, and for each of its tokens.
+    """Seconds that cards exchange data in a step, and per token of it.
 
-    Between nodes their link carries it, whatever joins the cards of one of them.
+    Between nodes the network link carries it, whatever connects the cards within a node.
     """
     ranks, stages = candidate.tensor_parallel, max(len(candidate.stages), 1)
     here = max(len(gpus) // nodes.count, 1)
@@ -307,7 +277,7 @@ def _exchange(
     size = model.hidden_size * candidate.activation
     exchanges = [(float(all_reduces), ranks)]
     if candidate.replicas > 1 and model.experts:
-        # Attention is a replica's own; for the experts all tokens are gathered, and added up.
+        # Attention belongs to one replica; for the experts all tokens are gathered, and reduced.
         exchanges = [(all_reduces / 2, ranks), (all_reduces / 2, ranks * candidate.replicas)]
     step_s = token_s = 0.0
     for count, among in exchanges:
@@ -328,7 +298,8 @@ def _exchange(
 
 
 def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
-    """The speed of the slowest card; of stages, which work one by one, the mean by layers."""
+    """The speed of the slowest card; for stages, which work one by one, the mean weighted by
+    layers."""
     if not candidate.stages:
         return slowest(gpus)
     count, layers = len(candidate.stages), sum(candidate.stages)
@@ -346,7 +317,8 @@ def tokens_of_step(mtp: int) -> float:
 
 
 def _state_moved(model: ModelCard, candidate: Candidate) -> float:
-    """Bytes of recurrent states: read once, and written after every token of the step."""
+    """Bytes of recurrent states that a step moves: read once, and written after every token of the
+    step."""
     count = sum(map(model.cached_layers.count, STATE))
     if not count or not (model.linear or model.mamba):
         return 0.0

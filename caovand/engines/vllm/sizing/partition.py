@@ -1,5 +1,5 @@
-"""Deals a model's layers to pipeline stages whose cards differ, by the room that each stage leaves
-and the time it takes."""
+"""Deal a model's layers to pipeline stages on unequal cards, by the room that each stage leaves and
+the time it takes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import Stage, left_bytes, spare_tokens
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
-from caovand.engines.vllm.sizing.pace import Workload, experts_read
+from caovand.engines.vllm.sizing.pace import experts_read
+from caovand.engines.vllm.sizing.workload import Workload
 
 Measure = Callable[[int, int, int], float]
-"""A figure of a stage with the layers from the second number to before the third."""
+"""A function of stage, first layer and end layer (exclusive) that gives a figure of the stage."""
 HALVINGS = 40
 
 
@@ -28,12 +29,11 @@ def deal(
     seconds: Measure,
     enough: float,
 ) -> tuple[int, ...]:
-    """Layers of each stage: the least room that one leaves is as large as it can be, and, where
-    several dealings have that, the slowest is as fast as it can be. More room than `enough` is
-    worth no more.
+    """Layers of each stage: first maximise the smallest room that a stage leaves, then minimise the
+    time of the slowest. More room than `enough` is worth no more.
 
-    Every stage needs one of the `anchors`, layers in order. `own` is kept where it is as good as
-    any. With more layers a stage must never leave more room, nor take less time.
+    Every stage needs one of the `anchors`, layers in order. `own` is kept if it is as good as any
+    other deal. With more layers a stage must never leave more room, nor take less time.
     """
     stages, layers = len(own), sum(own)
 
@@ -66,7 +66,7 @@ def deal(
 
 
 def spans(dealt: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Each stage with its first layer and the one after its last."""
+    """Each stage with its first layer and its end (exclusive)."""
     end = 0
     for stage, count in enumerate(dealt):
         yield stage, end, end + count
@@ -83,10 +83,10 @@ def has_anchors(dealt: Sequence[int], anchors: Sequence[int]) -> bool:
 def fill_stages(
     layers: int, stages: int, anchors: Sequence[int], fits: Callable[[int, int, int], bool]
 ) -> tuple[int, ...] | None:
-    """A dealing whose every stage has an anchor and fits, None if there is none.
+    """A deal in which every stage has an anchor and fits; None if there is none.
 
     The later a stage starts, the fewer layers it has and the more easily it fits. So of all ends
-    that the stage before it can have, only the last one before its own last anchor is tried.
+    that the previous stage can have, only the latest one before its last anchor is tried.
     """
     start_by_end: list[dict[int, int]] = []  # one for each stage
     previous_ends = [0]
@@ -114,10 +114,10 @@ def _best_dealing(
     worth: Callable[[Sequence[int]], float],
     better: Callable[[float], tuple[int, ...] | None],
 ) -> tuple[int, ...]:
-    """The dealing of the greatest worth, which is at most the ceiling; `better` finds one above a
+    """The deal of the greatest worth, which is at most the ceiling; `better` finds a deal above a
     limit.
 
-    Halving comes close; then every find has to be better than the one before, until none is.
+    Bisection comes close; after it each find has to beat the one before, until none does.
     """
     best, floor = start, worth(start)
     for _ in range(HALVINGS):
@@ -137,14 +137,15 @@ def _best_dealing(
 def anchors(model: ModelCard) -> list[int]:
     """Layers of which every stage needs one: attention, if there is any.
 
-    Stages with and without it support other layouts of the cache, and vLLM takes one for all.
+    Stages with and without attention need different layouts of the cache, but vLLM uses one for
+    all.
     """
     found = [at for at, kind in enumerate(model.layer_types) if kind in (FULL, WINDOW)]
     return found or list(range(len(model.layer_types)))
 
 
 class Stages:
-    """The stages of a candidate on these cards, with what each would take with other layers."""
+    """The stages of a candidate on these cards, and what each would cost with other layers."""
 
     def __init__(self, model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> None:
         self._model, self._candidate = model, candidate
@@ -158,7 +159,7 @@ class Stages:
 
     @property
     def differ(self) -> bool:
-        """Whether a card of one stage is another kind than one of another."""
+        """Whether cards of different stages are of different kinds."""
         first = self.gpus[0][0]
         return not all(alike(first, gpu) for gpus in self.gpus for gpu in gpus)
 
@@ -170,13 +171,13 @@ class Stages:
         return Stage(held, own, self.gpus[stage], self._width / width)
 
     def _room(self, stage: int, start: int, end: int) -> float:
-        """Blocks that our own context may fill with these layers; a lack is negative."""
+        """Blocks that our own context may fill with these layers; negative if memory is short."""
         own = self.stage(stage, start, end)
         left = spare_tokens(own.candidate, left_bytes(own))
         return left * (own.scale if left > 0 else self._width) / self._layout.block_bytes
 
     def _seconds(self, stage: int, start: int, end: int) -> float:
-        """How long a stage with these layers reads weights for a token."""
+        """Seconds that a stage with these layers reads weights per token."""
         model, candidate, gpus, _ = self.stage(stage, start, end)
         parts = {"layers": 1.0, "experts": experts_read(model, 1), "mtp": candidate.mtp}
         if candidate.last:
@@ -187,7 +188,8 @@ class Stages:
         return read / (slowest(gpus).gb_s * 1e9)
 
     def enough(self, usual: Workload) -> float:
-        """Blocks beyond which more are worth nothing: the longest request, or all usual users."""
+        """Blocks beyond which more are worth nothing: enough for the longest request, or for all
+        usual users."""
         limit = self._model.max_model_len
         request = self._layout.blocks_of_request(min(usual.length, limit))
         return max(self._layout.blocks_of_request(limit), usual.users * request)
@@ -196,8 +198,8 @@ class Stages:
 def partition(
     model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu], usual: Workload
 ) -> tuple[int, ...]:
-    """The layers of each stage of this candidate; vLLM's own rule if the cards are alike and the
-    stages have room enough, though the last one holds the head, too."""
+    """The layers of each stage of this candidate: vLLM's own rule if the cards are alike and every
+    stage has room enough, even the last, which also holds the head."""
     own = own_partition(len(model.layer_types), len(candidate.stages))
     if not gpus:
         return own

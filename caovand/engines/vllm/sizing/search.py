@@ -1,10 +1,10 @@
-"""The search for the best candidate that fits on the cards.
+"""Search for the best candidate that fits on the cards.
 
-Every candidate that the operator leaves open is weighed by its modelled time for a token of the
-workload (`pace`), with the longest context that it holds, and the best of those that fit is taken.
-The utilization leaves a reserve that grows with the context, and the context is what the
-utilization leaves room for. A candidate's longest context is found only while it may win: its score
-with the longest context that it might have bounds the one that it has.
+Every candidate that the operator leaves open is scored by its modelled time per token of the
+workload (`pace`), at the longest context that it holds, and the best that fits wins. The
+utilization leaves a reserve that grows with the context, and the context depends on the room that
+the utilization leaves. A candidate's longest context is computed only while the candidate may win:
+its score at the longest context that it might have bounds its real score.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.model_task import POOLING
+from caovand.engines.vllm.machine.attention import undivided_tokens
 from caovand.engines.vllm.memory.candidate import (
     MIB,
     Candidate,
@@ -36,8 +37,9 @@ from caovand.engines.vllm.memory.steps import (
     WITH_LARGE_GRAPHS,
     usual_largest_graph,
 )
-from caovand.engines.vllm.sizing.pace import Pace, Workload
+from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
+from caovand.engines.vllm.sizing.workload import Workload
 
 SMALLEST_CONTEXT = 512
 """The smallest context worth starting with."""
@@ -45,16 +47,18 @@ GENEROUS_BATCH, LEAN_BATCH = 8192, 512
 BATCHES = (GENEROUS_BATCH, 4096, 2048, 1024, LEAN_BATCH)
 SAMPLER_SHARE = 0.05
 MAX_SEQUENCES, MAX_SEQUENCES_OF_LARGE = 256, 1024
-"""What vLLM itself lets in at most, on most cards and on those with 70 GiB or more but for A100
-(`get_batch_defaults` of 0.32). The larger number is for batches: people would not notice it."""
+"""vLLM's own default limits of sequences: on most cards, and on those with 70 GiB or more except
+the A100 (`get_batch_defaults` of 0.32). The larger one is used for batches: people would not notice
+it."""
 TURING_SEQUENCES, TURING_TOKENS = 8, 32
-"""Sequences that Turing decodes at once at least, and tokens of its largest decode step: reading
+"""Minimum of sequences that Turing decodes at once, and tokens of its largest decode step: reading
 4-bit weights takes as long as computing some 25 tokens with them on a 2080 Ti (616 GB/s, 54
 TFLOP/s), and a step of more tokens makes all users wait. Batches have no such bound."""
 PASSAGE = 512
-"""Tokens of a text that is embedded or ranked."""
+"""Tokens of a text to embed or rank."""
 FEW_SEQUENCES = 16
-"""Up to here every half as many more are weighed: one of them may be a third of the users."""
+"""Up to this number the search tries steps of 1.5: one sequence more may be a third of the
+users."""
 USUAL_SEQUENCES = 2
 """Sequences allowed even if the cache holds fewer full contexts: few requests are that long."""
 
@@ -62,9 +66,9 @@ USUAL_SEQUENCES = 2
 def sequences_for(
     model: ModelCard, gpus: Sequence[Gpu], workload: Workload, base: Candidate
 ) -> int:
-    """How many sequences these cards decode at once at most if nobody fixed that."""
+    """The most sequences that these cards decode at once, if nobody fixed the number."""
     if model.task in POOLING:
-        return MAX_SEQUENCES  # nothing is sampled
+        return MAX_SEQUENCES  # pooling models sample nothing
     if workload.batch:
         return MAX_SEQUENCES_OF_LARGE if are_large(gpus) else MAX_SEQUENCES
     if base.turing:
@@ -78,9 +82,10 @@ def sequences_for(
 
 
 class _Scored(NamedTuple):
-    """A candidate of one of the bases with its score, or its bound while it has no context yet.
+    """A candidate of one of the bases with its score, or with a bound of it until its context is
+    known.
 
-    Of equal scores the one that was listed first wins.
+    Of equal scores the first listed wins.
     """
 
     score: float
@@ -91,7 +96,7 @@ class _Scored(NamedTuple):
 
     @property
     def kind(self) -> tuple[int, bool]:
-        """The difference that people care about: sequences and step size are details."""
+        """The differences that people care about; sequences and step size are details."""
         return self.base, self.candidate.eager
 
 
@@ -109,17 +114,18 @@ class Search:
         return [Pace(self._model, one, self._gpus, *asked) for one in self._space.bases]
 
     def lean(self, base: Candidate, *, eager: bool) -> Candidate:
-        """The candidate that takes the least memory, but for weights."""
+        """The candidate that takes the least memory apart from weights."""
         small = self._batches(base)[-1]
         lean = base.but(sequences=self._space.sequences or 1, batch_tokens=small)
         return self._starts(lean, eager=eager)[-1]
 
     def _starts(self, candidate: Candidate, *, eager: bool) -> tuple[Candidate, ...]:
-        """With the cache as vLLM sizes it at the first start, and where that compiles, and thus
-        sees less memory than all later ones, with a size that we set."""
+        """Cache sizes to try: as vLLM sizes the cache at the first start; and, if that start
+        compiles and thus sees less memory than all later ones, with a size that we set."""
         if eager:
             return (candidate.but(eager=True),)
-        gathers = candidate.replicas > 1 and self._model.experts  # vLLM knows best what that takes
+        # vLLM knows best how much that takes
+        gathers = candidate.replicas > 1 and self._model.experts
         sized = self._space.in_bytes and not candidate.stages and not gathers
         return tuple(
             one
@@ -131,8 +137,8 @@ class Search:
         )
 
     def _graphs(self, candidate: Candidate) -> Iterator[Candidate]:
-        """With the graphs that vLLM captures by itself, and where these are larger than those of
-        other models, of a thousand tokens, with the others' sizes."""
+        """Graph sizes to try: those that vLLM captures by default, and, for models whose graphs are
+        unusually large (a thousand tokens), the usual sizes."""
         yield candidate
         usual = usual_largest_graph(candidate.sequences, candidate.mtp)
         if self._space.sizes_graphs and self._model.model_type in WITH_LARGE_GRAPHS:
@@ -140,7 +146,7 @@ class Search:
             yield candidate.but(compilation=sizes)
 
     def fastest(self, eager: tuple[bool, ...]) -> Choice | None:
-        """The candidate with the lowest score and its runner-up, None if nothing fits."""
+        """The candidate with the lowest score and its runner-up; None if nothing fits."""
         limit = self._space.context or self._model.max_model_len
         queue = [
             _Scored(self._paces[base].score(candidate, limit), order, base, candidate, sized=False)
@@ -179,13 +185,15 @@ class Search:
     def _batches(self, base: Candidate) -> tuple[int, ...]:
         if self._space.batch_tokens:
             return (self._space.batch_tokens,)
-        least = self._space.sequences or 1  # each takes a token of every step
+        # Each sequence takes a token of every step.
+        item = undivided_tokens(self._model, vision=base.vision)
+        least = max(self._space.sequences or 1, item)
         steps = (self._model.max_model_len, *BATCHES) if self._model.one_step else BATCHES
         sizes = (max(whole_blocks(size, base, self._model), least) for size in steps)
         return tuple(dict.fromkeys(sizes))
 
     def _counts(self, base: Candidate) -> tuple[int, ...]:
-        """Candidate numbers of sequences, largest first."""
+        """Candidates for the number of sequences, largest first."""
         if self._space.sequences:
             return (self._space.sequences,)
         most = sequences_for(self._model, self._gpus, self._space.workload, base)
@@ -196,7 +204,7 @@ class Search:
         return tuple(sorted({*halved, *between}, reverse=True))
 
     def _size(self, base: int, candidate: Candidate) -> Candidate | None:
-        """The candidate with its context, None if it holds none or not its sequences."""
+        """The candidate with its context; None if it has no room for one, or for its sequences."""
         space = self._space
         if not self._ceiling(base, eager=candidate.eager) or not self._compiles(candidate):
             return None
@@ -204,7 +212,8 @@ class Search:
             return None
         if space.context:
             sized = with_context(candidate, space.context, self._gpus, space)
-            # What was asked for may fill the cache to the brim; what we choose leaves a little.
+            # A requested context may fill the cache to the brim; one that we choose leaves a
+            # margin.
             if not holds(sized, self._model, self._gpus):
                 return None
         else:
@@ -221,13 +230,14 @@ class Search:
         return sized if few or sized.sequences <= self._let_in(sized) else None
 
     def _let_in(self, candidate: Candidate) -> int:
-        """Requests that the cache holds, to the nearest: vLLM lets in no more than fit."""
+        """Number of requests that the cache holds, rounded: vLLM admits no more than fit."""
         return round(self._room(candidate, self._space.workload.let_in))
 
     def _compiles(self, candidate: Candidate) -> bool:
-        """Whether the first start has room to compile, which it does before it makes a cache."""
+        """Whether the first start has room to compile, which happens before the cache is
+        allocated."""
         if not candidate.in_bytes:
-            return True  # vLLM has taken that off the cache
+            return True  # vLLM has already subtracted that from the cache
         first = candidate.but(in_bytes=False, cold=True, utilization=free_share(self._gpus))
         return kv_bytes(self._model, first, self._gpus) > 0
 
@@ -274,23 +284,23 @@ class Search:
 
 
 def holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
-    """Whether the memory is free and one request of the context fits."""
+    """Whether the memory is free and one request of this context fits."""
     return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
 
 
 def requests_held(
     candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], tokens: int
 ) -> float:
-    """Requests of so many tokens that the cache holds while they decode.
+    """Number of requests of so many tokens that the cache holds while they decode.
 
-    The layers that see only the last tokens hold a whole step more of a prompt being read.
+    Sliding-window layers hold one whole step more while a prompt is being read.
     """
     available = int(kv_bytes(model, candidate, gpus))
     return layout_for(model, candidate.but(batch_tokens=1)).concurrency(available, tokens)
 
 
 def whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
-    """A step size that holds a whole block: with states at block borders vLLM asks for that."""
+    """A step size that holds a whole block: vLLM requires that of states kept at block borders."""
     if not base.aligned_states or not model.hybrid:
         return tokens
     return max(tokens, layout_for(model, base).block_tokens)
@@ -299,7 +309,8 @@ def whole_blocks(tokens: int, base: Candidate, model: ModelCard) -> int:
 def with_context(
     candidate: Candidate, context: int, gpus: Sequence[Gpu], space: Space
 ) -> Candidate:
-    """The candidate with this context and the utilization that is fixed or follows from it."""
+    """The candidate with this context, and the utilization that is fixed or that follows from
+    it."""
     share = space.utilization
     if share is None:
         share = utilization(candidate, gpus, context)

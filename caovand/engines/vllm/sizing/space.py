@@ -1,4 +1,4 @@
-"""What the search for the best candidate may choose from, and what it finds."""
+"""The space that the search for the best candidate chooses from, and its result."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Literal
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.vllm.machine.link_time import ALONE, NodeGroup
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.sizing.pace import WORKLOADS, Workload
+from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
 
 
 @dataclass(frozen=True)
 class Space:
     """The candidates to choose from, for these nodes' cards and this workload.
 
-    They are the `bases`, candidates that differ in drafts, cache type and vision tower, the most
-    generous one first, each with every context, number of sequences, step size and utilization,
-    unless one is fixed.
-    CUDA graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is
-    the host memory of one rank's node for weights that do not fit on the cards. `in_bytes`: the
-    size of the cache may be set, and with `sizes_graphs` that of the largest graph.
-    `deals_layers`: stages may have as many layers as suits them.
+    The `bases` differ in drafts, cache type and vision tower, the most generous first. Each stands
+    for every context, number of sequences, step size and utilization, unless one is fixed. CUDA
+    graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is the
+    host memory of one rank's node for weights that do not fit on the cards. `in_bytes`: the size of
+    the cache may be set, and with `sizes_graphs` the size of the largest graph. `deals_layers`:
+    stages may have as many layers as suits them.
     """
 
     bases: tuple[Candidate, ...] = ()
@@ -38,7 +37,7 @@ class Space:
     deals_layers: bool = True
 
     def is_rounded(self, base: Candidate) -> bool:
-        """Whether the weights of a base are rounded where those of the first are not."""
+        """Whether a base's weights are quantised while the first base's are not."""
         return base.quantization != self.bases[0].quantization
 
     @property
@@ -59,10 +58,10 @@ class RunnerUp:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best candidate: which base it has, whether it fits, its score (lower is better).
+    """The best candidate: its base, whether it fits, its score (lower is better).
 
-    `offloaded`: weights had to leave the cards. `spared` is what is less than these cards would
-    have with memory enough ("sequences", "batch", "speed"); `longest` is the context that the
+    `offloaded`: weights had to leave the cards. `spared` names what is smaller than these cards
+    would have with enough memory ("sequences", "batch", "speed"); `longest` is the context that the
     leanest candidate would hold.
     """
 

@@ -51,6 +51,7 @@ ROWS = (
          r"(?:unsatisfied condition: (?P<condition>[^\\\"]{1,60}[\w.]))?"),
     signature("container.files", "cause", "gpu-absent",
          r"file creation failed: (?P<path>\S{1,400}): file exists"),
+    signature("pod.cards", "cause", "gpu-absent", r"Insufficient (?:nvidia|amd)\.com/\w"),
     signature("container.gpu", "cause", "gpu-absent",
          r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
          r"|dxcore initialization failed|error executing hook .{0,100}nvidia"
@@ -59,7 +60,7 @@ ROWS = (
          r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
          r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"
          r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
-         r"|executable file not found)|Insufficient nvidia\.com/gpu"
+         r"|executable file not found)"
          r"|no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
     signature("container.port", "cause", "port-busy",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows import runtime
+from caovand.engines.common.logs.rows import links, packages, runtime
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(
@@ -37,6 +37,8 @@ UNSURE: Mapping[str, Failure] = {
 """Phases in which kernels and models run: their exceptions may be transient, or yield to a rung."""
 ROWS = (
     *runtime.ROWS,
+    *packages.ROWS,
+    *links.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
@@ -75,6 +77,8 @@ ROWS = (
     signature("args.template", "cause", "bad-arguments",
          r"default chat template is no longer allowed|ChatTemplateResolutionError"
          r"|tokenizer\.chat_template is not set", SERVED),
+    signature("args.connector", "cause", "bad-arguments",
+         r"[Uu]nsupported connector type: (?P<connector>\w{1,80})"),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
@@ -160,7 +164,8 @@ PTXAS = (
     r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"
 )
 UNEVEN = (
-    r"is not divisible by\s+min_thread_[nk]"
+    r"^AssertionError: \d+ is not divisible by \d+$"
+    r"|is not divisible by\s+min_thread_[nk]"
     r"|is not divisible by (?:weight quantization block|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
@@ -244,7 +249,7 @@ HUB = (
          r"HarmonyError: error downloading or loading vocab file"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
-         r"|429 Client Error|CAS service error|CERTIFICATE_VERIFY_FAILED"
+         r"|CERTIFICATE_VERIFY_FAILED"
          r"|Temporary failure in name resolution|We couldn't connect to 'https?://"
          r"|^(?:requests|httpx|httpcore|urllib3|aiohttp)\.\S*"
          r"(?:Connect|Timeout|Proxy|RemoteProtocolError|ReadError|ChunkedEncodingError)"
@@ -274,7 +279,7 @@ def as_raised_by_reader(row: Signature) -> Signature:
 
 def is_raw(line: str) -> bool:
     """Whether a line is evidence although it does not start with an exception's name."""
-    return bool(_RAW.match(line))
+    return bool(_RAW.match(line)) or packages.is_raw(line) or links.is_raw(line)
 
 
 def cut_at(lines: Sequence[str]) -> int | None:

@@ -95,6 +95,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "adapter.failed": (
         "The adapter {adapter} could not be loaded. The exception above this line says why.",
     ),
+    "args.connector": (
+        "This release, or its V0 or V1 engine, has no KV connector {connector}: those of the V1 "
+        "engine end in V1 (LMCacheConnectorV1, not LMCacheConnector), and the V0 engine has none "
+        "of them. Name one that the release has in --kv-transfer-config, or change the release "
+        "(VLLM_USE_V1=1 where it chose V0).",
+    ),
     "args.adapter": (
         "The adapter (LoRA) does not fit: it has weights for parts of the model that the engine "
         "takes none for (the line names them). Merge it into its base model, or train it without "

@@ -22,7 +22,6 @@ ROWS: tuple[Signature, ...] = (
     signature("args.split", "cause", "bad-arguments",
          r"number of GPUs per node is not divisible by|(?<!\d)(?P<heads>\d{1,9})\) must be "
          r"divisible by tensor parallel size"
-         r"|^AssertionError: \d+ is not divisible by \d+$"
          r"|^AssertionError: assert [\w.]{1,80} % group_size == 0"
          r"|" + python.UNEVEN),
     signature("args.match-unit", "cause", "bad-arguments",

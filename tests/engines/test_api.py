@@ -1,4 +1,4 @@
-"""Which lines of an engine's log report caovan's own polls."""
+"""Facts of the engines' HTTP servers: lines of the log about caovan's polls, idle connections."""
 
 from __future__ import annotations
 
@@ -31,3 +31,10 @@ from caovand.engines import registry
 )
 def test_a_line_about_a_successful_poll_is_known(kind: str, line: str, polled: bool) -> None:
     assert registry.engine_of(kind).api.polled(line) is polled
+
+
+def test_idle_connections_are_kept_as_long_as_each_engine_does() -> None:
+    kept = {kind: registry.engine_of(kind).api.keeps_alive_s({}, {}) for kind in registry.MODULES}
+    assert kept == {"vllm": 5.0, "sglang": 5.0, "llamacpp": 0.0, "ollama": 0.0}
+    vllm = registry.engine_of("vllm").api
+    assert vllm.keeps_alive_s({}, {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}) == 0.0

@@ -1,0 +1,61 @@
+"""The folder that engines or models are installed into: which one it is, and one change at a time.
+
+Who may write there may run code as the service, so where root works it belongs to root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from caovand.adapters.files import lock_file, trust
+from caovand.core.problem import ProblemError
+
+
+def root_from(option: str | None, environ: Mapping[str, str], variable: str, default: Path) -> Path:
+    """The root: the option, else the one in the environment's `variable`, else the default."""
+    chosen = option or environ.get(variable)
+    return Path(chosen).absolute() if chosen else default
+
+
+def folders(root: Path) -> list[Path]:
+    """The folders in the root, by name; links are none."""
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
+
+
+def require_own(folder: Path, what: str, error: type[ProblemError]) -> None:
+    """Raise the error if we are root and another user can change the folder."""
+    if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
+        raise error(
+            what,
+            f"{found}, who could lead root to other files",
+            "run it as that user, without sudo, or choose a folder of root's",
+        )
+
+
+@contextlib.contextmanager
+def locked(
+    lock: Path, what: str, busy: str, error: type[ProblemError], *, make: bool
+) -> Iterator[int]:
+    """Hold the lock, whose folder is made if `make`; raises the error, `busy` if it is taken."""
+    try:
+        if make:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = lock_file.take(lock)
+    except lock_file.LockTaken as taken:
+        fact = f"{busy} (pid {taken.pid or 'unknown'})"
+        raise error(what, fact, "wait for its end") from None
+    except OSError as problem:
+        raise error(
+            what,
+            f"{lock.parent} cannot be written: {problem.strerror}",
+            "run it with sudo, or choose another folder with --root",
+        ) from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

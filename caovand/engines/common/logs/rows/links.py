@@ -1,0 +1,58 @@
+"""What RDMA, NVSHMEM and libraries that move caches between engines report: rows for any engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_RAW = re.compile(
+    r"RdmaTransport: |Failed to (?:open device \w|modify QP|register memory|create QP"
+    r"|connect to (?:metadata|the metadata|Mooncake))|Worker: Process failed for slice"
+    r"|Context is not active|Device \d{1,3} is not active|\[Handshake\] "
+    r"|\S{1,200}(?:nvshmem|NVSHMEM)\S{0,200}:|nvshmem\w{0,40}: |WARN: .{0,60}nvshmem"
+    r"|libibverbs: "
+)
+ROWS = (
+    signature("link.rdma", "cause", "collective-timeout",
+         r"RdmaTransport: (?:No available RNIC|cannot initialize)|[Tt]ransport retry counter exceed"
+         r"|Failed to open device (?P<device>\w{1,40}) on port|Failed to modify QP to \w{2,6}"
+         r"|(?<!Call to )\bibv_(?:reg_mr|open_device|create_qp|get_device_list)\w{0,10}\b.{0,80}"
+         r"(?:fail|error|returned)|Failed to register memory 0x|Context is not active: \w"
+         r"|local protection error|No RDMA devices? (?:was |were )?(?:found|available)"
+         r"|[Nn]o (?:IB|InfiniBand) devices? found"),
+    signature("link.nvshmem", "cause", "collective-timeout",
+         r"\b(?:nvshmem\w{0,40}|NVSHMEM)\b.{0,200}(?:[Ff]ail|[Ee]rror|not found|unable)"
+         r"|DeepEP (?:error|timeout)|deep_ep.{0,100}\b(?:timeout|timed out)"),
+    signature("link.store", "cause", "collective-timeout",
+         r"Failed to connect to (?:the )?(?:Mooncake|metadata)|MooncakeDistributedStore.{0,60}fail"
+         r"|Failed to (?:setup|initialize) [Mm]ooncake|Failed to complete transfers after \d"
+         r"|Mooncake (?:store|[Tt]ransfer [Ee]ngine).{0,60}(?:fail|error)"),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "link.rdma": (
+        "RDMA between the engines does not work: a network card cannot be opened, registered or "
+        "reached. See with ibv_devinfo that its port is active, name cards that can reach each "
+        "other (--disaggregation-ib-device, NCCL_IB_HCA, UCX_NET_DEVICES, MC_GID_INDEX), give the "
+        "container --privileged or /dev/infiniband, --cap-add IPC_LOCK and --ulimit memlock=-1, "
+        "and load nvidia_peermem for memory of cards; otherwise let it use TCP.",
+    ),
+    "link.nvshmem": (
+        "NVSHMEM, which DeepEP's kernels use between cards, could not start or lost a peer: "
+        "install the release of NVSHMEM and DeepEP that the engine asks for, load nvidia_peermem "
+        "or gdrcopy, and try NVSHMEM_REMOTE_TRANSPORT=none on one machine; without it choose "
+        "another all-to-all (--all2all-backend, --moe-a2a-backend).",
+    ),
+    "link.store": (
+        "The store of the caches (Mooncake) did not answer or complete: see that its master and "
+        "metadata server run at the configured address, that protocol and device_name "
+        "fit this machine (protocol tcp needs none), and that both sides have one release.",
+    ),
+}
+"""Sentences by row; one with an unknown {name} is left out."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line of these libraries reports a failure."""
+    return bool(_RAW.match(line))

@@ -1,0 +1,174 @@
+"""Packages that miss, and what an environment denies programs in Python: rows for any engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_VERSION = r"\d[\w.+-]{0,30}"
+_RAW = re.compile(
+    r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
+    r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
+    r"requires a different Python|Ignored the following versions that require)"
+    r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: "
+)
+ROWS = (
+    signature("python.linux", "cause", "engine-unusable",
+         r"^ModuleNotFoundError: No module named "
+         r"'(?P<module>uvloop|resource|fcntl|termios|pwd|grp)'|uvloop does not support Windows"),
+    signature("python.versions", "cause", "bad-arguments",
+         rf"(?P<package>[\w.-]{{1,60}}) version \(?(?P<installed>{_VERSION})\)? does not match "
+         rf"(?P<other>[\w.-]{{1,60}})(?: version)? \(?(?P<wanted>{_VERSION})"
+         r"|(?P<needs>[\w.-]{1,60}[<>=!~]{1,2}[\w.,<>=!~* -]{1,60}) is required for a normal "
+         rf"functioning of this module, but found (?P<found>[\w.-]{{1,60}}=={_VERSION})"
+         rf"|Numba needs NumPy (?P<numpy>{_VERSION}) or less"
+         r"|(?P<pair>PyTorch and torchvision) were compiled with different CUDA"
+         rf"|(?P<user>[\w.-]{{1,60}}) requires (?:the )?(?P<base>(?:torch|transformers|triton|numpy"
+         r"|accelerate|tokenizers|huggingface[_-]hub|flashinfer|vllm|pydantic)\w{0,20})"
+         rf"(?: version)? ?(?P<condition>[<>=!~]{{1,2}} ?{_VERSION}(?:, ?[<>=!~]{{1,2}} ?"
+         rf"{_VERSION})?)"),
+    signature("python.release", "cause", "engine-unusable",
+         r"^TypeError: unsupported operand type\(s\) for \|: '(?:type|_\w{1,40}|ABCMeta"
+         r"|builtin_function_or_method)' and|^TypeError: '(?:type|ABCMeta)' object is not "
+         r"subscriptable|requires a different Python: (?P<python>\S{1,20})"
+         r"|^(?:ImportError|AttributeError): (?:cannot import name|module) '(?:StrEnum|tomllib"
+         r"|NotRequired|Self|override)'.{0,30}(?:typing|enum|from)"),
+    signature("python.install", "cause", "engine-unusable",
+         r"No matching distribution found for (?P<requirement>[^\s]{1,100})"
+         r"|Could not find a version that satisfies the requirement (?P<unmet>[^\s(]{1,100})"
+         r"|ResolutionImpossible|these package versions have conflicting dependencies"
+         r"|No solution found when resolving dependencies"),
+    signature("python.managed", "cause", "engine-unusable",
+         r"externally-managed-environment"),
+    signature("python.socket", "cause", "bad-arguments",
+         r"is longer than (?P<most>\d{1,4}) characters \(sizeof\(sockaddr_un"
+         r"|AF_UNIX path too long|ZMQError: File name too long"),
+    signature("python.database", "cause", "access-denied",
+         r"sqlite3\.OperationalError: (?P<why>unable to open database file"
+         r"|attempt to write a readonly database|disk I/O error|database is locked)"),
+    signature("python.allocator", "cause", "bad-arguments",
+         r"[Ee]xpandable segments are not compatible|expandable_segments not supported"),
+    signature("python.preload", "cause", "bad-arguments",
+         r"invalid LD_PRELOAD|object '(?P<library>[^']{1,300})' from LD_PRELOAD cannot"),
+    signature("python.loop", "cause", "bad-arguments",
+         r"asyncio\.run\(\) cannot be called from a running event loop"
+         r"|[Tt]his event loop is already running|signal only works in main thread"),
+    signature("python.main", "cause", "bad-arguments",
+         r"before the\s+current process has finished its bootstrapping phase"),
+    signature("python.locale", "cause", "bad-arguments",
+         r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
+    signature("python.triton", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named 'triton'|Cannot find a working triton installation"
+         r"|^torch\._inductor\.exc\.TritonMissing"),
+    signature("python.numa", "cause", "access-denied",
+         r"(?:set|get)_mempolicy: Operation not permitted"),
+    signature("python.cpu", "cause", "engine-unusable",
+         r"Torch not compiled with (?P<runtime>CUDA|ROCm|XPU) enabled"),
+    signature("hub.xet", "cause", "network",
+         r"CAS service error|\bxet_get\b.{0,60}\bfailed|hf_xet\b.{0,100}(?:failed|error)"),
+    signature("hub.limited", "cause", "network",
+         r"429 (?:Client Error|Too Many Requests)|rate[- ]limited? (?:by|exceeded|reached)"),
+    signature("hub.cut", "cause", "network",
+         r"Consistency check failed: file should be of size"),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "python.linux": (
+        "{module} is there on Linux only, and the engine does not run on Windows itself: use WSL2 "
+        "or a container. On Linux install {module} into the engine's environment.",
+        "The engine does not run on Windows itself: use WSL2 or a container.",
+    ),
+    "python.versions": (
+        "{package} {installed} and {other} {wanted} are not of one release: install the same one "
+        "of both, or the engine again in an environment of its own.",
+        "Installed is {found}, and {needs} is needed: install that.",
+        "The installed NumPy is too new for Numba: install NumPy {numpy} or older.",
+        "{pair} are built for different releases of CUDA: install both from one index "
+        "(https://download.pytorch.org/whl/...).",
+        "{user} needs {base} {condition}: install that, or another release of {user}.",
+    ),
+    "python.release": (
+        "The code is written for a newer Python than the one that runs it ({python}): make the "
+        "environment with the Python that the engine asks for (3.10 to 3.13), and install it "
+        "there.",
+        "The code is written for a newer Python than the one that runs it: make the environment "
+        "with the Python that the engine asks for (3.10 to 3.13), and install it there.",
+    ),
+    "python.install": (
+        "pip finds no {requirement} for this Python, system and processor: use the Python that the "
+        "engine supports (3.10 to 3.13), on Linux (macOS and Windows have few wheels), and the "
+        "package index that its instructions name.",
+        "pip finds no {unmet} for this Python, system and processor: use the Python that the "
+        "engine supports (3.10 to 3.13), on Linux (macOS and Windows have few wheels), and the "
+        "package index that its instructions name.",
+        "The packages ask for releases that exclude each other: install the engine in an "
+        "environment of its own, and do not pin what it pins.",
+    ),
+    "python.managed": (
+        "The system's Python takes no packages: make an environment (python3 -m venv, or uv venv) "
+        "and install the engine there.",
+    ),
+    "python.socket": (
+        "The path of a socket is longer than Linux allows (107 characters): let TMPDIR (for vLLM "
+        "also VLLM_RPC_BASE_PATH) name a short folder such as /tmp.",
+    ),
+    "python.database": (
+        "A cache in SQLite cannot be used ({why}): its folder must be writable for this user, on "
+        "a local disk, and not shared by servers. Correct its owner, or name another folder "
+        "(OUTLINES_CACHE_DIR, XDG_CACHE_HOME, HOME).",
+    ),
+    "python.allocator": (
+        "PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF) has expandable_segments:True, which does "
+        "not go with sleep mode's pool of memory: unset it, or leave --enable-sleep-mode out.",
+    ),
+    "python.preload": (
+        "LD_PRELOAD names a library that cannot be loaded, or lacks one that the engine sets: "
+        "unset LD_PRELOAD, or add that library to it; the memory saver is off without "
+        "--enable-memory-saver.",
+    ),
+    "python.loop": (
+        "The engine is started inside a running event loop or outside of the main thread, as in a "
+        "notebook: start it as a program of its own (`vllm serve`), or use its asynchronous class "
+        "(AsyncLLM, sgl.Engine after nest_asyncio.apply()).",
+    ),
+    "python.main": (
+        "The script starts processes while it is imported by them: put what it does below "
+        '`if __name__ == "__main__":`.',
+    ),
+    "python.locale": (
+        "A text file was read as {codec}: set PYTHONUTF8=1 (or LANG=C.UTF-8) in the environment.",
+    ),
+    "python.triton": (
+        "Triton is not installed, or does not fit PyTorch: install the triton that PyTorch asks "
+        "for (on Windows triton-windows), or the engine again; --enforce-eager does without "
+        "compiling, not without the engine's own Triton kernels.",
+    ),
+    "python.numa": (
+        "The container may not bind memory to NUMA nodes: run it with --cap-add SYS_NICE (or "
+        "--security-opt seccomp=unconfined); it is a warning if the engine goes on.",
+    ),
+    "python.cpu": (
+        "The installed PyTorch is built without {runtime}: install the build for this card from "
+        "https://download.pytorch.org/whl/, and the engine with it in an environment of its own.",
+    ),
+    "hub.xet": (
+        "The hub's storage (Xet) did not deliver: set HF_HUB_DISABLE_XET=1, which downloads over "
+        "plain HTTPS, update hf_xet, and see that the disk of HF_HOME has room and is no slow "
+        "network share; then try again.",
+    ),
+    "hub.limited": (
+        "The hub limits requests (429): set HF_TOKEN, wait some minutes, let fewer nodes download "
+        "at once, or download the model once and pass its folder (HF_HUB_OFFLINE=1).",
+    ),
+    "hub.cut": (
+        "A download was cut short: start again with enough disk for HF_HOME, or delete the file "
+        "from the cache and download it with `hf download`.",
+    ),
+}
+"""Sentences by row; one with an unknown {name} is left out."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is one of pip, uv or the loader that begins with no exception's name."""
+    return bool(_RAW.match(line))

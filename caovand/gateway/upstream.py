@@ -1,0 +1,56 @@
+"""Connections to the engine, used again if its server keeps them open.
+
+A request that crosses with the server's own closing of an idle connection would be lost. So none is
+used that has been idle for half of the server's time, nor one that an earlier engine accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+
+from caovand.gateway.facts import Facts
+
+CONNECT_S = 5.0
+IDLE_SHARE = 0.5
+"""The part of the server's time for which a connection may be idle."""
+
+
+class Upstream:
+    """The connections to one engine at a time."""
+
+    def __init__(self) -> None:
+        self._generation = 0
+        self._session: ClientSession | None = None
+        self._closing: set[asyncio.Future[None]] = set()  # the loop itself keeps none alive
+
+    def session(self, facts: Facts) -> ClientSession:
+        """A session with the present engine; those with earlier ones end."""
+        if self._session is None or facts.engine.generation != self._generation:
+            if self._session is not None:
+                closing = asyncio.ensure_future(self._session.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+            self._generation, self._session = facts.engine.generation, _open(facts.keep_alive_s)
+        return self._session
+
+    async def close(self) -> None:
+        """End all of them."""
+        await asyncio.gather(*self._closing)
+        if self._session is not None:
+            await self._session.close()
+
+
+def _open(keep_alive_s: float) -> ClientSession:
+    # The engine is the daemon's own child on this machine: its certificate is not checked.
+    if keep_alive_s:
+        connector = TCPConnector(limit=0, ssl=False, keepalive_timeout=keep_alive_s * IDLE_SHARE)
+    else:
+        connector = TCPConnector(limit=0, ssl=False, force_close=True)
+    return ClientSession(
+        connector=connector,
+        timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),
+        auto_decompress=False,
+        cookie_jar=DummyCookieJar(),
+    )

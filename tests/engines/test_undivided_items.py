@@ -1,0 +1,47 @@
+"""Images, videos and recordings that vLLM does not divide: no step is planned that is shorter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from caovand.engines.registry import engine_of
+from tests.boxes.machines import box_with
+from tests.boxes.models import model
+from tests.core.machines import plan
+
+VIDEO = 2496  # 32 frames of 70 tokens, and 8 around each
+GEMMA = model("gemma-4-31B-AWQ")
+
+
+@pytest.mark.parametrize("box", ["l40s", "3090-x2", "5090"])
+def test_a_step_holds_a_video_of_gemma_4(box: str) -> None:
+    made = plan(box_with(box, GEMMA))
+    assert made.value("language_model_only") is None
+    assert made.value("max_num_batched_tokens") >= VIDEO
+    divided = replace(GEMMA, images_both_ways=False)
+    assert plan(box_with("3090-x2", divided)).value("max_num_batched_tokens") < VIDEO
+
+
+def test_text_alone_and_a_recording_have_steps_of_their_own() -> None:
+    text = plan(box_with("3090-x2", GEMMA), model={"text_only": True})
+    assert text.value("max_num_batched_tokens") < VIDEO
+    small = model("R1-Distill-Qwen-32B-AWQ")
+    whisper = plan(box_with("3090", replace(small, task="transcription", encoder_tokens=3000)))
+    assert whisper.value("max_num_batched_tokens") >= 3000
+
+
+def test_shorter_steps_by_hand_are_refused_with_the_remedy() -> None:
+    box = box_with("l40s", GEMMA)
+
+    def conflicts(*words: str) -> list[str]:
+        words = ("--max-num-batched-tokens", "2048", *words)
+        made = plan(box, engine={"extra_args": list(words)})
+        return [str(one) for one in engine_of("vllm").planning.conflicts(made, box)]
+
+    (told,) = conflicts()
+    assert "images and videos in steps of 2048 tokens" in told
+    assert f"use --max-num-batched-tokens {VIDEO} or more, or --language-model-only" in told
+    assert conflicts("--language-model-only") == []
+    assert conflicts("--limit-mm-per-prompt", '{"video": 0}') == []

@@ -1,0 +1,63 @@
+"""Connections to the engine: used again while it keeps them open, never after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.gateway.test_server import run
+from tests.gateway.world import STREAMED, World, events, whole
+from tests.patience import soon
+
+
+async def _ask(one: World, count: int = 3) -> list[object]:
+    """The connections of so many requests, one after the other."""
+    before = len(one.engine.peers)
+    for number in range(count):
+        one.engine.answer = events("one") if number % 2 else whole
+        assert (await one.post(json=STREAMED))[0] == 200
+    return [*one.engine.peers[before:]]
+
+
+def test_connections_are_used_again_by_the_same_engine_alone(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        # Another one may be busy with the list of models.
+        first = set(map(id, await _ask(one, 4)))
+        assert len(first) <= 2
+        before = one.engine.peers[0]
+        one.daemon.say("serving")  # another engine, of another generation
+        await soon(lambda: one.daemon.reports and one.daemon.reports[-1]["seq"] == one.daemon.seq)
+        second = set(map(id, await _ask(one, 4)))
+        assert len(second) <= 2
+        assert not first & second
+        await soon(before.is_closing)  # type: ignore[union-attr]
+
+    run(tmp_path, test, keep_alive_s=600.0)
+
+
+def test_an_engine_that_keeps_none_gets_one_for_each_request(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        assert len(set(map(id, await _ask(one)))) == 3
+
+    run(tmp_path, test)
+
+
+def test_one_that_was_idle_for_half_of_the_engines_time_is_closed(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        first = await _ask(one)
+        await soon(first[0].is_closing)  # type: ignore[attr-defined]
+        assert (await _ask(one, 1))[0] is not first[0]
+
+    run(tmp_path, test, keep_alive_s=0.4)
+
+
+def test_one_that_the_engine_has_closed_costs_no_request_a_second_try(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        for number in range(1, 4):
+            assert (await one.post(json=STREAMED))[0] == 200
+            assert len(one.engine.asked) == number
+            peer = one.engine.peers[-1]
+            assert peer is not None
+            peer.abort()  # type: ignore[attr-defined]
+            await soon(lambda: one.daemon.reports and one.daemon.reports[-1]["at_engine"] == 0)
+
+    run(tmp_path, test, keep_alive_s=600.0)
