@@ -1,4 +1,4 @@
-"""A head and a worker: two daemons on two nodes, each with folders of its own."""
+"""A head and a worker: two daemons on two nodes, each with its own folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, one python3, one engine; runs are alike everywhere."""
+"""Shared by all tests: Hypothesis profiles, one python3, one engine; every run is the same."""
 
 from __future__ import annotations
 

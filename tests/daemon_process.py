@@ -1,4 +1,4 @@
-"""A caovand of our own for tests: its folders, its configuration, its caovanctl."""
+"""A private caovand for tests: its folders, its configuration, its caovanctl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a story on a loop leaves open."""
+"""Detect what a scenario on a loop leaves open."""
 
 from __future__ import annotations
 

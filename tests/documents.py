@@ -1,4 +1,4 @@
-"""What people read: the READMEs and the pages they link to, and the screens shown there."""
+"""The documents: the READMEs, the pages they link to, and the screens shown there."""
 
 from __future__ import annotations
 

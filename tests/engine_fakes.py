@@ -1,4 +1,4 @@
-"""Tiny wheels that look like an engine, and a pip that needs no process: for engine tests."""
+"""Tiny wheels that resemble an engine, and an in-process pip: for engine tests."""
 
 from __future__ import annotations
 

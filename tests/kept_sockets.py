@@ -1,4 +1,4 @@
-"""systemd in a restart of the daemon: keeps the sockets that it is sent, and passes them on."""
+"""Simulates systemd during a daemon restart: stores the sockets it receives, and passes them on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for what must come true, generously: a slow machine is no failure."""
+"""Wait for a condition with generous limits: a slow machine is no failure."""
 
 from __future__ import annotations
 

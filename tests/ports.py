@@ -1,4 +1,4 @@
-"""Ports for the servers of tests: each belongs to one test alone."""
+"""Ports for test servers: each belongs to a single test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files with a secret, as caovan wants them: closed to other users."""
+"""Files with a secret, as caovan requires them: closed to other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a daemon over the stand-in engine is configured with, and the model that it plans."""
+"""The configuration and the model of a daemon over the stand-in engine."""
 
 from __future__ import annotations
 

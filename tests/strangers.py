@@ -1,4 +1,4 @@
-"""A stranger's attack on a daemon: connections, frames, slow reads, waits, and lines in the log.
+"""An attack on a daemon by another user: connections, frames, slow reads, waits, and log lines.
 
 As a program it attacks, as a user without rights: `strangers.py STATUS_SOCKET PORT SECONDS`.
 `attack` runs it against a daemon and measures meanwhile what the daemon is like for its owner.

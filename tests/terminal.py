@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, driven as a person does: keys in, a screen out."""
+"""A command on its own terminal, driven like a person does: keys in, a screen out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make tiny random models that do something else than generate text: tiny_tasks.py DENSE OUT.
+"""Make tiny random models for tasks other than text generation: tiny_tasks.py DENSE OUT.
 
 DENSE is the tiny Qwen3 of packaging/demo/make_model.py, whose tokenizer they share. Nothing but the
 standard library is needed. Each has the tensor names of its real family.

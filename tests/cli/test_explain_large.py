@@ -1,4 +1,4 @@
-"""A log of months: starts, alarms and the end of it are explained, in bounded memory."""
+"""A log of several months: starts, alarms and its end are explained, in bounded memory."""
 
 from __future__ import annotations
 

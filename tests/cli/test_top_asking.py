@@ -1,4 +1,4 @@
-"""What `caovanctl top` asks the daemon, and what it prints where there is no screen."""
+"""Requests of `caovanctl top` to the daemon, and its output without a screen."""
 
 from __future__ import annotations
 

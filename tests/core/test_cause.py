@@ -1,4 +1,4 @@
-"""Why an engine was ended."""
+"""The cause of an engine's end."""
 
 from __future__ import annotations
 

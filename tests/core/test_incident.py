@@ -1,4 +1,4 @@
-"""What an incident tells, and what it never tells."""
+"""What an incident contains, and what it must not contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixed prompt's answers: asked for, kept over restarts, and compared."""
+"""Answers to the fixed prompt: requested, stored across restarts, and compared."""
 
 from __future__ import annotations
 

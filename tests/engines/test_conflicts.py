@@ -1,4 +1,4 @@
-"""Verbatim flags that cannot run: passed as they are, said, and never called fitting."""
+"""Unusable verbatim flags are passed on and reported, and the plan never counts as fitting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of flags: each row against the flags of real engines, and does what it says."""
+"""The flag table: each row matches the flags of real engines and does what it says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl bench`: what it sends, shows, keeps and compares, and how it fails."""
+"""`caovanctl bench`: its requests, output, stored results, comparisons and errors."""
 
 from __future__ import annotations
 

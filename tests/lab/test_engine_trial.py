@@ -1,4 +1,4 @@
-"""`caovanctl engine try`: what is refused, kept and rolled back, with a daemon's canned answers."""
+"""`caovanctl engine try`: refusals, success and rollback, with canned replies from a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the page that need no connection: columns, what a reader gets, whom it admits."""
+"""The parts of the page that need no connection: columns, readers' messages, access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row of what the page serves, asked by a real HTTP client."""
+"""Every route of the page, requested by a real HTTP client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine whose code turns against its daemon: what it could do, and what it still must."""
+"""An engine whose code attacks its daemon: what it could do, and what must keep working."""
 
 from __future__ import annotations
 

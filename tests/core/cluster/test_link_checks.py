@@ -1,4 +1,4 @@
-"""What is found where a link was tried: in these words, with this fix."""
+"""Findings about a checked link: their exact wording and fix."""
 
 from __future__ import annotations
 

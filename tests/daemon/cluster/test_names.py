@@ -1,4 +1,4 @@
-"""Two machines of one name, and a daemon that was started anew."""
+"""Two machines with one name, and a restarted daemon."""
 
 from __future__ import annotations
 
