@@ -100,6 +100,11 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     """The log's writer and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
+    if exception := python.raised_text(lines):
+        text = f"{text.rstrip()}
+{exception}
+"
+        lines = lines_of(text)
     return _with_lead(_cut_short(_whole(text, lines), lines), lines)
 
 

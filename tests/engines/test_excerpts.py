@@ -8,6 +8,7 @@ import pytest
 
 from caovand.engines.common.logs import excerpts
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
+from caovand.engines.common.logs.wrapping import join_wrapped
 from caovand.engines.writer import explain_log
 
 MEMORY = "ggml_vulkan: Device memory allocation of size 1059303232 failed."
@@ -112,3 +113,38 @@ def test_a_log_that_served_is_not_searched_for_another_failure() -> None:
 def test_a_build_shows_what_is_built_by_its_paths() -> None:
     failed = "nvcc fatal   : Unsupported gpu architecture 'compute_120'\n"
     assert named(f"-- Including CPU backend\n{failed}") == ("llamacpp", "jit-toolchain", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("ValueError: There is no module or parameter named\n'layers.0.mlp.down_proj.weight' in A",
+         "model.tensor"),
+        ("torch.distributed.DistNetworkError:\nThe server socket has failed to listen on any local "
+         "network address.\ncode: -98,\nname: EADDRINUSE,", "port.busy"),
+    ],
+)  # fmt: skip
+def test_the_text_of_an_exception_may_go_on_in_the_next_line(text: str, row: str) -> None:
+    found = explain_log(text)
+    assert found is not None
+    assert found[1].finding is not None
+    assert (found[1].finding.signature, found[1].finding.line) == (row, 1)
+
+
+def test_the_line_after_an_exception_that_ends_is_not_its_text() -> None:
+    text = "RuntimeError: it failed.\nlike this\nValueError: Unknown value\nDone with it"
+    assert join_wrapped(text) == text
+
+
+def test_a_log_that_ends_with_the_source_that_raises_is_read_as_if_it_were_raised() -> None:
+    raised = 'File "vllm/v1/worker/gpu/buffer_utils.py", line 47, in __init__\n    raise {}\n'
+    assert named(raised.format('RuntimeError("UVA is not available")')) == (
+        "vllm", "backend-unsupported", 3,
+    )  # fmt: skip
+    assert named(raised.format("RuntimeError(text)")) is None
+
+
+def test_a_frame_as_wide_as_the_text_is_not_broken() -> None:
+    frame = '  File "/opt/vllm/v1/worker/gpu/buffer_utils.py", line 47, in __init__'
+    text = "\n".join([frame, "    self.buffer = x"] * 4)
+    assert join_wrapped(text) == text

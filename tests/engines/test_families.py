@@ -22,7 +22,7 @@ GGML = [
      "device-oom-load", "cuda.oom"),
     ("error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
      "device-oom-load", "metal.oom"),
-    ("CUDA error: system not yet initialized", "gpu-absent", "cuda.absent"),
+    ("CUDA error: system not yet initialized", "gpu-absent", "fabric"),
     ("ggml_cuda_init: failed to initialize ROCm: no ROCm-capable device is detected",
      "gpu-absent", "cuda.absent"),
     ("CUDA error: device kernel image is invalid", "backend-unsupported", "cuda.arch"),

@@ -124,3 +124,28 @@ def test_every_row_is_written_with_names_that_can_be_filled() -> None:
             assert all(name.isidentifier() for name in fields)
     assert set(WRITTEN) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
     assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES}
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("RuntimeError: no room. Please install the same version of both packages.",
+         "The line's own advice: Please install the same version of both packages."),
+        ("ValueError: x is wrong. Try setting VLLM_X=0, or not",
+         "The line's own advice: Try setting VLLM_X=0, or not."),
+        ("ValueError: x is wrong. For FP4, use ModelOptFp4Config. Check the rest.",
+         "The line's own advice: For FP4, use ModelOptFp4Config."),
+        ("AssertionError: Only {'triton', 'fa4'} backends are known",
+         "The line lists what is accepted: {'triton', 'fa4'}."),
+    ],
+)  # fmt: skip
+def test_what_the_line_itself_advises_is_passed_on(text: str, advice: str) -> None:
+    assert advice in advise(Finding("unknown", text, "resolve"), {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ValueError: set in config.json failed", "RuntimeError: check it. Please report an issue."],
+)
+def test_a_line_without_advice_of_its_own_gets_none(text: str) -> None:
+    assert not any("own advice" in one for one in advise(Finding("unknown", text, "resolve"), {}))

@@ -26,6 +26,7 @@ CASES = [
     ("vllm/model_executor/models/qwen3.py:load_weights", "KeyError: 'x'", "weights"),
     ("vllm/model_executor/layers/linear.py:weight_loader", "AssertionError: x", "weights"),
     ("sglang/srt/models/qwen3.py:load_weights", "KeyError: 'x'", "weights"),
+    ("aiter/jit/core.py:wrapper", "RuntimeError: x", "aiter"),
     ("vllm/v1/attention/backends/mla/a.py:forward", "RuntimeError: x", "kernel"),
     ("sglang/srt/layers/moe/a.py:forward", "RuntimeError: x", "kernel"),
     ("vllm/multimodal/processing.py:apply", "ValueError: x", "request"),

@@ -301,6 +301,7 @@ def test_weights_that_no_card_holds_are_refused() -> None:
     ) as no:
         plan(machine(A100, huge))
     assert '[engine] kind = "llamacpp"' in str(no.value)
+    assert "vllm" not in str(no.value)
     own = plan(machine(A100, huge), policy={"gpu_memory_utilization": 0.9})
     assert any("it does not fit" in text for text in own.warnings)
 

@@ -50,11 +50,17 @@ _DOES = (
 )
 _REMEDY = re.compile(
     r"(?:^|[.!?;:,)\]] {1,3})((?:(?:[Pp]lease|[Tt]ry to|[Cc]onsider to|[Yy]ou (?:can|may|must"
-    r"|need to|should|have to)|[Tt]o \w[^.,]{3,60},) (?:\w{3,12} and )?"
+    r"|need to|should|have to)|(?:[Tt]o|[Ff]or) \w[^.,]{2,60},) (?:\w{3,12} and )?"
     rf"{_DOES}|(?:[Pp]lease )?(?:[Tt]ry|[Cc]onsider) \w{{3,12}}ing\b|(?=[A-Z]){_DOES})"
     r"(?:[^.!\"]|\.(?=\S)|\"(?!,)){8,240})"
 )
 """What a program itself advises in its line, as a sentence or the end of one."""
+_ACCEPTED = re.compile(
+    r"\b(?:[Oo]nly|(?:[Mm]ust|[Ss]hould) be (?:one )?of|[Cc]hoose from|[Ee]xpected one of"
+    r"|(?:[Ss]upported|[Aa]vailable|[Vv]alid) (?:\w{2,20} ){0,3}(?:are|is)):? ?"
+    r"(?P<values>[\[{(](?=['\"\w])[^\]})]{3,200}[\]})])"
+)
+"""The values that a program accepts, as it lists them."""
 _UNSURE = (
     "That is what the line says; it came from code that was already running, so that another "
     "start or another kernel may do without the change."
@@ -103,6 +109,8 @@ def sentences(
         texts.append(_UNSURE)
     if (remedy := _own_remedy(finding)) and not any(remedy in text for text in texts):
         texts.append(f"The line's own advice: {remedy}.")
+    if accepted := _ACCEPTED.search(finding.text):
+        texts.append(f"The line lists what is accepted: {accepted['values']}.")
     names = _named_options(finding)
     if any(name in text for name in names for text in texts):
         names = []

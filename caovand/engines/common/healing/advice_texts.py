@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.healing import advice_ggml
 from caovand.engines.common.logs.rows import (
     building,
     exits,
@@ -14,6 +15,7 @@ from caovand.engines.common.logs.rows import (
     packages,
     python_advice,
     raised,
+    requests,
     system,
     toolchain,
 )
@@ -103,10 +105,12 @@ RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
 }
 """Sentences for a failure of a card that is not driven by CUDA, in place of those for NVIDIA's."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **advice_ggml.SPECIAL,
     **building.ADVICE,
     **exits.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
+    **requests.ADVICE,
     **system.ADVICE,
     **toolchain.ADVICE,
     **links.ADVICE,
@@ -121,6 +125,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The kubelet killed the container because its {probe} probe failed: loading takes longer "
         "than the probe waits. Add a startupProbe on /health with a failureThreshold that covers "
         "download and load.",
+    ),
+    "pod.path": (
+        "The probe was answered with {status}: the server runs and has no such page. Correct path "
+        "and port of the probe (vLLM, SGLang and llama.cpp answer /health, Ollama /), or use an "
+        "image whose server has it.",
     ),
     "pod.unready": (
         "The {probe} probe had no answer: the engine still loads, or it ended. `kubectl logs` (and "
@@ -160,6 +169,17 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "is not in it): a library of the machine is found before the program's own. Take its "
         "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove links to it, or install that "
         "release; then start again.",
+    ),
+    "driver.fabric": (
+        "CUDA cannot start the cards (802) before their NVSwitches are set up: install "
+        "nvidia-fabricmanager of exactly the driver's release on the host, start it (sudo "
+        "systemctl enable --now nvidia-fabricmanager), and see that `nvidia-smi -q` shows Fabric "
+        "State: Completed. In a virtual machine that is up to its host.",
+    ),
+    "driver.behind": (
+        "The driver supports CUDA up to {found} (12080 means 12.8).",
+        "The driver is older than the CUDA release that PyTorch was built for: update the NVIDIA "
+        "driver of the host, or install PyTorch and the engine built for the driver's CUDA.",
     ),
     "driver.old": (
         "The image asks for {condition}, which the host's driver does not meet: update the host's "
@@ -234,14 +254,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": (
         "This card has no 8-bit floating point (it needs compute capability 8.9): store the "
         "cache in 16 bits, or choose a model that is not quantized to FP8.",
-    ),
-    "ggml.split": (
-        "--split-mode tensor cannot split this model: set --split-mode layer, or leave it out.",
-    ),
-    "ggml.attention": (
-        "ggml has no flash-attention kernel for this model's head sizes, cache type or card: set "
-        "--flash-attn off (Ollama: OLLAMA_FLASH_ATTENTION=0) with a cache of f16, and "
-        "--split-mode layer where tensors are split.",
     ),
     "nvrm.init": (
         "The driver cannot start the card: power the machine off and on. If that does not help, "
@@ -319,100 +331,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "net.failed": (
         "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
         "in its unit). What is downloaded already is kept: try again.",
-    ),
-    "ggml.exception": (
-        "The program ended by a C++ exception that nothing caught ({exception}): a fault of this "
-        "release, or a case that it does not handle. What led to it is not in this line; a line "
-        "that begins with what() has its text. Try another release, and see what the lines before "
-        "show (a context shift: use a longer --ctx-size or shorter prompts).",
-        "The program ended by a C++ exception that nothing caught ({type}): a fault of this "
-        "release, or a case that it does not handle. What led to it is not in this line; a line "
-        "that begins with what() has its text. Try another release, and see what the lines before "
-        "show (a context shift: use a longer --ctx-size or shorter prompts).",
-        "The program ended itself {nameless} a reason in these lines: see the ones before, and try "
-        "another release.",
-    ),
-    "ggml.aborted": (
-        "The program aborted itself. The check or error that made it do so is printed before the "
-        "backtrace, and is not in these lines: explain the lines above, too, or try another "
-        "release.",
-    ),
-    "ggml.assertion": (
-        "A check in the program's own code failed. That is a fault of this release with this model "
-        "or these settings, not of the card: install a newer release (or an older one, if it "
-        "began with an update). Until then leave out what few use: several slots (-np, --parallel "
-        "1 instead), drafts, quantized caches, --flash-attn, a split over cards.",
-    ),
-    "ggml.operation": (
-        "A backend has no implementation of an operation of this model: install a newer release "
-        "or another backend's build, or keep the layers off the card (-ngl 0).",
-    ),
-    "ggml.backend": (
-        "A backend's library does not fit the program: remove it, and install one release's files "
-        "only.",
-    ),
-    "ggml.rpc": (
-        "A node that runs rpc-server does not answer, or crashed: start it again, with the same "
-        "release of llama.cpp on all nodes.",
-    ),
-    "llama.model.split": (
-        "The parts of a split GGUF file are not all there, or do not belong together: download "
-        "all of one release, and name the first part.",
-    ),
-    "llama.model.projector": (
-        "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
-        "download it with its model, or install a newer release.",
-    ),
-    "llama.model.unpaired": (
-        "The projector (mmproj) belongs to another model: use the one published with the model.",
-    ),
-    "llama.model.version": (
-        "The file's format is too old, too new, or not GGUF: download a current GGUF file.",
-    ),
-    "llama.model.type": (
-        "The file has tensors in a quantization that this release does not know: install a newer "
-        "release, or download another quantization.",
-    ),
-    "llama.model.other": (
-        "The loader gave up for this reason: {why}. If that names the file, download it again; if "
-        "it names the model's form, use a newer release first.",
-    ),
-    "llama.draft.vocabulary": (
-        "The draft model has another vocabulary than the model: use one of the same family, or"
-        " leave it out.",
-    ),
-    "llama.model.architecture": (
-        "This release of the engine does not know the architecture {architecture}: install a newer "
-        "release, or use another model.",
-    ),
-    "llama.model.tokenizer": (
-        "This release of the engine cannot use the file's tokenizer: install a newer release, or "
-        "download a newer file.",
-    ),
-    "llama.cache.flash": (
-        "A quantised cache for values needs flash attention, which is off or which this model or "
-        "card has not: turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
-        "cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
-    ),
-    "llama.metal": (
-        "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
-        "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "
-        "card (-ngl 0), as on Macs without Apple's own processor.",
-    ),
-    "llama.model.tensor": (
-        "File and program do not agree on the model's tensors: the program may be older than the "
-        "file's architecture, or the file older than the program, or damaged. Use a newer release "
-        "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "
-        "file.",
-    ),
-    "llama.model.shape": (
-        "File and program do not agree on the model's sizes: use a newer release, then a newer "
-        "file of the model, or one made by llama.cpp's convert_hf_to_gguf.py (other tools, "
-        "Ollama's own import among them, write wrong sizes for some models).",
-    ),
-    "llama.model.key": (
-        "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "
-        "or download a newer file.",
     ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "

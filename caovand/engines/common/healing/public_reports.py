@@ -7,10 +7,12 @@ from collections.abc import Mapping
 _LINES = """
 access-denied container.denied any triton-inference-server/server#6488
 access-denied hub.denied any vllm-project/vllm#9255 kyegomez/NeoSapiens#3
+access-denied hub.streamer any run-ai/runai-model-streamer#28
 access-denied model.denied any tenstorrent/tt-inference-server#37 vllm-project/vllm#20127
 access-denied model.denied vllm vllm-project/vllm#28440 dphnAI/sonar#458
 access-denied ollama.access ollama ollama/ollama#5938 ollama/ollama#9466
 access-denied ollama.hub.denied ollama huggingface/candle#418
+access-denied ollama.origin ollama micz/ThunderAI#526 nhaouari/obsidian-textgenerator-plugin#230
 access-denied ollama.port.reserved ollama ollama/ollama#2627 ollama/ollama#2560
 access-denied python.database any bentoml/rag-tutorials#9
 access-denied sandbox.families vllm vllm-project/vllm#12474
@@ -25,6 +27,8 @@ backend-unsupported cache.fp8 sglang kvcache-ai/ktransformers#1978
 backend-unsupported cache.fp8 vllm vllm-project/vllm#26431 1CatAI/1Cat-vLLM#27
 backend-unsupported cuda.arch any vllm-project/vllm#18995 ray-project/ray#52377
 backend-unsupported cuda.arch vllm vllm-project/vllm#32109 vllm-project/vllm#9419
+backend-unsupported driver.behind any ivadomed/ivadomed#69
+backend-unsupported driver.behind vllm guqiong96/Lvllmds4#46
 backend-unsupported driver.old any vllm-project/vllm#5635
 backend-unsupported driver.old host NVIDIA/nvidia-docker#543
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255 abetlen/llama-cpp-python#1064
@@ -41,7 +45,9 @@ backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015 ggml-org/llama.
 backend-unsupported host.instruction host openinterpreter/openinterpreter#141
 backend-unsupported jit.feature any vllm-project/vllm#41477
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
+backend-unsupported kernel.aiter vllm kyuz0/amd-strix-halo-vllm-toolboxes#73
 backend-unsupported kernel.named any vllm-project/vllm#49949
+backend-unsupported kernel.named sglang sgl-project/sglang#7482
 backend-unsupported kernel.named vllm vllm-project/vllm#16515 vllm-project/vllm#24377
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
@@ -52,14 +58,16 @@ backend-unsupported model.quantization any vllm-project/vllm#7624
 backend-unsupported model.quantization sglang sgl-project/sglang#25291
 backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765 ollama/ollama#3107
 backend-unsupported ollama.instruction ollama ollama/ollama#788 ollama/ollama#4794
+backend-unsupported raised.aiter vllm lumi-ai-factory/laifs-container-recipes#8
 backend-unsupported raised.kernel any triton-lang/triton#7942
 backend-unsupported raised.kernel vllm vllm-project/vllm#13398
 backend-unsupported sglang.arch sglang sgl-project/sglang#14700 sgl-project/sglang#5775
+backend-unsupported sglang.attention sglang Ascend/sglang#16 sgl-project/sglang#35080
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
 backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
 backend-unsupported torch.operator any sgl-project/sglang#6322
-backend-unsupported uva.absent vllm vllm-project/vllm#47387
+backend-unsupported uva.absent vllm vllm-project/vllm#47387 vllm-project/vllm#47579
 bad-arguments adapter.failed vllm vllm-project/vllm#7622
 bad-arguments args.adapter any thinking-machines-lab/tinker-cookbook#193
 bad-arguments args.adapter vllm vllm-project/vllm#9280 vllm-project/vllm#32599
@@ -69,6 +77,7 @@ bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.connector vllm LMCache/LMCache#638
 bad-arguments args.length vllm vllm-project/vllm#3676
+bad-arguments args.media any xorbitsai/inference#3054
 bad-arguments args.named any vllm-project/vllm#37677
 bad-arguments args.named vllm vllm-project/vllm#10483 vllm-project/vllm#17579
 bad-arguments args.parser any sgl-project/sglang#24843
@@ -76,13 +85,17 @@ bad-arguments args.placeholders any studio-dots-ai/dots.ocr#210 rednote-hilab/do
 bad-arguments args.placeholders sglang sgl-project/sglang#40797
 bad-arguments args.placeholders vllm vllm-project/vllm#15764 vllm-project/vllm#18572
 bad-arguments args.raise vllm modelscope/ms-swift#4221 vllm-project/vllm#2847
+bad-arguments args.roles any Mangi-11/Eta#59
+bad-arguments args.roles vllm microsoft/graphrag#564
+bad-arguments args.runner any intel/intel-xpu-backend-for-triton#7322 vllm-project/vllm#50661
 bad-arguments args.split any vllm-project/vllm#11671
 bad-arguments args.split sglang sgl-project/sglang#4972 sgl-project/sglang#23265
 bad-arguments args.split vllm THU-KEG/AdaptThink#1 vllm-project/vllm#46236
 bad-arguments args.template any David-Li0406/Preference-Leakage#6 THUDM/LongWriter#39
 bad-arguments args.template vllm vllm-project/vllm#39279
+bad-arguments args.tools any agentscope-ai/QwenPaw#1449
+bad-arguments args.tools vllm langchain4j/langchain4j#3475
 bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compressor#54
-bad-arguments args.value vllm intel/intel-xpu-backend-for-triton#7322
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
 bad-arguments engine.broken vllm vllm-project/vllm#1367 vllm-project/vllm#2021
@@ -102,7 +115,7 @@ bad-arguments engine.mismatch sglang sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
 bad-arguments engine.package vllm vllm-project/vllm#13912 vllm-project/vllm#13675
 bad-arguments engine.transformers any xorbitsai/inference#4205 sgl-project/sglang#4607
-bad-arguments engine.transformers sglang sgl-project/sglang#14810
+bad-arguments engine.transformers sglang sgl-project/sglang#746 sgl-project/sglang#14810
 bad-arguments engine.transformers vllm verl-project/verl#4337 PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501 baidu/vLLM-Kunlun#311
 bad-arguments env.service vllm vllm-project/vllm#34199
@@ -137,15 +150,18 @@ bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
 bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432 ggml-org/llama.cpp#18366
 bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
+bad-arguments llama.quantize llamacpp meta-llama/llama3#130 ggml-org/llama.cpp#24661
 bad-arguments llama.request.batch llamacpp ggml-org/llama.cpp#12295 ggml-org/llama.cpp#11105
 bad-arguments llama.request.context llamacpp oobabooga/textgen#7257 NousResearch/hermes-agent#89502
 bad-arguments llama.request.grammar llamacpp ggml-org/llama.cpp#3081 ggml-org/llama.cpp#22396
 bad-arguments llama.request.image llamacpp ggml-org/llama.cpp#8595 ggml-org/llama.cpp#23331
-bad-arguments llama.template.request llamacpp Mangi-11/Eta#59 xorbitsai/inference#2259
+bad-arguments llama.request.tools llamacpp ggml-org/llama.cpp#10920
+bad-arguments llama.template.request llamacpp xorbitsai/inference#2259 QwenLM/Qwen3.8#44
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171 vllm-project/vllm#9515
 bad-arguments model.code any runpod-workers/worker-vllm#43 vllm-project/vllm#9531
 bad-arguments model.code vllm vllm-project/vllm#20654
 bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32577
+bad-arguments model.head any vllm-project/vllm#43062
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
 bad-arguments ollama.address ollama ollama/ollama#14367
@@ -157,6 +173,7 @@ bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-cont
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
 bad-arguments ollama.path ollama ollama/ollama#8290
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
+bad-arguments pod.path any llm-d/llm-d-inference-sim#45
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
 bad-arguments python.allocator vllm vllm-project/vllm#40812
 bad-arguments python.preload any fzyzcjy/torch_memory_saver#33
@@ -169,10 +186,13 @@ bad-arguments raised.packages vllm odysseus-dev/odysseus#191
 bad-arguments raised.template sglang sgl-project/sglang#12789
 bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
+bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
+bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout link.rdma any kvcache-ai/Mooncake#1384
 collective-timeout link.rdma sglang sgl-project/sglang#21395
+collective-timeout link.verbs any NVIDIA/nccl#2013
 collective-timeout nccl.failed any vllm-project/vllm#7896 sgl-project/sglang#3932
 collective-timeout nccl.failed vllm vllm-project/vllm#5828 vllm-project/vllm#6732
 collective-timeout nccl.network sglang sgl-project/sglang#5602 sgl-project/sglang#3820
@@ -206,6 +226,7 @@ engine-died engine.dead vllm vllm-project/vllm#17276 vllm-project/vllm#43382
 engine-died engine.exited vllm vllm-project/vllm#12233 modelscope/ms-swift#7933
 engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081 LostRuins/koboldcpp#2296
 engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89 Future-House/paper-qa#114
+engine-died exit.managed llamacpp SciSharp/LLamaSharp#886
 engine-died family.abort llamacpp ggml-org/llama.cpp#12956 ggml-org/llama.cpp#28753
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
@@ -245,11 +266,14 @@ engine-unusable system.program any vllm-project/production-stack#454
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
 gpu-absent container.gpu any cedricxie/apollo_perception_ros#20 docker/for-win#13835
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
+gpu-absent driver.fabric any haotian-liu/LLaVA#683 huggingface/huggingface_hub#4134
+gpu-absent driver.fabric ollama ollama/ollama#9031
+gpu-absent driver.fabric vllm gpustack/gpustack#1254
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/nvidia-driver#43
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.nouveau host mattshma/bigdata#133
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
-gpu-absent gpu.absent any haotian-liu/LLaVA#683 gpustack/gpustack#4678
+gpu-absent gpu.absent any gpustack/gpustack#4678 ggml-org/llama.cpp#7822
 gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#3304
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
@@ -312,6 +336,7 @@ jit-toolchain jit.header sglang sgl-project/sglang#5389
 jit-toolchain jit.major vllm vllm-project/vllm#31740
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6 vllm-project/vllm#21960
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
+jit-toolchain jit.old any vllm-project/vllm#49051
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747
@@ -393,12 +418,14 @@ node-lost ray.short vllm vllm-project/aibrix#927 vllm-project/vllm#13909
 port-busy container.port any ollama/ollama#7540
 port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71
 port-busy ollama.port ollama ollama/ollama#4919 bernardo-bruning/ollama-copilot#36
+port-busy port.busy any sgl-project/sglang#37215
 port-busy port.busy vllm vllm-project/vllm#9763 vllm-project/vllm#7196
 sampler-oom oom.sampler vllm vllm-project/vllm#27508 vllm-project/vllm#17939
 shared-memory-limit sglang.smem sglang sgl-project/sglang#6001
 shm-full shm.full any microsoft/RepPoints#18
 shm-full shm.full vllm MiniMax-AI/MiniMax-01#42 microsoft/WSL#12467
 start-stall llama.health llamacpp containers/ramalama#2570
+start-stall ollama.canceled ollama icereed/paperless-gpt#454
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
 start-stall start.itself sglang sgl-project/sglang#28493
 start-stall start.timeout vllm vllm-project/vllm#32116

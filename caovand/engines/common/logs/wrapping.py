@@ -70,6 +70,12 @@ _BEGINS = re.compile(
     r"|error|warning|note|info|fatal|panic|main|docker|llama|ollama|vllm) {0,12}: |[-=+|]{3}"
 )
 """The start of a complete line; the remainder of a broken one may start with anything."""
+_OPEN = re.compile(r"[\w.]{1,100}(?:Error|Exception):(?: .{0,600}[\w:])?$")
+"""An exception whose message continues on the next line."""
+_REST = re.compile(r"['\"`(\[{a-z\d]")
+"""The start of an exception message's next line, unless a colon precedes it."""
+_MAX_REST = 4
+_ENDS_FRAME, _MAX_NAME = re.compile(r"\", line \d{1,7}, in \S{1,100}$"), 120
 _VALUES = re.compile(r" {12,60}(?:\w{1,30}=)?[\[{]{1,2}'")
 """A list or mapping as Python prints it."""
 
@@ -116,7 +122,22 @@ def join_wrapped(text: str) -> str:
 
     The remainder of a broken line becomes an empty line, so that line numbers stay the same.
     """
-    return _join_at_width("\n".join(_with_values(text.split("\n"))))
+    return _join_at_width("\n".join(_with_rest(_with_values(text.split("\n")))))
+
+
+def _with_rest(lines: list[str]) -> list[str]:
+    """Lines with the text of an exception that is printed, or was pasted, in several lines."""
+    for n, line in enumerate(lines):
+        if not line.endswith(":") and "Error: " not in line and "Exception: " not in line:
+            continue
+        for rest in range(n + 1, min(n + 1 + _MAX_REST, len(lines))):
+            if not _OPEN.match(lines[n]) or not lines[rest] or _BEGINS.match(lines[rest]):
+                break
+            if not lines[n].endswith(":") and not _REST.match(lines[rest]):
+                break
+            lines[n] += f" {lines[rest].rstrip()}"
+            lines[rest] = ""
+    return lines
 
 
 def _with_values(lines: list[str]) -> list[str]:
@@ -137,6 +158,7 @@ def _join_at_width(text: str) -> str:
     broken = [
         n for n, line in enumerate(lines[:-1])
         if len(line) >= width - 1 and lines[n + 1] and not _BEGINS.match(lines[n + 1])
+        and not (lines[n + 1].startswith("    ") and _ENDS_FRAME.search(line[-_MAX_NAME:]))
     ]  # fmt: skip
     if len(broken) < _MIN_BROKEN:
         return text

@@ -108,6 +108,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The request is longer than a slot's context: raise --ctx-size, which all slots share "
         "(--parallel), or let the client send less; Ollama: num_ctx.",
     ),
+    "llama.quantize": (
+        "The quantized file could not be written ({stream}): correct its path (the folder must "
+        "exist and be writable), and check the free space of the disk.",
+        "The file has a layer more than the model counts ({tensor}, mostly a head for drafts): "
+        "keep its tensors as they are (--tensor-type with that layer's name), convert again "
+        "without it, or use a newer release.",
+    ),
+    "llama.request.tools": (
+        "This server does not take {param}: start llama-server with --jinja, of a newer release "
+        "(before b4600 it knows no tools).",
+    ),
     "llama.request.batch": (
         "A text for an embedding or a reranking must fit one physical batch: raise --ubatch-size "
         "and --batch-size (such as -ub 8192 -b 8192) as far as the model's own context goes, or "

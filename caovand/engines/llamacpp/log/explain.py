@@ -23,7 +23,9 @@ _FULL = re.compile(
     r"(?:srv +)?(?:decode|update_slots) ?: failed to (?:find (?:free space in the KV cache"
     r"|a memory slot)|decode the batch, n_batch = 1,)"
 )
-_REFUSED = re.compile(r".{0,80}\bsend_error ?: task id = \d{1,9}, error: (?P<why>.{1,300})")
+_REFUSED = re.compile(
+    r".{0,80}\b(?:send_error ?: task id = \d{1,9}, error|got exception): (?P<why>.{1,300})"
+)
 _NO_CARD = re.compile(
     r"\bno usable GPU found, --(?:gpu-layers|n-gpu-layers|main-gpu|split-mode|tensor-split)\b"
 )

@@ -153,6 +153,11 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Failed to initialize samplers"),
     signature("llama.health", "consequence", "start-stall",
          r"[Hh]ealth ?check .{0,80}timed out"),
+    signature("llama.quantize", "cause", "bad-arguments",
+         r"failed to quantize: (?:(?P<stream>basic_ios::clear: iostream error)"
+         r"|Bad layer \d{1,4} for tensor (?P<tensor>[\w.]{1,100}))"),
+    signature("llama.request.tools", "cause", "bad-arguments",
+         r"Unsupported param: (?P<param>\w{1,40})"),
     signature("llama.request.batch", "generic", "bad-arguments",
          r"input (?:\((?P<tokens>\d{1,9}) tokens\) )?is too large to process"
          r"|increase the physical batch size|batch size \d{1,9} > maximum allowed batch size"),

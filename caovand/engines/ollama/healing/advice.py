@@ -100,6 +100,20 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "of the server be 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
     ),
+    "ollama.slow": (
+        "The model was not loaded in time (5 minutes unless OLLAMA_LOAD_TIMEOUT is set): set "
+        "OLLAMA_LOAD_TIMEOUT=30m for the server, keep the model on a faster disk, or use a smaller "
+        "one; a client that gives up sooner needs a longer time-out of its own.",
+    ),
+    "ollama.origin": (
+        "Ollama refuses requests of this web page or extension: let OLLAMA_ORIGINS of the server "
+        "name its origin (or *), and restart the server (systemctl edit ollama; launchctl setenv "
+        "on macOS).",
+    ),
+    "ollama.canceled": (
+        "The client gave up before the model was loaded or had answered: raise the client's "
+        "time-out (a proxy's, too), load the model before use, or use a smaller one.",
+    ),
     "ollama.answer": (
         "What answered is not Ollama's JSON, most often the page of a proxy: set "
         "NO_PROXY=localhost,127.0.0.1,0.0.0.0 (and no_proxy) where `ollama` runs, check "

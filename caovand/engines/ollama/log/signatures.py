@@ -78,7 +78,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r" no compatible rocm library)|(?:NVIDIA|AMD|nvidia) driver (?:is )?too old"
          r"|dropping ROCm device|CUDA GPU is too old|no suitable rocm found|unable to verify rocm"
          r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"
-         r"|ROCm unsupported|unable to load (?:cudart|nvcuda|nvml|cuda driver)"
+         r"|ROCm unsupported|[Uu]nable to load (?:cudart|nvcuda|nvml|cuda driver)"
          r"|GPU runner incompatible with host system, CPU does not have \w{1,10}"
          r"|gpu support may not be enabled|GPU discovery watchdog timed out"
          r"|detected GPU .{0,80}not supported)"),
@@ -195,6 +195,11 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Ollama: 50\d, message='"),
     signature("ollama.client.gone", "consequence", "start-stall",
          r"client connection closed before (?:server|llama-server) finished loading"),
+    signature("ollama.origin", "cause", "access-denied",
+         r"[Oo]llama.{0,80}\b403 Forbidden|:11434/\S{0,60}' from origin '(?P<origin>[^']{1,100})' "
+         r"has been blocked by CORS"),
+    signature("ollama.canceled", "generic", "start-stall",
+         r"[Oo]llama.{0,100}context (?:canceled|deadline exceeded)"),
     signature("ollama.answer", "cause", "network",
          r"invalid character '[^']{1,4}' (?:looking for beginning|after top-level|in literal)"
          r"|unexpected end of JSON input"),

@@ -50,6 +50,19 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This SGLang does not know the architecture {architecture}: install a newer release, or set"
         ' [engine] kind = "vllm".',
     ),
+    "sglang.attention": (
+        "The attention backend does not take this model on this card: name one that the line lists "
+        "as supported or required with --attention-backend, or leave the option out.",
+    ),
+    "sglang.modelopt": (
+        "The checkpoint is quantized to FP4, and was read as FP8: pass --quantization modelopt_fp4 "
+        "(and check quant_algo in hf_quant_config.json), or install a newer release.",
+    ),
+    "sglang.warmup": (
+        "The server's own warm-up request was answered with {status}, not by the server itself but "
+        "most likely by a proxy: set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "
+        "http_proxy, or pass --skip-server-warmup.",
+    ),
     "sglang.context": (
         "The context of {wanted} tokens is longer than the model's own limit of {limit}: set"
         " [model] max_model_len to at most that.",

@@ -58,6 +58,13 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.dtype", "cause", "backend-unsupported",
          r"FlashAttention only supports Ampere GPUs or newer"
          r"|Capture cuda graph failed: .{0,200}\b(?:[Uu]nsupported|not supported|only support)"),
+    signature("sglang.attention", "cause", "backend-unsupported",
+         r"\b(?:fa[34]|flashinfer|triton|trtllm_mha|aiter|ascend|flashmla|torch_native)\b.{0,150}"
+         r"(?:backends? (?:is|are) (?:only )?supported|(?:is|are) required for .{1,80} but got)"),
+    signature("sglang.modelopt", "cause", "bad-arguments",
+         r"ModelOptFp8Config only supports static FP8"),
+    signature("sglang.warmup", "cause", "bad-arguments",
+         r"^AssertionError: res=<Response \[(?P<status>\d{3})\]>"),
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
     signature("sglang.jit", "cause", "jit-toolchain",
@@ -95,6 +102,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']{1,400})'"),
     signature("sglang.port", "cause", "port-busy",
          r"error while attempting to bind on address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})"
+         r"|The server socket has failed to (?:listen|bind)"
          r"|port at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"),
     signature("sglang.transfer", "consequence", "collective-timeout",
          r"(?:Decode|Prefill) transfer failed for request|KVTransferError\("

@@ -268,12 +268,12 @@ def _holding(
 
 
 def _first_worth(levels: Iterator[tuple[SizedLoad, int]]) -> SizedLoad:
-    """The first load with enough tokens; else the one that holds the most."""
+    """The first load with enough tokens; else the one that holds the most, or the leanest."""
     best: SizedLoad | None = None
     for sized, enough in levels:
         if sized.tokens >= enough and sized.requests:
             return sized
-        if best is None or sized.tokens > best.tokens * WORTH:
+        if best is None or not best.tokens or sized.tokens > best.tokens * WORTH:
             best = sized
     assert best is not None
     return best

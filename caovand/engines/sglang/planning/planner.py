@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from caovand.core.addresses import is_loopback
 from caovand.core.config.schema import Config, Mode
+from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
@@ -43,6 +44,8 @@ UNUSED = {
     "revision": "the model is a folder on this machine",
 }
 """Why other keys have no effect here."""
+FOR_WEIGHTS = 0.9
+"""The share of a card that weights may fill if vLLM is to have room next to them."""
 FREE_OF_OTHERS_MIB = 512
 """Memory of a card that the driver uses while no program runs."""
 NEVER_RUN = (
@@ -269,10 +272,18 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         name, ranks = inventory.model.path.rstrip("/").rpartition("/")[2], plan.value(RANKS)
         cards_text = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
-            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; take a checkpoint of"
-            ' fewer bits, or a GGUF file of it ([engine] kind = "llamacpp"), part of which may stay'
-            " in host memory"
+            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; {_less(memory, alone)}"
+            "take a checkpoint of fewer bits, or a GGUF file of it"
+            ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
+
+
+def _less(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
+    """The engine that takes less for its steps, if the cards hold more than the weights."""
+    smallest = min(gpu.free_mib for gpu in gpus)
+    if memory.weights_mib > FOR_WEIGHTS * smallest:
+        return ""
+    return 'set [engine] kind = "vllm", which takes less memory for steps, or '
 
 
 def _without(setting: Setting, *, verbatim: bool) -> str:

@@ -141,13 +141,15 @@ def drafts_cost(
     drafting: Mapping[str, Setting],
     plain: Mapping[str, Setting],
 ) -> str:
-    """What the recurrent states of drafts cost that is worth more than drafting; "" if they may
-    stay."""
+    """What the weights and recurrent states of drafts cost that is worth more than drafting; "" if
+    they may stay."""
     workload = config.policy.workload
     requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
     if requests < min(MIN_REQUESTS[workload], more):
         return f"{requests} requests at once instead of {more}"
     context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
+    if context <= MIN_CONTEXT:
+        return "no context"
     short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)
     return (
         f"a context of {context} instead of {longer}" if short and longer > context * MUCH else ""

@@ -280,6 +280,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "traceback is further up in the log, before the first line that names EngineDeadError.",
         "A process of it ended with {fault}: start the same plan again first.",
     ),
+    "backend.attention": (
+        "The attention backend that is set or chosen does not take this model, cache or card; the "
+        "line has the reason. Leave --attention-backend (VLLM_ATTENTION_BACKEND) out, or name "
+        "another one, such as TRITON_ATTN.",
+    ),
     "backend.only": (
         "{feature} need {backend}, which is not in use here, or does not run on this card: name "
         "another attention backend that has them (--attention-backend TRITON_ATTN; before 0.11 the "

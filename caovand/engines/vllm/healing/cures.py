@@ -103,6 +103,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
     "jit.major": ("sampler-plain", "experts", "attention"),
     "backend.only": ("attention",),
+    "backend.attention": ("attention", "kv-dtype-plain", "half"),
+    "driver.behind": (),
 }
 
 # A client's request ends the engine, whatever the plan is.

@@ -99,7 +99,7 @@ def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
     if not partial.turing or not partial.cuda:
         return None
     if partial.task in POOLING:
-        return policy(None, "no text is longer than a step, so the cache need not hold more")
+        return policy(None, "nothing is generated: the cache holds a text only while it is read")
     if attention(partial) == "FLASHINFER":
         return policy("fp8", "twice the context in the same memory, with no loss that was measured")
     if _left_to_vllm(partial.model):

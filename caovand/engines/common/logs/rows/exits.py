@@ -16,7 +16,7 @@ _RAW = re.compile(
     r"|E(?:xited|XITED) \(\d{1,3}\)|OSError: (?:\[WinError -?\d|exception: )"
     r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
     r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
-    r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
+    r"|Fatal error\. System\.|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 # Node prints Windows codes as unsigned, rounded 64-bit numbers, Python as signed ones.
@@ -35,6 +35,8 @@ ROWS = (
          r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
+    signature("exit.managed", "consequence", "engine-died",
+         r"^Fatal error\. System\.(?P<managed>AccessViolationException)"),
     signature("exit.linked", "cause", "bad-arguments",
          r"(?:^|[\s'\"(])(?!libcuda\.so"
          r"|libnvidia-ml)(?P<library>[^\s'\":]{1,200}): cannot open shared "
@@ -58,6 +60,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The engine's process crashed, and only its code is left: read the engine's own log. If "
         "it began with an update of the engine or driver, go back; try another backend (CPU, "
         "Vulkan, CUDA), or fewer layers on the card.",
+    ),
+    "exit.managed": (
+        "The engine's native library crashed inside the program that calls it ({managed}): update "
+        "the card's driver, try another backend (CUDA, CPU), and a newer release of library and "
+        "program; layers of other programs in Vulkan (overlays, frame counters) do it, too.",
     ),
     "exit.linked": (
         "The library {library} is missing, or one that it needs: install the engine again with the "

@@ -30,7 +30,7 @@ _RAW = re.compile(
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
-    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"| {0,8}\[\[ [A-Z]|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
     r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
 )
@@ -44,6 +44,11 @@ ROWS = (
          r"|unable to (?:open|allocate) shared memory"),
     signature("sandbox.families", "cause", "access-denied",
          r"Address family not supported by protocol"),
+    signature("driver.fabric", "cause", "gpu-absent",
+         r"[Ss]ystem not yet initialized|\b(?:init failure|[Ee]rror|cuInit err):? 802\b"
+         r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
+    signature("driver.behind", "cause", "backend-unsupported",
+         r"NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{4,6}))?"),
     signature("driver.old", "cause", "backend-unsupported",
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
          r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
@@ -106,6 +111,8 @@ ROWS = (
          r"|\.service: Failed to determine user credentials"),
     signature("pod.probe", "cause", "engine-died",
          r"[Cc]ontainer \S{1,100} failed (?P<probe>liveness|startup) probe, will be restarted"),
+    signature("pod.path", "cause", "bad-arguments",
+         r"probe failed: HTTP probe failed with statuscode: (?P<status>40[04-9])"),
     signature("pod.unready", "consequence", "engine-died",
          r"\b(?P<probe>Startup|Liveness) probe failed: "),
     signature("pod.ended", "consequence", "engine-died",

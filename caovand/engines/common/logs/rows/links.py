@@ -22,6 +22,10 @@ ROWS = (
          r"(?:fail|error|returned)|Failed to register memory 0x|Context is not active: \w"
          r"|local protection error|No RDMA devices? (?:was |were )?(?:found|available)"
          r"|[Nn]o (?:IB|InfiniBand) devices? found"),
+    signature("link.verbs", "cause", "collective-timeout",
+         r"Call to (?P<call>ibv_\w{1,40}) .{0,60}failed"
+         r"|NET/IB : .{0,100}[Gg]ot completion.{0,40}error"
+         r"|NET/IB.{0,60}(?:timeout|retry exceeded)"),
     signature("link.nvshmem", "cause", "collective-timeout",
          r"\b(?:nvshmem\w{0,40}|NVSHMEM)\b.{0,200}(?:[Ff]ail|[Ee]rror|not found|unable)"
          r"|DeepEP (?:error|timeout)|deep_ep.{0,100}\b(?:timeout|timed out)"),
@@ -37,6 +41,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "other (--disaggregation-ib-device, NCCL_IB_HCA, UCX_NET_DEVICES, MC_GID_INDEX), give the "
         "container --privileged or /dev/infiniband, --cap-add IPC_LOCK and --ulimit memlock=-1, "
         "and load nvidia_peermem for memory of cards; otherwise let it use TCP.",
+    ),
+    "link.verbs": (
+        "NCCL's InfiniBand or RoCE transport failed between two network cards: name those that "
+        "reach each other (NCCL_IB_HCA, NCCL_IB_GID_INDEX=3 for RoCE v2), keep to one rail where "
+        "only cards of one number are connected (NCCL_CROSS_NIC=0), give the container "
+        "/dev/infiniband and --ulimit memlock=-1, and see ibv_devinfo; NCCL_IB_DISABLE=1 uses "
+        "TCP instead.",
     ),
     "link.nvshmem": (
         "NVSHMEM, which DeepEP's kernels use between cards, could not start or lost a peer: "

@@ -70,6 +70,11 @@ ROWS = (
          r"CAS service error|\bxet_get\b.{0,60}\bfailed|hf_xet\b.{0,100}(?:failed|error)"),
     signature("hub.limited", "cause", "network",
          r"429 (?:Client Error|Too Many Requests)|rate[- ]limited? (?:by|exceeded|reached)"),
+    signature("hub.streamer", "cause", "access-denied",
+         r"runai_request to libstreamer due to: b?'?(?P<why>[^']{1,100})"
+         r"|(?:NoCredentialsError|Unable to locate credentials|EndpointConnectionError)"
+         r"|An error occurred \((?P<code>AccessDenied|403|InvalidAccessKeyId|SignatureDoesNotMatch"
+         r"|NoSuchBucket|NoSuchKey|404)\)"),
     signature("hub.cut", "cause", "network",
          r"Consistency check failed: file should be of size"),
 )  # fmt: skip
@@ -160,6 +165,16 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "hub.limited": (
         "The hub limits requests (429): set HF_TOKEN, wait some minutes, let fewer nodes download "
         "at once, or download the model once and pass its folder (HF_HUB_OFFLINE=1).",
+    ),
+    "hub.streamer": (
+        "The model's store (S3 or alike) did not give it ({why}): check the address, "
+        "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the role of "
+        "the process; a bucket of another kind also needs RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING"
+        "=0. Otherwise copy the model to a local folder.",
+        "The model's store (S3 or alike) refused ({code}): check the address, AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the role of the process.",
+        "The model's store (S3 or alike) cannot be used: check AWS_ACCESS_KEY_ID, "
+        "AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL.",
     ),
     "hub.cut": (
         "A download was cut short: start again with enough disk for HF_HOME, or delete the file "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows import links, packages, runtime
+from caovand.engines.common.logs.rows import links, packages, requests, runtime
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(
@@ -18,6 +18,7 @@ _FRAME = re.compile(
 """A stack frame; the start of an excerpt's first frame may be cut off."""
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
+_RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
 MAX_REST = 3
 """Maximum lines of source and markers after a frame."""
 REFUSES = re.compile(
@@ -39,6 +40,7 @@ ROWS = (
     *runtime.ROWS,
     *packages.ROWS,
     *links.ROWS,
+    *requests.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
@@ -53,6 +55,10 @@ ROWS = (
          r" (?:object )?has no attribute '?(?P<member>\w{1,80})"
          r"|^TypeError: (?:Received a \w{1,80} for argument \w{1,40}, but a "
          r"|Invalid type of HuggingFace \w{1,40}\. )"
+         r"|^AttributeError: property '\w{1,60}' of '\w{1,60}' object has no setter"
+         r"|^AttributeError: 'list' object has no attribute 'keys'"
+         r"|^KeyError: '(?P<rope>original_max_position_embeddings|rope_(?:type|theta|scaling)"
+         r"|(?:low|high)_freq_factor|linear_attention|full_attention)'$"
          r"|Unrecognized configuration class|Failed to import transformers\.", SERVED),
     signature("args.parser", "cause", "bad-arguments",
          r"\bthink_(?:start|end)_token .{1,80}\b(?:must|cannot|not)\b"
@@ -100,7 +106,8 @@ ROWS = (
          r"(?:scale|absmax|zero|g_idx|qweight|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
          r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
-         r"|There is no module or parameter named '?(?P<parameter>[\w.]{1,200})"
+         r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
+         r"(?:scale|absmax|zero|g_idx|qweight)\w{0,20}))?(?P<parameter>[\w.]{1,200})"
          r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
          r"|size mismatch for [\w.]{1,200}: copying a param"),
     signature("model.code", "cause", "bad-arguments",
@@ -119,6 +126,8 @@ ROWS = (
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("transfer.nixl", "generic", "unknown",
          r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
+    signature("kernel.aiter", "cause", "backend-unsupported",
+         r"One of GPU archs of (?P<cards>.{1,80}) is invalid or not supported"),
     signature("torch.operator", "cause", "backend-unsupported",
          r"Could not run '(?P<operator>[\w:.]{1,100})' with arguments from the "
          r"'(?P<backend>\w{1,40})' backend"),
@@ -290,6 +299,13 @@ def cut_at(lines: Sequence[str]) -> int | None:
     rest = [line for line in lines[frames[-1] + 1 :] if line.strip()]
     ended = len(rest) > MAX_REST or any(_NAMES_EXCEPTION.search(line[:MAX_LINE]) for line in rest)
     return None if ended else frames[-1]
+
+
+def raised_text(lines: Sequence[str]) -> str:
+    """The exception of a log that ends with the source which raises it; "" of any other."""
+    *before, last = [line for line in lines if line.strip()][-2:] or [""]
+    found = _RAISES.match(last)
+    return f"{found[1]}: {found[2]}" if found and before and _FRAME.match(before[0]) else ""
 
 
 def frame_of(line: str) -> re.Match[str] | None:

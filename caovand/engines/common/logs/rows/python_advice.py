@@ -8,6 +8,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.transformers": (
         "{object} has no {member}: the installed Transformers does not fit this release of the "
         "engine, or an object was passed where the engine takes a name or a path.",
+        "The configuration has no {attribute}, which this release of the engine asks of it: the "
+        "release does not know this model yet, and a newer one may, or the installed Transformers "
+        "reads it in another way.",
+        "The configuration has no {rope}: this release of Transformers names it otherwise than the "
+        "engine's code expects (5 moved what 4 called rope_scaling and layer types).",
         "The installed Transformers does not fit this release of the engine: install the "
         "version that the engine's package asks for, or a newer release of the engine.",
     ),
@@ -126,6 +131,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "know: the release is too old for it, or config.json belongs to another checkpoint.",
         "{scale} is part of a quantization, which this release may not support for this "
         "architecture: try another quantization of the model.",
+        "{scales} is part of a quantization, which this release may not support for this "
+        "architecture: try a newer release, another quantization of the model, or the checkpoint "
+        "without one.",
         "The checkpoint has {parameter}, which this release's code for the model does not know: "
         "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
         "too old.",
@@ -194,6 +202,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "This release reads CUDA_VISIBLE_DEVICES as numbers, and it names {device}: set the card's "
         "index there, hand a MIG slice to a container alone (docker --gpus 'device=0:0'), or "
         "install a newer release.",
+    ),
+    "kernel.aiter": (
+        "AMD's kernels of aiter do not know the card {cards}: do without them "
+        "(VLLM_ROCM_USE_AITER=0, SGLANG_USE_AITER=0), or take a build of aiter for it.",
     ),
     "torch.operator": (
         "The installed package has no {operator} for {backend}: install its build for this card "

@@ -135,10 +135,18 @@ FAMILIES: tuple[Family, ...] = (
         _LOADING,
     ),
     _family(
+        "aiter", "backend-unsupported",
+        r"(?:^|/)aiter/",
+        r"(?:Runtime|Value|Assertion|Type|NotImplemented|Index)Error\b",
+        "AMD's kernels of aiter do not take this card or these sizes: do without them "
+        "(VLLM_ROCM_USE_AITER=0, SGLANG_USE_AITER=0; single ones have variables such as "
+        "VLLM_ROCM_USE_AITER_MOE), or take the release of aiter that the engine asks for.",
+    ),
+    _family(
         "kernel", "backend-unsupported",
         r"/(?:vllm/_custom_ops\.py|torch/_ops\.py|flashinfer/|flash_attn|vllm_flash_attn|flash_mla"
         r"|triton/(?:compiler|runtime|language|backends)/|triton_kernels/|xformers/ops|deep_gemm/"
-        r"|sgl_kernel/|bitsandbytes/|aiter/|mamba_ssm/|causal_conv1d"
+        r"|sgl_kernel/|bitsandbytes/|mamba_ssm/|causal_conv1d"
         r"|vllm/(?:v1/)?attention/(?:backends|ops|layer|selector)"
         r"|vllm/model_executor/(?:layers/(?:fused_moe|quantization|fla|mamba)|kernels)/"
         r"|vllm/models/[^:]{1,60}/(?:ops|kernels)/"

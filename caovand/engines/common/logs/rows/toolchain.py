@@ -39,6 +39,9 @@ ROWS = (
          r"ptxas fatal {0,4}: Value '(?P<target>[^']{1,40})' is not defined for option 'gpu-name'"),
     signature("jit.feature", "cause", "backend-unsupported",
          r"ptxas error {0,4}: Feature '(?P<feature>[^']{1,80})' (?:not supported on|requires) "),
+    signature("jit.old", "cause", "jit-toolchain",
+         r"NVCC version should be >= (?P<wanted>\d{1,3}(?:\.\d{1,3})?)"
+         r"|nvcc version .{0,60}(?:too old|at least|required)"),
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
@@ -89,6 +92,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "jit.feature": (
         "A kernel uses {feature}, which this card does not have: let the engine use other kernels "
         "for that part (for experts --moe-backend), or install a newer release.",
+    ),
+    "jit.old": (
+        "A kernel is compiled here, and the nvcc that was found is older than {wanted}: install a "
+        "newer CUDA toolkit and let CUDA_HOME and PATH name it, or do without these kernels (for "
+        "DeepGEMM VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0).",
     ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "

@@ -34,5 +34,6 @@ ROWS: tuple[Signature, ...] = (
     signature("port.busy", "cause", "port-busy",
          r"\[Errno 98\](?:.{0,200}[Aa]ddress already in use| error while attempting to bind)"
          r"|\bEADDRINUSE\b"
+         r"|The server socket has failed to (?:listen|bind)"
          r"|ZMQError: Address already in use"),
 )  # fmt: skip

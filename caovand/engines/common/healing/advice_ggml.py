@@ -1,0 +1,111 @@
+"""What advice says of the texts of ggml and llama.cpp's loader, for every engine made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "ggml.split": (
+        "--split-mode tensor cannot split this model: set --split-mode layer, or leave it out.",
+    ),
+    "ggml.attention": (
+        "ggml has no flash-attention kernel for this model's head sizes, cache type or card: set "
+        "--flash-attn off (Ollama: OLLAMA_FLASH_ATTENTION=0) with a cache of f16, and "
+        "--split-mode layer where tensors are split.",
+    ),
+    "ggml.exception": (
+        "The program ended by a C++ exception that nothing caught ({exception}): a fault of this "
+        "release, or a case that it does not handle. What led to it is not in this line; a line "
+        "that begins with what() has its text. Try another release, and see what the lines before "
+        "show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "The program ended by a C++ exception that nothing caught ({type}): a fault of this "
+        "release, or a case that it does not handle. What led to it is not in this line; a line "
+        "that begins with what() has its text. Try another release, and see what the lines before "
+        "show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "The program ended itself {nameless} a reason in these lines: see the ones before, and try "
+        "another release.",
+    ),
+    "ggml.aborted": (
+        "The program aborted itself. The check or error that made it do so is printed before the "
+        "backtrace, and is not in these lines: explain the lines above, too, or try another "
+        "release.",
+    ),
+    "ggml.assertion": (
+        "A check in the program's own code failed. That is a fault of this release with this model "
+        "or these settings, not of the card: install a newer release (or an older one, if it "
+        "began with an update). Until then leave out what few use: several slots (-np, --parallel "
+        "1 instead), drafts, quantized caches, --flash-attn, a split over cards.",
+    ),
+    "ggml.operation": (
+        "A backend has no implementation of an operation of this model: install a newer release "
+        "or another backend's build, or keep the layers off the card (-ngl 0).",
+    ),
+    "ggml.backend": (
+        "A backend's library does not fit the program: remove it, and install one release's files "
+        "only.",
+    ),
+    "ggml.rpc": (
+        "A node that runs rpc-server does not answer, or crashed: start it again, with the same "
+        "release of llama.cpp on all nodes.",
+    ),
+    "llama.model.split": (
+        "The parts of a split GGUF file are not all there, or do not belong together: download "
+        "all of one release, and name the first part.",
+    ),
+    "llama.model.projector": (
+        "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
+        "download it with its model, or install a newer release.",
+    ),
+    "llama.model.unpaired": (
+        "The projector (mmproj) belongs to another model: use the one published with the model.",
+    ),
+    "llama.model.version": (
+        "The file's format is too old, too new, or not GGUF: download a current GGUF file.",
+    ),
+    "llama.model.type": (
+        "The file has tensors in a quantization that this release does not know: install a newer "
+        "release, or download another quantization.",
+    ),
+    "llama.model.other": (
+        "The loader gave up for this reason: {why}. If that names the file, download it again; if "
+        "it names the model's form, use a newer release first.",
+    ),
+    "llama.draft.vocabulary": (
+        "The draft model has another vocabulary than the model: use one of the same family, or"
+        " leave it out.",
+    ),
+    "llama.model.architecture": (
+        "This release of the engine does not know the architecture {architecture}: install a newer "
+        "release, or use another model.",
+    ),
+    "llama.model.tokenizer": (
+        "This release of the engine cannot use the file's tokenizer: install a newer release, or "
+        "download a newer file.",
+    ),
+    "llama.cache.flash": (
+        "A quantised cache for values needs flash attention, which is off or which this model or "
+        "card has not: turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
+        "cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
+    ),
+    "llama.metal": (
+        "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "
+        "release that embeds its kernels (GGML_METAL_EMBED_LIBRARY), or keep the layers off the "
+        "card (-ngl 0), as on Macs without Apple's own processor.",
+    ),
+    "llama.model.tensor": (
+        "File and program do not agree on the model's tensors: the program may be older than the "
+        "file's architecture, or the file older than the program, or damaged. Use a newer release "
+        "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "
+        "file.",
+    ),
+    "llama.model.shape": (
+        "File and program do not agree on the model's sizes: use a newer release, then a newer "
+        "file of the model, or one made by llama.cpp's convert_hf_to_gguf.py (other tools, "
+        "Ollama's own import among them, write wrong sizes for some models).",
+    ),
+    "llama.model.key": (
+        "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "
+        "or download a newer file.",
+    ),
+}
+"""Sentences by signature; one with an unknown {name} is left out."""
