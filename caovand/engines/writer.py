@@ -101,9 +101,7 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
     if exception := python.raised_text(lines):
-        text = f"{text.rstrip()}
-{exception}
-"
+        text = f"{text.rstrip()}\n{exception}\n"
         lines = lines_of(text)
     return _with_lead(_cut_short(_whole(text, lines), lines), lines)
 
