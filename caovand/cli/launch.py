@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             f"cannot start {program.name}: it is not installed, or not on PATH",
             f"{program.install}; or see what it needs with --print",
         )
-    endpoint = _checked(_there(args) if args.url else _here(args), args)
+    endpoint = _verified(_remote_endpoint(args) if args.url else _local_endpoint(args), args)
     added = program.run(endpoint)
     words = [program.name, *added.words, *args.words]
     if found is None or args.print:
@@ -72,11 +72,11 @@ def _settings(added: Run, key: str) -> Iterator[str]:
         yield f'{name}="${KEY}"' if key and value == key else f"{name}={shlex.quote(value)}"
 
 
-def _there(args: argparse.Namespace) -> Endpoint:
+def _remote_endpoint(args: argparse.Namespace) -> Endpoint:
     return Endpoint(url=args.url.rstrip("/").removesuffix("/v1"), model="", key=_key(args, None))
 
 
-def _here(args: argparse.Namespace) -> Endpoint:
+def _local_endpoint(args: argparse.Namespace) -> Endpoint:
     """The gateway if there is one, because it also answers while the engine restarts."""
     with connect(args) as client:
         status = client.ask("status")
@@ -118,7 +118,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
         return ""  # not readable for this user; if a key is needed, the response will show it
 
 
-def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
+def _verified(found: Endpoint, args: argparse.Namespace) -> Endpoint:
     """The endpoint with the model and context from its model list; raises CommandError."""
     cannot = f"cannot start {args.client}"
     split = urlsplit(found.url)

@@ -16,7 +16,7 @@ from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
-from caovand.core.plan import looks_up
+from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
@@ -198,7 +198,7 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
 def _uses_lookup_drafts(texts: Sequence[str]) -> bool:
     """Whether the arguments in the log name drafts that are looked up in the text."""
     methods = (_METHOD.search(text) for text in texts if "non-default args" in text)
-    return any(found and looks_up(found[1]) for found in methods)
+    return any(found and is_lookup(found[1]) for found in methods)
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:

@@ -33,7 +33,7 @@ MIN_DRAFTS = 200
 
 def checks(seen: SoakRecord) -> Iterator[Check]:
     """Check decoding, prefill, first tokens under load, and drafts."""
-    heat = _heat(seen)
+    heat = _throttling_note(seen)
     alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
     loaded = settled_samples(seen.loaded, seen.seconds, WARM_UP)
     token_s = [(one.at_s, one.token_s) for one in alone if one.token_s is not None]
@@ -64,7 +64,7 @@ def _check(
     return Check(name, Outcome.NOTED if heat else Outcome.FAILED, text + heat)
 
 
-def _heat(seen: SoakRecord) -> str:
+def _throttling_note(seen: SoakRecord) -> str:
     """What throttled the cards more than in the first third, as the end of a sentence."""
     samples = settled_samples(seen.samples, seen.seconds, WARM_UP)
     third = len(samples) // 3
