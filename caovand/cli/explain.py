@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             Exit.FAILED, message, "name a log file, or - for standard input"
         ) from None
     if excerpt.left_out:
-        text = f"{args.logfile} is large: {excerpt.left_out} lines of normal work are left out"
+        text = f"{args.logfile} is large: {excerpt.left_out} lines of normal operation are omitted"
         print(text, file=sys.stderr)
     found = explain_log(excerpt.text)
     if found is None:

@@ -28,7 +28,7 @@ REFUSED = (401, 403)
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", choices=[*PROGRAMS], help=", ".join(PROGRAMS))
-    parser.add_argument("words", nargs="*", metavar="WORD", help="its own words, after --")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="its own arguments, after --")
     parser.add_argument("--model", default="", metavar="NAME", help="default: the served model")
     parser.add_argument(
         "--url", default="", metavar="URL", help="of another machine; default: the gateway's here,"
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if found is None or args.print:
         print("env", *_settings(added, endpoint.key), shlex.join(words))
         if endpoint.key:
-            print(f"the key is not shown: it is to be in ${KEY}", file=sys.stderr)
+            print(f"the key is not shown: set it in ${KEY}", file=sys.stderr)
         return Exit.DONE
     os.execve(found, words, {**os.environ, **added.env})
     return Exit.FAILED  # never reached: this process has become the client
@@ -169,10 +169,10 @@ VERB = Verb(
     name="launch",
     group=Group.SETUP,
     help="start a chat or coding client with the served model",
-    description="Start a client program with the served model, its address, key and context, which"
-    " it gets by variables and options of this run alone: none of its files is changed, and started"
-    " otherwise it is as it was. The gateway's address is used where there is one. Nothing is"
-    " started before the endpoint has answered.",
+    description="Start a client program with the served model, its address, key and context,"
+    " passed as variables and options of this run only: none of the client's files"
+    " changes. The gateway's address is used if there is one. The client starts only"
+    " after the endpoint has answered.",
     epilog="""\
 examples:
   caovanctl launch claude

@@ -42,7 +42,7 @@ def explained(
     log.write_text("\n".join(lines) + "\n")
     assert main(["explain", str(log), "--json"]) == 0
     printed = capsys.readouterr()
-    assert "lines of normal work are left out" in printed.err
+    assert "lines of normal operation are omitted" in printed.err
     told: dict[str, object] = json.loads(printed.out)
     return told
 

@@ -18,13 +18,13 @@ KEYS = "m mode  l log  i incidents  ? help  q quit"
 BACK = "Esc back  q quit"
 MODE_KEYS = {mode[0]: mode for mode in (*MODES, "default")}
 HELP = (
-    "m    choose the mode: the engine restarts where its plan changes",
+    "m    choose the mode: the engine restarts if its plan changes",
     "l    the engine's latest output; l or Esc goes back",
-    "i    the failures whose evidence was kept; i or Esc goes back",
+    "i    the recorded failures; i or Esc goes back",
     "?    this page",
-    "q    quit; the engine and the daemon go on",
+    "q    quit; engine and daemon keep running",
     "",
-    "The daemon is asked once a second, and scrapes the engine every 5 s. Drawn over",
+    "The daemon is polled once a second, and scrapes the engine every 5 s. Drawn over",
     "time are the last 5 minutes, the latest reading on the right, blank is 0 or not known.",
     "Without colours the parts of a card's memory are letters, named below the cards.",
     "",

@@ -23,7 +23,7 @@ _LISTENING = {
     "Permission denied": "set a port above 1023 in [cluster] head on every node",
 }
 """The fix for a rendezvous port that cannot be opened, by the kernel's message."""
-LOGGED = "`journalctl -u caovan` names what keeps it"
+LOGGED = "`journalctl -u caovan` names the cause"
 FREE_PORTS = "where ranks listen on free ports"
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
 

@@ -67,8 +67,8 @@ class SlotEngine(Protocol):
 
     `inspect` covers engine, model and machine, and raises inspection.Obstacle. `adopt` makes
     another node's plan the slot's own. `lines` are the last lines of the engine's log; `idle` says
-    whether it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the folder
-    of its sockets.
+    whether it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the
+    folder of its sockets.
     """
 
     engine: Engine

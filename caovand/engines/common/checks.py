@@ -115,7 +115,7 @@ def orphan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def cache_checks(
-    facts: DoctorFacts, *, loss: str = "every start asks the engine anew", least_mib: int = 0
+    facts: DoctorFacts, *, loss: str = "every start probes the engine again", least_mib: int = 0
 ) -> Iterator[CheckResult]:
     """Check that caches are writable; `loss` is the consequence if they are not."""
     free = facts.host.cache_free_mib

@@ -224,7 +224,7 @@ def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
     """Check that the folders for compiled kernels are writable."""
-    loss = "every start compiles anew"
+    loss = "every start compiles again"
     yield from cache_checks(facts, loss=loss, least_mib=SMALL_CACHE_MIB)
 
 

@@ -47,7 +47,7 @@ from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.start.inspection import Obstacle
-from caovand.daemon.start.inspector import CHOICES
+from caovand.daemon.start.inspector import MAX_REPLANS
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -229,7 +229,7 @@ class Slot:
             if self.left:
                 raise Obstacle("vram-busy", f"{self.left} cannot be killed", hold=True)
             living = self.snapshot.spawned
-            for _ in range(CHOICES):
+            for _ in range(MAX_REPLANS):
                 found, _ = await self.part.plan(Coming(self, action.plan), living)
                 if living or not (outdated := self.part.outdated()):
                     break

@@ -237,7 +237,7 @@ def test_the_doctor_checks_what_the_readme_promises() -> None:
     assert promised <= {one.group for one in found}
     closed = ENGINE.planning.checks(facts(inventory, cache_writable=False, cache_dir="/c"))
     (warned,) = (one for one in closed if one.verdict != "PASS")
-    assert warned.text == "/c cannot be written: every start asks the engine anew"
+    assert warned.text == "/c cannot be written: every start probes the engine again"
 
 
 def test_a_machine_smaller_than_the_file_gets_the_commands_for_swap() -> None:
