@@ -183,7 +183,7 @@ class Slot:
             command=self.apply,
             notice=lambda kind, text: self.notices.append(text),
             snapshot=lambda: self.snapshot,
-            inspect=self._inspect,
+            inspect=self._inventory,
             adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
             serves=self.serves,
             pids=lambda: self.pids,
@@ -197,7 +197,7 @@ class Slot:
         )
         return cast(part.ClusterSlotProtocol, hooks)
 
-    async def _inspect(self) -> Inventory:
+    async def _inventory(self) -> Inventory:
         if self.obstacles:
             raise self.obstacles[0]
         return inventory()
