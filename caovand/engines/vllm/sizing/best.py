@@ -33,7 +33,7 @@ from caovand.engines.vllm.sizing.search import (
     whole_blocks,
     with_context,
 )
-from caovand.engines.vllm.sizing.space import Choice, Space
+from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
 
 ENOUGH_EXACT = 32_768
 """A context of this length, seven usual conversations, keeps the rules' own type of cache. A
@@ -44,6 +44,9 @@ kept 94 to 99 % of their scores, at long contexts too since FlashAttention sums 
 was before 0.21 (vLLM's blog, April 2026). On an A100 the cache had room for twice as much, prompts
 were read 2 to 5 % slower, answers came up to 5 % faster (vllm#42058): more requests at once pay for
 that, where the cache bounds them. Layers with a small window gain little."""
+AS_QUICK = 0.9
+"""The time of a token with text alone, relative to that with the vision tower, for which the tower
+is not given up where it leaves as long a context."""
 MIN_EXACT = 8192
 """If 16-bit weights leave no room for such a context, they are rounded to 8 bits."""
 BEHIND_EXACT = 1e6
@@ -95,6 +98,27 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
 
 
 def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+    """The best of these bases; one with the vision tower if that costs no speed and holds enough,
+    however much more text alone would."""
+    choice = _search_all(space, among, model, gpus)
+    seeing = [at for at in among if space.bases[at].vision]
+    if choice.candidate.vision or not seeing or space.workload.batch:
+        return choice
+    kept = _search_all(space, seeing, model, gpus)
+    if not kept.sound or not _holds_enough(space, kept, model):
+        return choice
+    times = [
+        Pace(model, space.bases[one.base], gpus, space.workload, space.nodes).seconds(one.candidate)
+        for one in (choice, kept)
+    ]
+    slower = times[0] / times[1]
+    quick = slower >= AS_QUICK
+    return replace(kept, runner_up=RunnerUp(choice.candidate, slower)) if quick else choice
+
+
+def _search_all(
+    space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]
+) -> Choice:
     """The best of these bases, with the best layers of each stage for the leanest candidate or,
     if they differ, for the one that was chosen."""
     bases = [space.bases[at] for at in among]
