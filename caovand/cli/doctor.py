@@ -197,7 +197,9 @@ def confinement_check(confine: bool, abi: int, user: str) -> CheckResult:
 def user_check(user: str, why_none: str) -> CheckResult:
     """Check the user of the engine's processes: `user`, or the daemon's own for a reason."""
     if user:
-        text = f"engines run as the user {user}, who has no right to anything of the daemon's"
+        text = (
+            f"engines run as the user {user}, who has no access to the daemon's files and processes"
+        )
     else:
         text = f"engines run as the daemon's own user ({why_none}): only Landlock and seccomp"
         text += " keep them from what is its"

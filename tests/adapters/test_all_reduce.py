@@ -1,4 +1,4 @@
-"""The check of all-reduce: its processes, its verdicts, and what is kept of them."""
+"""The all-reduce check: its processes, its verdicts, and its stored results."""
 
 from __future__ import annotations
 

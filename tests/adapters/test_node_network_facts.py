@@ -1,4 +1,4 @@
-"""What decides whether nodes reach each other: speed, firewall, fabric, the host's name, cards."""
+"""Facts that decide whether nodes reach each other: speed, firewall, fabric, host name, cards."""
 
 from __future__ import annotations
 

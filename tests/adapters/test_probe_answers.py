@@ -1,4 +1,5 @@
-"""What calls itself an engine's Python may answer anything: a problem, never a traceback."""
+"""A program that claims to be an engine's Python may answer anything: a problem, never a
+traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""System V's shared memory of engines that were killed goes, and no other."""
+"""System V shared memory of killed engines is removed, and no other."""
 
 from __future__ import annotations
 
