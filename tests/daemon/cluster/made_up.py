@@ -47,7 +47,7 @@ from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.start.inspection import Obstacle
-from caovand.daemon.start.inspector import CHOICES
+from caovand.daemon.start.inspector import MAX_REPLANS
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -132,6 +132,11 @@ class Coming:
         if self._slot.meanwhile:
             self._slot.meanwhile.pop(0)()
         return self._again or plan(inventory()), Endpoint("127.0.0.1", 1)
+
+
+def member(name: str) -> part.Membership:
+    assert ENGINE.nodes is not None
+    return part.Membership(name, ADDRESS, PAIRS, ENGINE.nodes)
 
 
 def configured(role: str, **more: Any) -> Config:
@@ -229,7 +234,7 @@ class Slot:
             if self.left:
                 raise Obstacle("vram-busy", f"{self.left} cannot be killed", hold=True)
             living = self.snapshot.spawned
-            for _ in range(CHOICES):
+            for _ in range(MAX_REPLANS):
                 found, _ = await self.part.plan(Coming(self, action.plan), living)
                 if living or not (outdated := self.part.outdated()):
                     break
@@ -333,12 +338,12 @@ class World:
     async def head(self, nodes: int = 2, least: int | None = None, executor: str = "mp") -> AtHead:
         slot = self._slot("head")
         quorum = Quorum(nodes, least or nodes, WAIT_S)
-        one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks, executor)
+        one = Head(member("n1"), quorum, slot.hooks, executor)
         return AtHead(self.clock, slot, one, await self._begun(slot, one))
 
     async def worker(self, **more: Any) -> AtWorker:
         slot = self._slot("worker", **more)
-        one = Worker("n2", ADDRESS, PAIRS, slot.hooks)
+        one = Worker(member("n2"), slot.hooks)
         return AtWorker(self.clock, slot, one, await self._begun(slot, one))
 
 
