@@ -1,1 +1,1 @@
-"""The world turned into core types: an adapter is a file, or a folder with one face."""
+"""The outside world as core types: an adapter is a file, or a folder with one interface."""

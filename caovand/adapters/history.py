@@ -1,8 +1,8 @@
-"""The history in SQLite: written by the daemon's thread, read by whoever asks it.
+"""The history in SQLite: written by the daemon's thread, read by any process that needs it.
 
-One transaction a batch, on the disk when it returns: a crash loses what was not handed over yet.
-What is older than the days kept is deleted, and so are the oldest of too many marks: the file
-cannot grow without bounds.
+One transaction per batch, on disk when it returns: a crash loses only what was not handed over yet.
+Rows older than the retention are deleted, and so are the oldest of too many marks: the file cannot
+grow without bounds.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ FORMAT = 1
 MAX_MARKS = 20_000
 BUSY_S = 5.0
 DAY_S = 86_400
-PIECE_VALUES = 3_500  # of an answer, which has to fit a frame of `wire` together with LATEST_MARKS
+PIECE_VALUES = 3_500  # per answer, which has to fit a frame of `wire` together with LATEST_MARKS
 LATEST_MARKS = 100
-DIGITS = 5  # significant ones
+DIGITS = 5  # significant digits
 
 TABLES: dict[type[Row], str] = {Minute: "minutes", CardMinute: "cards", Mark: "marks"}
 KEYS = {Minute: "PRIMARY KEY (slot, at)", CardMinute: "PRIMARY KEY (gpu, at)"}
 PRAGMAS = (
     "journal_mode = WAL",
-    "synchronous = FULL",  # NORMAL would lose what came after the last checkpoint
+    "synchronous = FULL",  # NORMAL would lose everything after the last checkpoint
     "wal_autocheckpoint = 100",
     "journal_size_limit = 1048576",
     "cache_size = -256",
 )
-# How minutes become one value of a longer step; each is weighed by what it stands for.
+# How minutes are combined into a longer step; each is weighted by the number of its samples.
 SLOT_VALUES = {
     "up": "sum(up_s) / sum(seconds)",
     "prompt_tokens_per_s": "sum(prompt_tokens) / sum(seconds)",
@@ -69,7 +69,7 @@ class Broken(Exception):
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """The file, made if need be; raises Broken, or sqlite3.Error for a disk that does not work."""
+    """Open the file, creating it if missing; raises Broken, or sqlite3.Error for a failing disk."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise Broken("it is not a regular file")
     link = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
@@ -97,7 +97,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 
 
 def damaged(problem: BaseException) -> bool:
-    """Whether an error means the file's content, not its disk."""
+    """Whether an error means damaged content, not a failing disk."""
     return isinstance(problem, sqlite3.DatabaseError) and not isinstance(
         problem, (sqlite3.OperationalError, sqlite3.ProgrammingError)
     )
@@ -105,7 +105,7 @@ def damaged(problem: BaseException) -> bool:
 
 @contextlib.contextmanager
 def transaction(link: sqlite3.Connection) -> Iterator[None]:
-    """All of it, or nothing."""
+    """Commit everything, or nothing."""
     link.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -117,7 +117,7 @@ def transaction(link: sqlite3.Connection) -> Iterator[None]:
 
 
 def write(link: sqlite3.Connection, rows: Iterable[Row]) -> None:
-    """Add rows; a minute that is there already, as after a clock was set back, is replaced."""
+    """Add rows; one for an existing minute, as after a clock was set back, replaces it."""
     with transaction(link):
         for row in rows:
             marks = ", ".join("?" * len(COLUMNS[type(row)]))
@@ -126,7 +126,7 @@ def write(link: sqlite3.Connection, rows: Iterable[Row]) -> None:
 
 
 def prune(link: sqlite3.Connection, now: float, days: int) -> None:
-    """Delete what is older than `days`, and marks beyond MAX_MARKS."""
+    """Delete rows older than `days`, and marks beyond MAX_MARKS."""
     with transaction(link):
         for table in TABLES.values():
             link.execute(f"DELETE FROM {table} WHERE at < ?", (now - days * DAY_S,))
@@ -135,17 +135,17 @@ def prune(link: sqlite3.Connection, now: float, days: int) -> None:
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file that cannot be used, over one that was set aside before; raises OSError."""
+    """Rename an unusable file, replacing one that was set aside before; raises OSError."""
     for end in ("-wal", "-shm"):
         path.with_name(path.name + end).unlink(missing_ok=True)
     state_file.move(path, path.with_name(path.name + state_file.ASIDE))
 
 
 def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str, Any]:
-    """What is kept of a slot, and of the cards, in at most about `points` steps; sqlite3.Error.
+    """The history of a slot and of the cards, in at most about `points` steps; sqlite3.Error.
 
-    A step is a whole number of minutes, as long as the answer has to be to fit a frame; for the
-    same reason the earliest of many marks are left out, and counted.
+    A step is a whole number of minutes, long enough for the answer to fit a frame; for the same
+    reason the earliest of many marks are left out, and counted.
     """
     nothing = {
         "step_s": MINUTE_S, "at": [], "figures": {}, "cards": {}, "marks": [], "marks_left_out": 0,
@@ -155,8 +155,10 @@ def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str
     link = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
     with contextlib.closing(link):
         if link.execute("PRAGMA user_version").fetchone()[0] == 0:
-            return nothing  # it is being made at this moment
-        link.execute("BEGIN")  # what is written meanwhile is in none of the answers, or in all
+            # it is being created at this moment; rows written meanwhile are in none of the answers,
+            # or in all
+            return nothing
+        link.execute("BEGIN")  # rows written meanwhile are in none of the answers, or in all
         query = "SELECT DISTINCT gpu FROM cards WHERE at >= ? AND at < ? ORDER BY gpu"
         cards = [gpu for (gpu,) in link.execute(query, (since, until))]
         values = 1 + len(SLOT_VALUES) + (1 + len(CARD_VALUES)) * len(cards)

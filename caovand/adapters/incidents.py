@@ -1,6 +1,6 @@
-"""Incidents on disk: a folder each, `0007-hang/`, the oldest removed by count and size.
+"""Incidents on disk: one folder each, `0007-hang/`; the oldest are removed by count and size.
 
-Written under a temporary name, then renamed, so that none is ever incomplete.
+A folder is written under a temporary name, then renamed, so that none is ever incomplete.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _FILE = re.compile(r"[a-z][a-z0-9-]*\.[a-z]+")
 
 
 class NoIncident(Exception):
-    """No such incident, or no such file in it."""
+    """There is no such incident, or it has no such file."""
 
 
 class Incidents:
-    """The incidents in `folder`, which the first one creates."""
+    """The incidents in `folder`, which is created with the first one."""
 
     def __init__(
-        self, folder: Path, most: int = MAX_INCIDENTS, most_bytes: int = MAX_BYTES
+        self, folder: Path, max_count: int = MAX_INCIDENTS, max_bytes: int = MAX_BYTES
     ) -> None:
-        self.folder, self._most, self._most_bytes = folder, most, most_bytes
+        self.folder, self._max_count, self._max_bytes = folder, max_count, max_bytes
 
     def write(self, failure: str, report: Mapping[str, Any], files: Mapping[str, str]) -> str:
         """Store an incident and return its name; on OSError nothing is kept."""
         self.folder.mkdir(mode=0o750, exist_ok=True)
         for left in self.folder.glob(f"{NEW}*"):
             shutil.rmtree(left, ignore_errors=True)
-        self._prune(self._most - 1)
+        self._prune(self._max_count - 1)
         number = max((number for number, _ in self._all()), default=0) + 1
         fresh = Path(tempfile.mkdtemp(dir=self.folder, prefix=NEW))
         try:
@@ -54,32 +54,32 @@ class Incidents:
         except BaseException:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        self._prune(self._most)
+        self._prune(self._max_count)
         return name
 
     def add(self, name: str, file: str, text: str) -> None:
-        """Store one more file of the incident `name`; raises NoIncident, OSError."""
+        """Add a file to the incident `name`; raises NoIncident, OSError."""
         path = self.folder / name
         if _NAME.fullmatch(name) is None or _FILE.fullmatch(file) is None or not path.is_dir():
             raise NoIncident(f"cannot add to incident {name[:64]}: it has expired")
         safe_files.replace(path / file, text, 0o644)
-        self._prune(self._most)
+        self._prune(self._max_count)
 
     def amend(self, name: str, more: Mapping[str, Any]) -> None:
         """Add fields to the report of the incident `name`; raises OSError, state_file.Unusable."""
         path = self.folder / name / REPORT
-        report = {**state_file.read(path, self._most_bytes), **more}
+        report = {**state_file.read(path, self._max_bytes), **more}
         safe_files.replace(path, json.dumps(report, indent=1) + "\n", 0o644)
 
     def take_over(self, others: Incidents) -> None:
-        """Move the incidents of another folder here, numbered on from ours; OSError.
+        """Move the incidents of another folder here, continuing our numbers; raises OSError.
 
-        Each goes by one rename: what interrupts this leaves the rest for the next time.
+        Each moves by one rename: if this is interrupted, the next time moves the rest.
         """
         for number, path in others._all():
             fresh = max(number, max((known for known, _ in self._all()), default=0) + 1)
             with contextlib.suppress(state_file.Unusable, TypeError):
-                report = {**state_file.read(path / REPORT, self._most_bytes), "number": fresh}
+                report = {**state_file.read(path / REPORT, self._max_bytes), "number": fresh}
                 safe_files.replace(path / REPORT, json.dumps(report, indent=1) + "\n")
             path.rename(self.folder / f"{fresh:04}-{path.name.partition('-')[2]}")
         for rest in others.folder.iterdir():
@@ -91,7 +91,7 @@ class Incidents:
         rows = []
         for number, path in self._all():
             try:
-                report = state_file.read(path / REPORT, self._most_bytes)
+                report = state_file.read(path / REPORT, self._max_bytes)
                 rows.append({
                     "number": number,
                     "failure": report["failure"],
@@ -108,17 +108,17 @@ class Incidents:
     def files(self, number: int) -> dict[str, int]:
         """The files of an incident with their sizes; raises NoIncident."""
         path = self._path(number)
-        # One that begins with a dot is just being written.
+        # A file whose name begins with a dot is still being written.
         files = (f for f in sorted(path.iterdir()) if f.is_file() and not f.name.startswith("."))
         return {file.name: file.stat().st_size for file in files}
 
-    def read(self, number: int, name: str, offset: int, most: int) -> bytes:
-        """A piece of a file of an incident; raises NoIncident."""
+    def read(self, number: int, name: str, offset: int, max_bytes: int) -> bytes:
+        """Read part of a file of an incident; raises NoIncident."""
         if name not in self.files(number):
             raise NoIncident(f'cannot read "{name[:64]}": incident {number} has no such file')
         with open(self._path(number) / name, "rb") as file:
             file.seek(min(offset, os.fstat(file.fileno()).st_size))
-            return file.read(most)
+            return file.read(max_bytes)
 
     def _path(self, number: int) -> Path:
         for known, path in self._all():
@@ -133,11 +133,11 @@ class Incidents:
             return []
         return sorted((int(match[1]), path) for match, path in found if match)
 
-    def _prune(self, most: int) -> None:
-        """Remove the oldest ones until at most `most` and `most_bytes` are left."""
+    def _prune(self, max_count: int) -> None:
+        """Remove the oldest incidents until at most `max_count` and `max_bytes` are left."""
         kept = self._all()
         sizes = {path: _size(path) for _, path in kept}
-        while kept and (len(kept) > most or sum(sizes[p] for _, p in kept) > self._most_bytes):
+        while kept and (len(kept) > max_count or sum(sizes[p] for _, p in kept) > self._max_bytes):
             shutil.rmtree(kept.pop(0)[1], ignore_errors=True)
 
 

@@ -1,11 +1,12 @@
 """The daemon's log: for people on a terminal, with priorities for journald, JSON elsewhere.
 
 One thread prints everything, the engine's lines between the daemon's own. If the reader of our
-output is slow or gone (Ctrl-S on a terminal), neither waits for it: lines are dropped and counted.
+output is slow or gone (Ctrl-S on a terminal), neither engine nor daemon waits for it: lines are
+dropped and counted.
 
-Both contain untrusted text: names of processes, HTTP answers, requests that the engine logs. The
-pump strips escape sequences from the engine's lines; every other control character is spelled out,
-since a terminal obeys some of them (U+009B, backspaces) and journalctl hides a line that has any.
+Both contain untrusted text: process names, HTTP answers, requests that the engine logs. The pump
+strips escape sequences from the engine's lines; every other control character is escaped, since a
+terminal obeys some of them (U+009B, backspaces) and journalctl hides a line that has any.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ from caovand.core.printable import printable
 
 
 def _without_rich(name: str) -> ModuleType:
-    """structlog imports rich where it is installed, for tracebacks that are not printed: 5 MB."""
+    """Hide rich, which structlog imports if it is installed, for tracebacks that are not printed: 5
+    MB."""
     loaded: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
     if "rich" in loaded:
         return importlib.import_module(name)
-    loaded["rich"] = None  # not to be found
+    loaded["rich"] = None  # makes the import fail
     try:
         return importlib.import_module(name)
     finally:
@@ -51,7 +53,7 @@ Event = MutableMapping[str, Any]
 
 
 def choose_format(wanted: str | None, environ: Mapping[str, str], terminal: bool) -> str:
-    """console, journald or json: as requested, else what suits the output."""
+    """console, journald or json: as requested, else chosen by the type of output."""
     if wanted:
         return wanted
     if environ.get("JOURNAL_STREAM"):
@@ -126,14 +128,14 @@ def _level(line: str) -> str:
 
 
 class Echo:
-    """Prints the engine's lines, and all that is written to it as a file, from a thread.
+    """Print the engine's lines, and everything written to this file object, from a thread.
 
     `left_out` counts dropped lines; their number is printed as soon as printing resumes.
     """
 
     def __init__(self, kind: str, stream: TextIO) -> None:
         self._kind, self._stream = kind, stream
-        self._lines: deque[tuple[str, str]] = deque()  # engine ("": ourselves) and text
+        self._lines: deque[tuple[str, str]] = deque()  # engine (the daemon itself: "") and text
         self._part = ""
         self._size, self._counting = 0, threading.Lock()  # bytes in _lines
         self._more, self._idle = threading.Event(), threading.Event()
@@ -152,14 +154,14 @@ class Echo:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing to do: part of the file protocol."""
+        """Do nothing: part of the file protocol."""
 
     def isatty(self) -> bool:
         """Whether the output is a terminal."""
         return self._stream.isatty()
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until everything is printed; returns whether it is."""
+        """Wait until everything is printed; return whether that succeeded."""
         return self._idle.wait(timeout_s)
 
     def _take(self, engine: str, lines: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
-"""Reads what matters of a log file of any size in one pass and bounded memory.
+"""Read the important lines of a log file of any size in one pass and bounded memory.
 
-Kept are the end, the first lines of the last starts, and lines with a word of alarm, each with the
+It keeps the end, the first lines of the last starts, and lines with an alarm word, each with the
 lines around it. A file that is small enough is kept whole.
 """
 
@@ -21,31 +21,31 @@ MAX_LINE_BYTES = 1 << 16
 MAX_STARTS, START_LINES, MAX_HEAD_BYTES = 4, 1500, 1 << 18
 SAME_START = 300  # lines: a start has several first lines
 MAX_ALARM_BYTES = 1 << 20
-BEFORE, AFTER = 60, 10  # lines around an alarm: the frames of a traceback stand before it
+BEFORE, AFTER = 60, 10  # lines around an alarm: a traceback's frames precede it
 ALARMS = (
     b"ERROR", b"CRITICAL", b"rror:", b"raceback", b"xception", b"atal", b"Failed", b"failed ",
     b"NVRM", b"Killed process", b"ASSERT", b"abort", b"panic", b"unable to", b"out of memory",
     b"hutdown", b"startup complete",
 )  # fmt: skip
-"""Words that a failure, or the end of a start or of an engine, hardly ever goes without."""
+"""Words that almost every failure, and every end of a start or of an engine, logs."""
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Kept lines, each with its number in the file from 1, and how many were left out."""
+    """Kept lines, each with its line number in the file (from 1), and how many were left out."""
 
     text: str
     numbers: Sequence[int]
     left_out: int
 
     def number(self, line: int) -> int:
-        """The number in the file of a line of the excerpt; both count from 1."""
+        """Line number in the file of a line of the excerpt; both count from 1."""
         return self.numbers[line - 1] if 0 < line <= len(self.numbers) else line
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Whole lines, the first of which has this number."""
+    """Whole lines; `first` is the line number of the first."""
 
     first: int
     raw: bytes
@@ -53,7 +53,7 @@ class _Piece:
 
 
 def excerpt_of(log: BinaryIO, starts: Sequence[str]) -> Excerpt:
-    """What matters of a log; `starts` are texts that the first lines of a start contain."""
+    """The important lines of a log; `starts` are texts that the first lines of a start contain."""
     end: deque[_Piece] = deque()
     sieve = _Sieve([text.encode() for text in starts])
     size = lines = 0
@@ -102,17 +102,17 @@ def _shortened(line: bytes) -> bytes:
 
 
 class _Sieve:
-    """Keeps the lines of earlier pieces that matter."""
+    """Keeps the important lines of earlier pieces."""
 
     def __init__(self, starts: Sequence[bytes]) -> None:
         self._starts = starts
         self._heads: deque[dict[int, bytes]] = deque(maxlen=MAX_STARTS)
-        self._head_end = self._alarm_end = 0  # the first lines no longer kept
+        self._head_end = self._alarm_end = 0  # the first lines after these are dropped
         self._head_bytes = self._alarm_bytes = 0
         self._alarms: deque[tuple[int, bytes]] = deque()
 
     def sift(self, piece: _Piece) -> None:
-        """Keep what matters of the log's next piece."""
+        """Keep the important lines of the log's next piece."""
         starts, alarms = _places(piece.raw, self._starts), _places(piece.raw, ALARMS)
         if not starts and not alarms and piece.first >= max(self._head_end, self._alarm_end):
             return
@@ -150,7 +150,7 @@ class _Sieve:
 
 
 def _places(raw: bytes, words: Sequence[bytes]) -> list[int]:
-    """Where lines contain one of these words, at most one place for each word and line."""
+    """Positions in lines that contain one of these words, at most one per word and line."""
     found = []
     for word in words:
         at = raw.find(word)

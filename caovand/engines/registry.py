@@ -1,4 +1,4 @@
-"""The engines caovan can run: the only place that names one."""
+"""The engines that caovan can run: the only module that names them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODULES: Mapping[str, str] = {
     "ollama": "caovand.engines.ollama.engine",
     "sglang": "caovand.engines.sglang.engine",
 }
-"""The module of each kind's record; of several that prefer a model, the first is chosen."""
+"""The module of each kind's record; if several prefer a model, the first is chosen."""
 
 
 def engine_of(kind: str = DEFAULT) -> Engine:
@@ -25,7 +25,7 @@ def engine_of(kind: str = DEFAULT) -> Engine:
 def engine_for(path: str, files: Collection[str]) -> Engine:
     """The engine for a model: the first that prefers it, else the default one.
 
-    `files` are the names in the folder `path`; none if it is not a folder.
+    `files` are the file names in the folder `path`; none if it is not a folder.
     """
     every = map(engine_of, MODULES)
     return next((one for one in every if one.prefers(path, files)), engine_of())

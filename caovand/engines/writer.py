@@ -1,4 +1,4 @@
-"""Identifies who wrote a log, by lines only one program prints, else by a known failure text."""
+"""Identify who wrote a log, by lines that only one program prints, else by a known failure text."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from caovand.engines.common.logs.rows import (
     kernel,
     python,
     raised,
+    requests,
     toolchain,
 )
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
@@ -34,18 +35,18 @@ from caovand.engines.common.logs.wrapping import join_wrapped, without_label, wi
 _UNIT = re.compile(
     r"(?:.{0,80}? )?([a-z]{1,20})(?:\.[a-z]{1,20})?(?:-\d{1,3})?(?:\[\d{1,10}\]: | {1,40}\| )"
 )
-"""journald's unit, or a container's name, before a line."""
+"""journald's unit, or a container's name, in front of a line."""
 _PARTS = re.compile(
     r".{0,300}?(?:/(?P<vllm>vllm)/(?:v1|engine|entrypoints|model_executor|worker|executor"
     r"|distributed)/|/(?P<sglang>sglang)/(?:srt|multimodal_gen)/"
     r"|:\d{1,5}/(?P<route>get_model_info|health_generate|get_server_info)\b)"
 )
-"""Engines' own files and routes: they tell whose log it is where nothing else does."""
+"""Engines' own files and routes, which identify the engine if nothing else does."""
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 _DECIDED = 2
 _FLUSH = re.compile(r"\S")
-"""A line of its own, not one of a traceback's source."""
+"""A separate line, not one of a traceback's source."""
 MAX_LEAD = 5000
 """Lines before the end of a process, or of the log, that may name its reason."""
 _ANY_PROGRAM = frozenset(row.id for row in (*ANY_PROGRAM, *raised.ROWS))
@@ -61,21 +62,22 @@ _COMMON = frozenset(
         *kernel.ROWS,
         *raised.ROWS,
     )
-) | {"disk.full", "disk.error"}
-"""Rows that read what any engine's libraries print: they identify no engine."""
+) | {"disk.full", "disk.error", "ggml.template"}
+"""Rows that match output of any engine's libraries: they identify no engine."""
+_REFUSED = frozenset(row.id for row in requests.ROWS)
 _EXITS = frozenset(row.id for row in exits.ROWS)
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Who wrote a log: `name` is an engine's, "host" for the kernel, "" if it is not certain."""
+    """The writer of a log: `name` is an engine's, "host" for the kernel, "" if it is uncertain."""
 
     name: str
     title: str
 
     @property
     def engine(self) -> Engine | None:
-        """The engine, None for the kernel and where it is not certain."""
+        """The engine; None for the kernel, or if it is uncertain."""
         return registry.engine_of(self.name) if self.name in registry.MODULES else None
 
 
@@ -89,13 +91,13 @@ def engines() -> str:
 
 
 def starts() -> tuple[str, ...]:
-    """Texts of the first lines of a start, of every engine."""
+    """Texts in the first lines of a start, of every engine."""
     engines = map(registry.engine_of, registry.MODULES)
     return tuple(text for engine in engines for text in engine.log.begins)
 
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
-    """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
+    """The log's writer and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
     if exception := python.raised_text(lines):
@@ -107,7 +109,7 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
 def _with_lead(
     found: tuple[Writer, Explanation] | None, lines: Sequence[str]
 ) -> tuple[Writer, Explanation] | None:
-    """An explanation without a cause, with the nearest line that sounds like one."""
+    """An explanation without a cause, extended by the nearest line that sounds like one."""
     if found is None or found[1].reached == "serving":
         return found
     writer, explanation = found
@@ -121,6 +123,10 @@ def _with_lead(
         return found
     heard = hide(lines[lead].strip()[:MAX_TEXT], mark=HIDDEN)
     if finding is None:
+        alone = writer.engine.explain(lines[lead]) if writer.engine else None
+        if alone and alone.finding and alone.finding.signature in _REFUSED:
+            refused = replace(alone.finding, line=lead + 1)
+            return writer, replace(explanation, finding=refused, advice=alone.advice)
         advice = f"Line {lead + 1} sounds like an error, but no known failure matches it: {heard}"
         return writer, replace(explanation, advice=(*explanation.advice, advice))
     captures = {**finding.captures, LEAD: f"line {lead + 1}: {heard}"}
@@ -129,13 +135,14 @@ def _with_lead(
 
 def _shows_an_end(engine: Engine | None, finding: Finding) -> bool:
     kind = engine.log.kinds.get(finding.signature) if engine else None
-    return kind in ("consequence", "wrapper") and finding.failure != "unknown"
+    ends = kind in ("consequence", "wrapper") and finding.failure != "unknown"
+    return ends and finding.signature not in _REFUSED
 
 
 def _cut_short(
     found: tuple[Writer, Explanation] | None, lines: Sequence[str]
 ) -> tuple[Writer, Explanation] | None:
-    """An engine's log in which nothing is found, but whose end cuts off a traceback, says so."""
+    """The explanation of a log without a finding; a note if its end cuts off a traceback."""
     if found is None or found[1].finding is not None or found[1].reached == "serving":
         return found
     writer, explanation = found
@@ -148,7 +155,7 @@ def _cut_short(
 
 
 def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None:
-    """Explain a text, of these lines, as printed; else cut at the words that begin a message."""
+    """Explain a text, of these lines, as printed; else split at the words that begin a message."""
     found = _explained(text, lines)
     if (before := _certainty(found)) == _DECIDED:
         return found
@@ -168,7 +175,7 @@ def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None
 def _as_errors(
     text: str, found: tuple[Writer, Explanation] | None
 ) -> tuple[Writer, Explanation] | None:
-    """Read lines that look like errors as the engine logger's own, whoever quotes them."""
+    """Read lines that look like errors as the engine logger's own, whatever program quotes them."""
     known = found[0].engine if found else None
     every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
     words = []
@@ -182,12 +189,12 @@ def _as_errors(
 
 
 def _is_of_family(finding: Finding | None) -> bool:
-    """Whether only the class of a text is known: any program may say the like."""
+    """Whether only the class of a text is known: any program may print something similar."""
     return finding is not None and "family." in finding.signature
 
 
 def _certainty(found: tuple[Writer, Explanation] | None) -> int:
-    """How much a log that was read as printed says of a failure: nothing, an end, its cause."""
+    """How much a log says about a failure, read as printed: nothing, an end, its cause."""
     if found is None or found[1].finding is None:
         return _DECIDED if found is not None and found[1].reached == "serving" else 0
     finding = found[1].finding
@@ -212,9 +219,9 @@ def _explained(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | 
 def _written_by(
     engines: Mapping[str, Engine], lines: Sequence[str], printed: Sequence[str]
 ) -> list[str]:
-    """The engine of each line that has one; the runner's lines are its server's.
+    """The engine of each line that has one; a runner's lines belong to its server.
 
-    Where lines show no engine, or only one that another embeds, the names of units decide.
+    If lines identify no engine, or only an embedded one, the unit names decide.
     """
     found = [
         name
@@ -243,7 +250,7 @@ def _of_kernel(lines: Sequence[str]) -> Explanation:
 
 
 def _advice_for_any(finding: Finding) -> tuple[str, ...]:
-    """Advice in general terms, for whoever wrote the log."""
+    """Advice in general terms, for any writer of the log."""
     return tuple(sentences(finding, finding.captures, {}, GENERAL))
 
 
@@ -273,7 +280,7 @@ def _by_its_words(
 
 
 def _identifies(engine: Engine, explanation: Explanation) -> bool:
-    """Whether the text is one that only this engine's programs print."""
+    """Whether only this engine's programs print the message."""
     finding = explanation.finding
     assert finding is not None
     kind = engine.log.kinds.get(finding.signature)
@@ -285,5 +292,5 @@ def _identifies(engine: Engine, explanation: Explanation) -> bool:
 
 
 def _all_died(causes: Sequence[tuple[Engine, Explanation]]) -> bool:
-    """Whether every engine that knows the text reads it as the end of a process."""
+    """Whether every engine that knows the text considers it the end of a process."""
     return all(e.finding is not None and e.finding.failure == "engine-died" for _, e in causes)

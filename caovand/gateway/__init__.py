@@ -1,1 +1,1 @@
-"""The gateway: where clients reach the engine, whichever one serves; a process of its own."""
+"""The gateway: where clients reach the engine, whichever one serves; a separate process."""

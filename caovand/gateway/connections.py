@@ -1,8 +1,8 @@
-"""Bounds what connections may use up, and notices at once when a client goes.
+"""Limit what connections may use up, and notice at once when a client disconnects.
 
-A request's head must be there within HEAD_S. What follows a request while it is answered is kept up
-to AHEAD_BYTES, since the library would parse any number of requests ahead. Where all seats are
-taken, the connection that has waited longest without a request gives way.
+A request's header must arrive within HEAD_S. Data that follows a request while it is answered is
+kept up to AHEAD_BYTES, since the library would parse any number of requests ahead. If all seats are
+taken, the connection that has waited longest without a request is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Transport = asyncio.BaseTransport
 
 
 class Connections:
-    """All connections; `make` is the protocol behind each."""
+    """All connections; `make` creates the protocol behind each."""
 
     def __init__(self, make: Callable[[], Protocol]) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -50,25 +50,26 @@ class Connections:
         return True
 
     def closed(self, transport: Transport) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         if timer := self._idle.pop(transport, None):
             timer.cancel()
         self._open.pop(transport, None)
 
     def asked(self, transport: Transport | None) -> None:
-        """The head of a request is there: this task serves it, and ends when the client goes."""
+        """Record that a request's header is complete: this task serves it, and is cancelled when
+        the client disconnects."""
         if connection := self._open.get(transport) if transport else None:
             if timer := self._idle.pop(transport, None):  # type: ignore[arg-type]
                 timer.cancel()
             connection.task = asyncio.current_task()
 
     def complete(self, transport: Transport | None) -> None:
-        """The body of the request is there."""
+        """Record that the request's body is complete."""
         if connection := self._open.get(transport) if transport else None:
             connection.busy = True
 
     def answered(self, transport: Transport | None) -> None:
-        """The request is over."""
+        """Record that the request is answered."""
         if connection := self._open.get(transport) if transport else None:
             self._wait(transport, IDLE_S)  # type: ignore[arg-type]
             connection.next()
@@ -87,11 +88,11 @@ class _Connection(Admitted):
         self.busy = False
 
     def next(self) -> None:
-        """Take what came while the request before was answered."""
+        """Process data that arrived while the previous request was answered."""
         self.task, self.busy, ahead = None, False, self._ahead
         self._ahead = b""
         if ahead:
-            # The library parses it once the request before is done.
+            # The library parses it once the previous request is done.
             asyncio.get_running_loop().call_soon(self.data_received, ahead)
 
     def admit(self, transport: asyncio.Transport) -> bool:

@@ -1,4 +1,4 @@
-"""Carries requests to the policy and its decisions back to whoever serves each request."""
+"""Carry requests to the policy, and its decisions back to the task that serves each request."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from caovand.adapters.system import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.events import (
     Arrived,
+    Closing,
     Effect,
     End,
     Left,
@@ -39,7 +40,7 @@ MAX_REPORTS = 8  # of at most one line to the daemon
 
 
 class Refused(Exception):
-    """A request ends here with an error."""
+    """The request ends here with an error."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.text)
@@ -49,8 +50,8 @@ class Refused(Exception):
 class Ticket:
     """One request at the desk; `shape` describes it without its text.
 
-    `aborted` says that the attempt at an engine was broken off. `writing_since` is since when a
-    write to the client waits for it to read.
+    `aborted` says that the attempt at an engine was aborted. `writing_since` is the time since
+    which a write to the client has been blocked.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Ticket:
         self._news = asyncio.Event()
 
     def put(self, effect: Effect) -> None:
-        """Take what the policy decided."""
+        """Accept a decision of the policy."""
         self._effects.append(effect)
         self._news.set()
         if self._abort is not None:
@@ -73,13 +74,13 @@ class Ticket:
             self._abort()
 
     def trying(self, abort: Callable[[], None] | None) -> None:
-        """An attempt is under way which `abort` breaks off; None: it is over."""
+        """Note that an attempt is running, which `abort` aborts; None: it is over."""
         if self._abort is None and abort is not None:
             self.aborted = False
         self._abort = abort
 
     async def next(self, limit_s: float | None) -> Effect | None:
-        """The next decision, None if none comes within `limit_s`."""
+        """The next decision; None if none arrives within `limit_s`."""
         while not self._effects:
             self._news.clear()
             try:
@@ -95,11 +96,11 @@ class Desk:
     def __init__(self, facts: Facts, clock: Callable[[], float]) -> None:
         self.facts = facts
         self.listed: tuple[str, ...] = ()
-        """The names that the engine lists, those of adapters among them."""
+        """Model names that the engine lists, including adapters."""
         self.reports: deque[str] = deque(maxlen=MAX_REPORTS)
-        """The shapes of requests that were refused for ending engines, for the daemon."""
+        """The shapes of requests that were refused because they end engines, for the daemon."""
         self.records: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
-        """The latest requests that have ended, for the daemon."""
+        """The latest finished requests, for the daemon."""
         self.totals = Totals()
         self.prefixes = Prefixes()
         self.now = clock
@@ -113,7 +114,7 @@ class Desk:
 
     @property
     def naming(self) -> Naming:
-        """The names clients may ask for."""
+        """The model names that clients may use."""
         naming = self.facts.naming
         return replace(naming, served=tuple(dict.fromkeys((*naming.served, *self.listed))))
 
@@ -128,12 +129,12 @@ class Desk:
         self._changed.clear()
 
     def report_again(self, endings: list[str]) -> None:
-        """The daemon has not heard of these, nor of the counts."""
+        """Report these, and the counts, again: the daemon did not receive them."""
         self.reports.extendleft(reversed(endings))
         self._changed.set()
 
     def hear(self, facts: Facts) -> None:
-        """Take what the daemon says."""
+        """Accept the daemon's facts."""
         self.facts = facts
         self.quotas.know(facts.used_day, facts.used)
         self._policy.rules = facts.rules
@@ -141,7 +142,7 @@ class Desk:
 
     @property
     def outlook(self) -> str:
-        """The message for a request that waits."""
+        """The message for a waiting request."""
         facts = self.facts
         waits_s = self._policy.expected_wait_s()
         doing = f"the engine is {facts.state}" + (f", phase {facts.phase}" if facts.phase else "")
@@ -159,7 +160,7 @@ class Desk:
         return ticket
 
     def check(self, ticket: Ticket) -> None:
-        """Raise Refused where it was refused while its body was read."""
+        """Raise Refused if the request was refused while its body was read."""
         if ticket.number not in self._tickets:
             assert ticket._effects
             effect = ticket._effects[-1]
@@ -167,11 +168,11 @@ class Desk:
             raise Refused(protocol.fault_of(effect.why, effect.retry_after_s))
 
     def tell(self, ticket: Ticket, kind: type[OfRequest], **more: Any) -> None:
-        """Tell the policy what happened to a request."""
+        """Report an event of a request to the policy."""
         self._apply(self._policy.take(kind(at=self.now(), number=ticket.number, **more)))
 
     def admit(self, key: ClientKey) -> None:
-        """Count a request of this key; raises Refused if one of its limits is reached."""
+        """Count a request with this key; raises Refused if one of its limits is reached."""
         if limit := self.quotas.admit(key, self.now(), wall_clock.now()):
             problem = Problem("answer", limit.fact, "send it again later")
             raise Refused(Fault(429, "key_limit", problem, limit.retry_after_s))
@@ -185,23 +186,27 @@ class Desk:
         self._apply(self._policy.take(Spent(at=self.now(), lane=lane, tokens=more)))
 
     def ended(self, record: Record) -> None:
-        """Keep the record of a request that has ended, for the daemon."""
+        """Keep the record of a finished request, for the daemon."""
         at = self.now()
         self.records.append(record.row(at))
         self.totals.add(record, at)
         self._changed.set()
 
     def taken_records(self, most: int) -> list[dict[str, Any]]:
-        """The oldest records, up to `most`, which are no longer here."""
+        """Remove and return the oldest records, up to `most`."""
         return [self.records.popleft() for _ in range(min(len(self.records), most))]
 
     def leave(self, ticket: Ticket) -> None:
-        """Nobody waits for an answer any more."""
+        """Forget a request: nobody waits for an answer any more."""
         if self._tickets.pop(ticket.number, None) is not None:
             self.tell(ticket, Left)
 
+    def close(self) -> None:
+        """End all requests, and refuse those that still come."""
+        self._apply(self._policy.take(Closing(at=self.now())))
+
     async def run(self) -> None:
-        """Let time pass for the policy, as long as the loop runs."""
+        """Keep the policy's clock running, as long as the loop runs."""
         while True:
             await asyncio.sleep(TICK_S)
             at = self.now()

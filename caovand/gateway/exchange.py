@@ -1,7 +1,7 @@
-"""One request from the desk to the engine, and the engine's answer back as it comes.
+"""One request from the desk to the engine, and the engine's answer back as it arrives.
 
-Until the first byte of an answer is passed on, an attempt that breaks is the policy's to repeat.
-Streams that wait get comments with the phase and the seconds expected.
+Until the first byte of an answer is passed on, the policy may repeat an attempt that fails. Waiting
+streams get comments with the phase and the expected seconds.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from caovand.gateway.desk import Desk, Refused, Ticket
 from caovand.gateway.upstream import Upstream
 
 FIRST_COMMENT_S = 10.0
-"""Until a waiting stream's head is sent, its client sees an error's status, and its library sends
-the request again where the gateway itself dies. Clients wait longer than this for a head."""
+"""Until a waiting stream's header is sent, its client sees an error's status, and its library
+repeats the request if the gateway itself dies. Clients wait longer than this for a header."""
 COMMENT_S = 5.0
 MAX_FAULT_BYTES = 256 << 10
 SHORT_BYTES = 64 << 10
@@ -56,7 +56,7 @@ OURS_TO_CLIENT = HOP_BY_HOP | {"content-length", "date", "server"}
 
 @dataclass(frozen=True)
 class Call:
-    """A client's request; `target` is its path with the query, as it came."""
+    """A client's request; `target` is its path with the query, unchanged."""
 
     method: str
     path: str
@@ -69,7 +69,7 @@ class Call:
 
 @dataclass(frozen=True)
 class _Head:
-    """The head of an engine's answer, and its first bytes."""
+    """The header of an engine's answer, and its first bytes."""
 
     status: int
     headers: Mapping[str, str]
@@ -85,11 +85,11 @@ class Exchange:
         self._desk, self._upstream = desk, upstream
         self._request, self._ticket, self._call = request, ticket, call
         self._response: web.StreamResponse | None = None
-        self._fault: _Head | None = None  # an engine's own, not passed on yet
+        self._fault: _Head | None = None  # the engine's own error, not passed on yet
         self._meter = Meter()
 
     async def run(self) -> web.StreamResponse:
-        """Wait for an engine, and pass its answer on."""
+        """Wait for an engine, and relay its answer."""
         while True:
             effect = await self._wait_for_turn()
             if isinstance(effect, Refuse):
@@ -114,7 +114,7 @@ class Exchange:
     # -- an attempt -------------------------------------------------------------------------
 
     async def _attempt(self) -> bool:
-        """Send the request once; whether it was answered, or ended for good."""
+        """Send the request once; return whether it was answered, or ended for good."""
         self._fault = None
         got = await self._request_engine()
         if got is None:
@@ -126,9 +126,10 @@ class Exchange:
             got.close()
 
     async def _request_engine(self) -> ClientResponse | None:
-        """Send the request; None if no answer begins, which the policy then knows."""
+        """Send the request; None if no answer begins, which the policy has then been informed
+        of."""
         call, facts, ticket = self._call, self._desk.facts, self._ticket
-        # Which model a name means may have changed while the request waited.
+        # The name may mean another model by now, after the request waited.
         ticket.record.sent, ticket.record.tries = self._desk.now(), ticket.record.tries + 1
         body = rewrite_body(call.body, call.fields, call.path, self._desk.naming)
         headers = dict(call.headers)
@@ -153,7 +154,7 @@ class Exchange:
             got = await sending
         except asyncio.CancelledError:
             if not ticket.aborted:
-                raise  # the client is gone
+                raise  # the client has disconnected
             ticket.trying(None)
             return None
         except (ClientError, OSError, asyncio.TimeoutError) as problem:
@@ -174,7 +175,7 @@ class Exchange:
         return got
 
     async def _receive(self, got: ClientResponse) -> bool:
-        """Pass an answer on, or keep it back as the engine's fault; whether it was passed on."""
+        """Relay an answer, or withhold it as the engine's fault; return whether it was relayed."""
         desk, ticket = self._desk, self._ticket
         headers = {k: v for k, v in got.headers.items() if k.lower() not in OURS_TO_CLIENT}
         try:
@@ -211,14 +212,14 @@ class Exchange:
         return b"".join(pieces)
 
     async def _relay_metered(self, got: ClientResponse, head: _Head) -> bool:
-        """Pass the answer on, and count what it used."""
+        """Relay the answer, and count its tokens."""
         try:
             return await self._relay(got, head)
         finally:
             self._desk.spend(self._ticket, self._meter.used(len(self._call.body)))
 
     async def _relay(self, got: ClientResponse, head: _Head) -> bool:
-        """Pass the answer on, chunk by chunk as they come."""
+        """Relay the answer, chunk by chunk as it arrives."""
         response = await self._begin(head.status, head.headers, got.content_length)
         ticket, read, write = self._ticket, got.content.readany, response.write
         chunk, meter, error_at = head.first, self._meter.take, protocol.error_at
@@ -229,7 +230,7 @@ class Exchange:
                 chunk, self._fault = chunk[:place], _Head(head.status, {}, chunk[place:])
             ticket.writing_since = self._desk.now()
             if chunk:
-                await write(chunk)  # an error here is the client's end
+                await write(chunk)  # an error here means that the client disconnected
             ticket.writing_since = None
             if self._fault is not None:
                 await self._end_faulted(got, self._fault)
@@ -275,7 +276,7 @@ class Exchange:
     async def _begin(
         self, status: int, headers: Mapping[str, str], length: int | None = None
     ) -> web.StreamResponse:
-        """The response to the client, with its head sent once."""
+        """The response to the client, whose header is sent once."""
         if self._response is None:
             response = web.StreamResponse(status=status, headers=dict(headers))
             if length is not None:
@@ -288,7 +289,7 @@ class Exchange:
         return self._response
 
     async def _send_whole(self, head: _Head) -> web.StreamResponse:
-        """Pass on a short answer; as an event if comments have gone out already."""
+        """Relay a short answer; as an event if comments have been sent already."""
         if self._response is None or self._is_stream(head):
             response = await self._begin(head.status, head.headers)
             await response.write(head.first)
@@ -305,12 +306,12 @@ class Exchange:
         return await self._send_last(protocol.wrap_error(self._call.form, document))
 
     async def _end_failed(self, fault: Fault) -> web.StreamResponse:
-        """End with an error: in the stream if one has begun, else as the whole answer."""
+        """End with an error: in the stream if one has begun, else as the complete answer."""
         response, self._ticket.record.outcome = self._response, fault.code
         if response is None:
             raise Refused(fault)
         if not response.headers.get("Content-Type", "").startswith(STREAM):
-            # Half a document cannot be ended properly: the client must see that it is cut off.
+            # Half a document cannot be ended properly: the client must see that it is truncated.
             if self._request.transport is not None:
                 self._request.transport.abort()
             return response
@@ -324,12 +325,12 @@ class Exchange:
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    """A short body goes out in one write with the head; a long one in pieces, without a copy."""
+    """Send a short body in one write with the header; a long one in pieces, without a copy."""
     return (body if len(body) <= SHORT_BYTES else io.BytesIO(body)) or None
 
 
 def to_engine(headers: Mapping[str, str]) -> dict[str, Any]:
-    """The client's headers that the engine gets."""
+    """The client's headers that are forwarded to the engine."""
     named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
     drop = OURS_TO_ENGINE | named
     return {name: value for name, value in headers.items() if name.lower() not in drop}

@@ -1,4 +1,4 @@
-"""What the daemon says of its slot, as the gateway uses it."""
+"""The daemon's facts about its slot, as the gateway uses them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from caovand.core.gateway.naming import Defaults, Naming
 from caovand.core.gateway.requests import GatewayRules
 
 BODIES = 8
-"""How many bodies of the greatest size may wait."""
+"""How many bodies of the maximum size may wait."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """`key` is what clients must send, "" for nothing; `url` where the engine answers, if any.
+    """`key` is the key that clients must send, "" for none; `url` is the engine's address, if any.
 
     `keep_alive_s` is how long the engine keeps an idle connection open, 0 if each request needs its
-    own. `naming` has the plan's names and the configured aliases. `keys` are those of clients by
-    their digests, None if clients need none but `key`.
+    own. `naming` has the plan's names and the configured aliases. `keys` are the clients' own keys
+    by digest, None if clients need only `key`.
     """
 
     engine: EngineIs
@@ -39,12 +39,12 @@ class Facts:
 
     @property
     def state(self) -> str:
-        """The engine's state in a word."""
+        """The engine's state in one word."""
         return self.engine.state.value
 
 
 def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
-    """The facts in the daemon's answer to the op `gateway`."""
+    """Parse the daemon's answer to the op `gateway`."""
     engine = EngineIs(
         at=at,
         state=EngineState(document["engine"]),

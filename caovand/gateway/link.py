@@ -1,7 +1,7 @@
-"""Keeps the desk informed by the daemon, and the daemon by the desk.
+"""Exchange news between the desk and the daemon.
 
-One question waits at the daemon until its answer has changed; another tells it what the desk has
-to say. A daemon that does not answer changes nothing: its engine may serve.
+One request waits at the daemon until its answer has changed; another reports the desk's news. If
+the daemon does not answer, nothing changes: its engine may serve.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from caovand.gateway.facts import Facts, read
 WAIT_S = 20.0  # the daemon answers after this time at the latest
 ANSWER_S = WAIT_S + 10.0
 AGAIN_S = 0.5
-REPORT_S = 0.25  # between two reports at least
+REPORT_S = 0.25  # minimum time between two reports
 USAGE_S = 1.0
 MAX_ROWS = 20  # of usage: a request to the daemon is one short line
 MAX_RECORDS = 6
@@ -31,21 +31,21 @@ ListedModels = Callable[[Facts], Awaitable[tuple[str, ...]]]
 
 
 class Link:
-    """The daemon whose socket `gateway` is at `path`."""
+    """The link to the daemon whose socket `gateway` is at `path`."""
 
     def __init__(self, path: Path, clock: Callable[[], float], max_body_bytes: int) -> None:
         self._path, self._clock, self._max_body_bytes = path, clock, max_body_bytes
         self._seq, self._learned = 0, 0
-        self._learning: asyncio.Future[None] | None = None  # the loop itself keeps none alive
+        self._learning: asyncio.Future[None] | None = None  # the loop alone keeps no task alive
 
     async def first(self) -> Facts:
-        """What the daemon says now; waits until it can be asked."""
+        """The daemon's first facts; waits until the daemon answers."""
         while True:
             if facts := await self._next():
                 return facts
 
     async def run(self, desk: Desk, listed: ListedModels) -> None:
-        """Carry news both ways as long as the loop runs; `listed` are an engine's own names."""
+        """Exchange news as long as the loop runs; `listed` are an engine's own names."""
         await asyncio.gather(self._hear(desk, listed), self._report(desk), self._report_usage(desk))
 
     async def _hear(self, desk: Desk, listed: ListedModels) -> None:
@@ -92,7 +92,7 @@ class Link:
                     break
             while records := desk.taken_records(MAX_RECORDS):
                 if await self._ask("gateway_requests", requests=records) is None:
-                    break  # they are for people: a few may be missing
+                    break  # they are for people: a few may be lost
 
     async def _ask(self, op: str, **args: Any) -> Mapping[str, Any] | None:
         try:

@@ -1,4 +1,4 @@
-"""The names that an engine itself lists, such as those of adapters loaded along with the model."""
+"""The model names that an engine itself lists, such as adapters loaded with the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_NAMES = 1000
 
 
 async def list_names(upstream: Upstream, facts: Facts) -> tuple[str, ...]:
-    """The engine's own names; none where it does not list them in time."""
+    """The engine's own names; none if it does not list them in time."""
     headers = {"Authorization": f"Bearer {facts.key}"} if facts.key else {}
     session = upstream.session(facts)
     try:

@@ -1,4 +1,4 @@
-"""What the gateway answers: requests for the engine, and its own health and list of models."""
+"""The gateway's HTTP server: requests for the engine, and its own health and list of models."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ from caovand.gateway.upstream import Upstream
 PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
-BODY_BYTES_PER_S = 32 << 10  # slower than this, a body is given up
+BODY_BYTES_PER_S = 32 << 10  # a slower body is abandoned
 LINGER_S = 1.0
+END_S = 1.0  # for errors on their way to clients when the gateway ends
 MAX_SHAPE = 300
 MAX_HEADERS = 256
 TOO_MANY_HEADERS = Problem(
     "answer", f"the request has more than {MAX_HEADERS} headers", "send fewer"
 )
-TRACES = 10  # of faults of ours: no more are printed
+TRACES = 10  # errors of ours: no more are printed
 ANYBODY = ClientKey("", "")
-"""The key of clients where there are none of their own."""
+"""The name of the shared key, for clients without their own."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -57,8 +58,9 @@ class Gateway:
         self._desk, self._upstream = desk, upstream
         self._faults = 0
         self.connections: Connections | None = None
-        self.tasks: list[asyncio.Future[None]] = []  # the loop itself keeps none alive
+        self.tasks: list[asyncio.Future[None]] = []  # the loop alone keeps no task alive
         self.server: asyncio.AbstractServer | None = None
+        self.runner: web.AppRunner | None = None
         self.app = web.Application(middlewares=[self._rules])
         self.app.on_response_prepare.append(self._add_headers)
         self.app.add_routes([
@@ -68,8 +70,17 @@ class Gateway:
             web.route("*", "/{path:.*}", self._pass),
         ])  # fmt: skip
 
+    async def end(self) -> None:
+        """Serve no more; every request ends with an error that says when to send it again."""
+        assert self.server is not None
+        assert self.runner is not None
+        assert self.runner.server is not None
+        self.server.close()
+        self._desk.close()
+        await self.runner.server.shutdown(END_S / 2)  # which takes up to twice as long
+
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving at once."""
         assert self.server is not None
         self.server.close()
         for task in self.tasks:
@@ -89,12 +100,12 @@ class Gateway:
             if request.path != "/health":
                 self._key_of(request)
             return await handler(request)
-        except Refused as problem:
-            return self._refuse(request, problem.fault)
+        except Refused as refused:
+            return self._refuse(request, refused.fault)
         except web.HTTPException as found:
             fact = f"{request.method} {request.path[:100]}: {found.reason}"
-            told = Problem("answer", fact, "use /v1/...")
-            return self._refuse(request, Fault(found.status, "not_found", told))
+            problem = Problem("answer", fact, "use /v1/...")
+            return self._refuse(request, Fault(found.status, "not_found", problem))
         except (ConnectionError, asyncio.CancelledError):
             raise
         except MemoryError:
@@ -103,13 +114,13 @@ class Gateway:
             self._faults += 1
             if self._faults <= TRACES:
                 traceback.print_exc()
-            told = Problem("answer", "a fault in caovan", "report it with the daemon's log")
-            return self._refuse(request, Fault(500, "gateway_fault", told))
+            problem = Problem("answer", "a bug in caovan", "report it with the daemon's log")
+            return self._refuse(request, Fault(500, "gateway_fault", problem))
         finally:
             connections.answered(request.transport)
 
     def _key_of(self, request: web.Request) -> ClientKey:
-        """Whose request it is; raises Refused."""
+        """The owner of a request; raises Refused."""
         facts = self._desk.facts
         if facts.keys is None and not facts.key:
             return ANYBODY
@@ -131,7 +142,7 @@ class Gateway:
         if fault.retry_after_s is not None:
             response.headers["Retry-After"] = str(fault.retry_after_s)
         if request.can_read_body and not request.content.is_eof():
-            response.force_close()  # its body is not wanted
+            response.force_close()  # its body is not needed
         return response
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -158,7 +169,7 @@ class Gateway:
         return web.json_response(listed["data"][0])
 
     def _names(self, request: web.Request) -> list[str]:
-        """The names that the client may ask for."""
+        """The model names that the client may use."""
         naming, key = self._desk.naming, self._key_of(request)
         meant = ((name, naming.meant(name)) for name in naming.names)
         return [name for name, model in meant if model and key.may_use(name, model.model)]
@@ -194,8 +205,8 @@ class Gateway:
     ) -> web.StreamResponse:
         path = request.path
         if not path.startswith(PASSED) or ".." in path.split("/"):
-            told = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
-            raise Refused(Fault(404, "not_found", told))
+            problem = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
+            raise Refused(Fault(404, "not_found", problem))
         desk, most = self._desk, self._desk.facts.max_body_bytes
         desk.admit(key)
         announced = request.content_length or 0
@@ -208,9 +219,11 @@ class Gateway:
             plain = "json" in request.content_type and "Content-Encoding" not in request.headers
             found = await _fields(body) if plain else Fields()
             if key.models and body and not plain:
-                fact = "the key is for some models, and the body names none that can be read"
-                told = Problem("answer", fact, "send plain JSON as application/json")
-                raise Refused(Fault(403, "model_unknown", told))
+                fact = (
+                    "the key is restricted to some models, and no model can be read from the body"
+                )
+                problem = Problem("answer", fact, "send plain JSON as application/json")
+                raise Refused(Fault(403, "model_unknown", problem))
             record.model = found.model or ""
             self._check_model(request, found.model)
             record.prefix = desk.prefixes.take(key.name, tuple(prefix_parts(body, found.spans)))
@@ -237,13 +250,13 @@ class Gateway:
     async def _body(
         self, request: web.Request, ticket: Ticket, announced: int, most: int
     ) -> tuple[bytes, bytes]:
-        """The body, and what identifies the request when it comes again; raises Refused."""
+        """The body, and the request's identity for repetitions; raises Refused."""
         content, began = request.content, asyncio.get_running_loop().time()
         size, kept = 0, io.BytesIO()
         known = hashlib.blake2b(f"{request.method} {request.path}\0".encode(), digest_size=16)
         while True:
             if not (piece := await _next_piece(content, began, size)):
-                # What BytesIO gives away is no copy.
+                # BytesIO hands it over without a copy.
                 return kept.getvalue(), known.digest()
             size += len(piece)
             if size > most:
@@ -256,19 +269,19 @@ class Gateway:
 
 
 async def _next_piece(content: StreamReader, began: float, size: int) -> bytes:
-    """What comes next of a body of which `size` bytes have come; raises Refused."""
+    """The next piece of a body of which `size` bytes have arrived; raises Refused."""
     left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - asyncio.get_running_loop().time()
     try:
-        # What is there already needs no wait, which would cost a task.
+        # Data that is there already needs no wait, which would cost a task.
         if (piece := content.read_nowait()) or content.at_eof():
             return piece
         return await asyncio.wait_for(content.readany(), min(left_s, BODY_SILENCE_S))
     except asyncio.TimeoutError:
-        told = Problem("read the request", "its body comes too slowly", "send it again")
-        raise Refused(Fault(408, "body_too_slow", told)) from None
+        problem = Problem("read the request", "its body arrives too slowly", "send it again")
+        raise Refused(Fault(408, "body_too_slow", problem)) from None
     except web.RequestPayloadError:
-        told = Problem("read the request", "its body is not HTTP", "check the client")
-        raise Refused(Fault(400, "bad_body", told)) from None
+        problem = Problem("read the request", "its body is not valid HTTP", "check the client")
+        raise Refused(Fault(400, "bad_body", problem)) from None
 
 
 def _form(request: web.Request) -> Form:
@@ -289,19 +302,20 @@ async def _fields(body: bytes) -> Fields:
 
 
 async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
-    """Serve on `listener` as long as the loop runs, once the daemon has reported what it serves."""
+    """Serve on `listener` as long as the loop runs, once the daemon has sent its facts."""
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
     desk = Desk(await link.first(), loop.time)
     upstream = Upstream()
     gateway = Gateway(desk, upstream)
-    # A packed body goes to the engine as it is: unpacked, a small one could fill the memory.
+    # A compressed body goes to the engine unchanged: uncompressed, a small one could fill the
+    # memory.
     runner = web.AppRunner(
         gateway.app, access_log=None, lingering_time=LINGER_S, auto_decompress=False
     )
     await runner.setup()
     assert runner.server is not None
-    gateway.connections = Connections(runner.server)
+    gateway.runner, gateway.connections = runner, Connections(runner.server)
     listed = partial(names.list_names, upstream)
     gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
     gateway.server = await loop.create_server(

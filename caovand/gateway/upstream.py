@@ -1,7 +1,8 @@
-"""Connections to the engine, used again if its server keeps them open.
+"""Connections to the engine, reused if its server keeps them open.
 
-A request that crosses with the server's own closing of an idle connection would be lost. So none is
-used that has been idle for half of the server's time, nor one that an earlier engine accepted.
+A request that crosses with the server's closing of an idle connection would be lost. So no
+connection is reused after being idle for half of the server's limit, nor one that an earlier engine
+accepted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from caovand.gateway.facts import Facts
 
 CONNECT_S = 5.0
 IDLE_SHARE = 0.5
-"""The part of the server's time for which a connection may be idle."""
+"""The fraction of the server's limit for which a connection may be idle."""
 
 
 class Upstream:
@@ -26,7 +27,7 @@ class Upstream:
         self._closing: set[asyncio.Future[None]] = set()  # the loop itself keeps none alive
 
     def session(self, facts: Facts) -> ClientSession:
-        """A session with the present engine; those with earlier ones end."""
+        """A session with the current engine; sessions with earlier ones are closed."""
         if self._session is None or facts.engine.generation != self._generation:
             if self._session is not None:
                 closing = asyncio.ensure_future(self._session.close())
@@ -36,7 +37,7 @@ class Upstream:
         return self._session
 
     async def close(self) -> None:
-        """End all of them."""
+        """Close all of them."""
         await asyncio.gather(*self._closing)
         if self._session is not None:
             await self._session.close()

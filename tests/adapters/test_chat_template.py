@@ -1,4 +1,4 @@
-"""The template that is served decides which parsers are chosen, wherever it comes from."""
+"""The served template determines the parsers, wherever it comes from."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_template_without_tools_replaces_the_models_own(tmp_path: Path) -> Non
     card = served({"chat_template": f"{tmp_path}/plain"}, card=replace(BARE, chat_template=TEXT))
     found = plan(inventory(card))
     assert found.value("tool_call_parser") is None
-    assert "the chat template does not speak of tools" in found.settings["tool_call_parser"].reason
+    assert "the chat template does not mention tools" in found.settings["tool_call_parser"].reason
 
 
 @pytest.mark.parametrize("kind", ["absent", "folder", "pipe", "too large"])

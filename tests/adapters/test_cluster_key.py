@@ -1,4 +1,4 @@
-"""The file with a cluster's key: made once, and read only where nobody else could."""
+"""The cluster key's file: created once, and read only if no one else could read it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_the_group_may_read_it(tmp_path: Path) -> None:
 
 def test_a_key_that_is_there_is_never_overwritten(key: Path) -> None:
     before = key.read_bytes()
-    with pytest.raises(BadKey, match="it is there already; use that one, or remove it first"):
+    with pytest.raises(BadKey, match="it is there already; use it, or remove it first"):
         cluster_key.make(key, ABSENT)
     assert key.read_bytes() == before
 
@@ -196,7 +196,7 @@ def test_without_that_group_nothing_is_shared(key: Path) -> None:
 @as_root
 def test_a_key_with_a_second_name_is_not_shared(key: Path) -> None:
     os.link(key, key.with_name("other"))
-    with pytest.raises(BadKey, match="another hard link leads to it; remove it; run `sudo chown"):
+    with pytest.raises(BadKey, match="another hard link points to it; remove it; run `sudo chown"):
         cluster_key.share(key, group_of_nobody())
 
 

@@ -75,8 +75,8 @@ def test_a_file_that_cannot_be_read_has_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "caovan.toml").touch()
     found = refused(tmp_path / "caovna.toml")
     assert f'No such file or directory; did you mean "{tmp_path}/caovan.toml"?' in found
-    assert "; name the configuration file, which only" in refused(tmp_path / "other" / "x.toml")
-    assert refused(tmp_path).endswith("Is a directory; name a configuration file")
+    assert "; pass the configuration file, which only" in refused(tmp_path / "other" / "x.toml")
+    assert refused(tmp_path).endswith("Is a directory; pass a configuration file")
 
 
 def test_a_file_that_is_closed_to_this_user_has_a_remedy(

@@ -1,4 +1,5 @@
-"""What a daemon does as the engine's user: programs, signals and calls; and without one."""
+"""What a daemon does as the engine's user (programs, signals and calls), and without such a
+user."""
 
 from __future__ import annotations
 
@@ -217,7 +218,7 @@ def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize(
     ("rights", "user", "why"),
     [
-        ((), ENGINE, "the daemon has not the capabilities CAP_SETUID and CAP_SETGID"),
+        ((), ENGINE, "the daemon lacks the capabilities CAP_SETUID and CAP_SETGID"),
         ((RIGHTS,), "no-such-user", "there is no user no-such-user"),
     ],
 )

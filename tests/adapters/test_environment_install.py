@@ -1,4 +1,4 @@
-"""Making an engine: what is refused, and that nothing half-made is ever used."""
+"""Installing an engine: what is refused, and that nothing incomplete is ever used."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_an_incomplete_offline_folder_says_what_lacks_and_how_to_fill_it(
     wanted = replace(wanted, python=None)  # the folder is looked at before any Python is
     (index / "six-1.0-py3-none-any.whl").unlink()
     fact = (
-        r"1 of 3 wheels are not there \(six 1.0\); fill it with: "
+        r"1 of 3 wheels are missing \(six 1.0\); fill it with: "
         r"caovanctl engine fetch 9.9.9 --build cpu --wheels DIR"
     )
     with pytest.raises(EngineError, match=fact):
@@ -265,7 +265,7 @@ def test_the_wrong_python_is_refused(index: Path, root: Path) -> None:
         wanted = replace(order(index, root, python="3.9"), python=chosen)
         with pytest.raises(EngineError, match=r"files are for .*3\.9"):
             install.install(wanted, world(FakePip(index), []))
-    with pytest.raises(EngineError, match="it is no Python that can make environments"):
+    with pytest.raises(EngineError, match="it is not a Python that can make environments"):
         install.install(
             replace(order(index, root), python="/bin/absent"), world(FakePip(index), [])
         )
@@ -274,7 +274,7 @@ def test_the_wrong_python_is_refused(index: Path, root: Path) -> None:
 def test_something_else_at_the_engines_place_is_not_deleted(index: Path, root: Path) -> None:
     (root / "vllm-9.9.9-cpu").mkdir(parents=True)
     (root / "vllm-9.9.9-cpu" / "diary").write_text("mine")
-    with pytest.raises(EngineError, match="something that is no engine of caovan is there"):
+    with pytest.raises(EngineError, match="something other than a caovan engine is there"):
         installed(index, root)
     assert (root / "vllm-9.9.9-cpu" / "diary").read_text() == "mine"
 
@@ -431,14 +431,14 @@ def test_verify_reads_the_files_of_every_package_and_sees_what_python_would_run(
     (site / "evil.pth").write_text("import os")
     (site / "sitecustomize.py").write_text("import os")
     assert findings(engine) == [
-        "plug.py is not as it was installed",
+        "plug.py has changed since the installation",
         "sitecustomize.py belongs to no package, and Python runs it at every start",
         "evil.pth belongs to no package, and Python runs it at every start",
     ]
     shutil.rmtree(site / "caovan_vllm_sm75_turbo3-1.dist-info")
     assert findings(engine)[0] == "the plugin 1 is not installed"
     shutil.rmtree(engine.path / "lib")
-    assert findings(engine) == ["lib/python3*/site-packages is not there"]
+    assert findings(engine) == ["lib/python3*/site-packages is missing"]
 
 
 def test_a_left_over_beside_the_packages_may_be_of_either_wheel(index: Path, root: Path) -> None:
@@ -448,7 +448,7 @@ def test_a_left_over_beside_the_packages_may_be_of_either_wheel(index: Path, roo
     assert findings(engine) == []
     site = next(engine.path.glob("lib/python3*/site-packages"))
     (site / "build_backend.py").write_text("3")
-    assert findings(engine) == ["build_backend.py is not as it was installed"]
+    assert findings(engine) == ["build_backend.py has changed since the installation"]
 
 
 def test_a_wheel_whose_own_record_lags_behind_is_no_damage(index: Path, root: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_wheel_whose_own_record_lags_behind_is_no_damage(index: Path, root: Pa
     assert findings(engine) == []
     site = next(engine.path.glob("lib/python3*/site-packages"))
     (site / "late" / "lib.so").write_text("changed")
-    assert findings(engine) == ["late/lib.so is not as it was installed"]
+    assert findings(engine) == ["late/lib.so has changed since the installation"]
 
 
 def test_damage_is_told_where_the_engine_does_not_import_either(index: Path, root: Path) -> None:

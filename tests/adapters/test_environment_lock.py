@@ -1,4 +1,4 @@
-"""Locks: what they must say, and that those we ship say it."""
+"""Lock files: required contents, and that the shipped ones have them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_lock_is_read() -> None:
     ("text", "fact"),
     [
         ("", 'no "# caovan: disk-mib = ..." line'),
-        (HEAD, "it pins nothing"),
+        (HEAD, "it pins no packages"),
         (HEAD.replace("cpu", "tpu"), 'its build is "tpu"'),
         (HEAD.replace("10", "much"), "invalid literal"),
         (HEAD + "# caovan: speed = high\n", 'unknown key "speed"'),

@@ -145,7 +145,7 @@ def test_a_python_behind_current_is_started_from_its_real_folder(tmp_path: Path)
 def test_the_engine_in_use_is_not_removed(tmp_path: Path) -> None:
     engine(tmp_path, "one")
     places.switch(tmp_path, "one")
-    with pytest.raises(EngineError, match="cannot remove one: it is the one in use; switch first"):
+    with pytest.raises(EngineError, match="cannot remove one: it is in use; switch first"):
         places.remove(tmp_path, "one")
 
 
@@ -203,7 +203,7 @@ def test_a_child_of_a_killed_command_keeps_the_root_locked(tmp_path: Path) -> No
         assert all(os.get_inheritable(fd) for fd in inherited)
         child = os.dup(inherited[0])  # as a child holds it
     with (
-        pytest.raises(EngineError, match="another engine command is at work"),
+        pytest.raises(EngineError, match="another engine command is running"),
         places.locked(tmp_path, "use y"),
     ):
         pass

@@ -113,11 +113,11 @@ def test_offline_a_python_is_unpacked_from_the_folder_and_never_brought(tmp_path
     folder.mkdir()
     run = Pythons()
     with pytest.raises(
-        EngineError, match=r"no usable one is here nor in .*/wheels.* --with-python"
+        EngineError, match=r"there is no usable one here or in .*/wheels.* --with-python"
     ):
         pythons.find("3.9", None, root, environ, run, offline=folder)
     place(folder / ".python" / "cpython-3.9.2-x" / "bin")  # no sha256: what earlier ones fetched
-    with pytest.raises(EngineError, match="no usable one is here"):
+    with pytest.raises(EngineError, match="there is no usable one here"):
         pythons.find("3.9", None, root, environ, run, offline=folder)
     place(folder / ".python-archives", "0123abcde-cpython-3.9.2-x.tar.gz")
     wanted = root / ".python" / "cpython-3.9.2-x" / "bin" / "python3.9"

@@ -1,4 +1,4 @@
-"""What is taken from living processes, and that it never takes long."""
+"""Evidence taken from living processes, and that taking it never takes long."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def test_a_program_of_root_is_no_link_to_what_others_can_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(tmp_path, "#!/bin/sh\n")
-    assert trust.root_program("sh", {"PATH": "/usr/bin"}) == "/usr/bin/sh"
+    assert trust.find_root_owned_program("sh", {"PATH": "/usr/bin"}) == "/usr/bin/sh"
     monkeypatch.setattr(trust.shutil, "which", lambda *_, **__: str(tmp_path / "link"))
     (tmp_path / "link").symlink_to(tmp_path / "py-spy")
     (tmp_path / "py-spy").chmod(0o777)
-    assert trust.root_program("py-spy", {"PATH": "/usr/bin"}) is None
+    assert trust.find_root_owned_program("py-spy", {"PATH": "/usr/bin"}) is None
 
 
 def test_a_py_spy_that_hangs_costs_no_more_than_the_limit(ours: Path) -> None:

@@ -1,4 +1,4 @@
-"""What keeps the engine's user from a model, as that user finds out, and the remedy."""
+"""Permissions that keep the engine's user from a model, with the remedy."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_start_is_refused_with_the_place_and_the_command(
     home = place.parent
     assert str(caught.value) == (
         f"cannot read {place}: engines run as caovan-engine, who may not enter {home};"
-        f" run `sudo setfacl -m u:caovan-engine:x {home}`, or let everybody:"
+        f" run `sudo setfacl -m u:caovan-engine:x {home}`, or allow everybody:"
         f" `sudo chmod o+x {home}`"
     )
 

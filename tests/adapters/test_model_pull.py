@@ -1,4 +1,4 @@
-"""A pull ends with every file as the publisher has it, or with a problem, whatever the hub does."""
+"""A pull ends with all files as published, or with a problem, whatever the hub does."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_part_that_the_server_no_longer_knows_by_its_etag_is_dropped(
         (Fault(length=len(WEIGHTS) + 5), "claims a length"),
         (Fault(length=5), "claims a length"),
         (Fault(extra=b"more"), "sent more than"),
-        (Fault(status=403), "without permission"),
+        (Fault(status=403), "requires permission"),
         (Fault(status=404), "is not there"),
         (Fault(status=418), "refused: HTTP 418|answers HTTP 418"),
     ],
@@ -369,7 +369,7 @@ def test_a_gated_model_is_a_problem_with_the_way_to_it(
 ) -> None:
     hub.faults["list"] = [Fault(status=status)]
     said = refused(lambda: pulled(hub, kept, place))
-    assert "without permission" in said
+    assert "requires permission" in said
     assert "accept the model's terms on its page, and set HF_TOKEN" in said
 
 
@@ -411,7 +411,7 @@ def test_a_second_pull_checks_what_is_there_and_downloads_what_is_wrong(
     (place.folder / SHARD).write_bytes(data)
     (place.folder / "strange.py").write_text("")
     damage, strange = verify(kept.world, place, made)
-    assert damage == [f"{SHARD} is not what the publisher has"]
+    assert damage == [f"{SHARD} differs from the publisher's"]
     assert strange == ["strange.py was not pulled"]
     hub.seen.clear()
     pulled(hub, kept, place)
@@ -464,7 +464,7 @@ def test_a_link_to_a_model_is_not_taken_for_one(
     (place.folder / SHARD).rename(tmp_path / "aside")
     (place.folder / SHARD).symlink_to(tmp_path / "aside")
     made = folders.require(place, "verify it")
-    assert verify(kept.world, place, made)[0] == [f"{SHARD} is not what the publisher has"]
+    assert verify(kept.world, place, made)[0] == [f"{SHARD} differs from the publisher's"]
 
 
 def test_a_link_in_the_place_of_a_part_is_not_followed(
@@ -482,7 +482,7 @@ def test_a_link_in_the_place_of_a_part_is_not_followed(
 
 def test_one_command_at_a_time_works_on_a_model(hub: HubServer, kept: Kept, place: Place) -> None:
     with folders.locked(place, "test", make=True):
-        assert "is at work on" in refused(lambda: pulled(hub, kept, place))
+        assert "is running on" in refused(lambda: pulled(hub, kept, place))
     pulled(hub, kept, place)
 
 

@@ -1,4 +1,4 @@
-"""A node's facts as this machine has them: its way to the head, its model, its shared memory."""
+"""A node's facts on this machine: its route to the head, its model, its shared memory."""
 
 from __future__ import annotations
 
@@ -346,7 +346,7 @@ def test_a_folder_of_too_many_files_is_refused(
     monkeypatch.setattr(node, "MAX_FILES", 2)
     assert problem_of(tmp_path, model=card(folder)) == (
         f"cannot compare the model with that of the other nodes: {folder} has 3 files, more"
-        " than a node can report; set [model] path to a folder with nothing but the model"
+        " than a node can report; set [model] path to a folder that contains only the model"
     )
 
 

@@ -1,4 +1,4 @@
-"""A port that is checked: who is answered, why it is not reached, that nothing is left open."""
+"""The port check: who is answered, why a port is unreachable, and that nothing is left open."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def test_a_name_that_means_nothing_is_named() -> None:
     ("answer", "text"),
     [
         (b"", "the connection was closed"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\nno", "something else than caovan answers there"),
-        (bytes(1 << 12), "something else than caovan answers there"),
-        (ASKS, "something else than caovan answers there"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\nno", "something other than caovan answers there"),
+        (bytes(1 << 12), "something other than caovan answers there"),
+        (ASKS, "something other than caovan answers there"),
         (None, "no answer within 0 s"),
         (ANSWERS + b" 10.0.0.2\n", LOST),
     ],

@@ -1,4 +1,4 @@
-"""The helper that calls functions as the engine's user: what a stopped one costs, and its end."""
+"""The helper that calls functions as the engine's user: the cost of a stopped one, and its end."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_stopped_one_keeps_a_loop_for_a_moment_once(
         with monkeypatch.context() as patch:
             patch.setattr(helper_module, "LOOP_S", 0.05)
             patch.setattr(helper_module, "ANSWER_S", LIMIT_S)
-            for why in ("it took too long", *["it owes an answer"] * 50):
+            for why in ("it took too long", *["it has not answered yet"] * 50):
                 with pytest.raises(TimeoutError, match=why):
                     outputs(helper)
             started[0].send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""A spawner that does not answer, or has ended, is given up: nothing waits for it a second time."""
+"""An unresponsive or ended spawner is given up: nothing waits for it a second time."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_a_program_that_nobody_can_watch_is_killed_and_reaped(stub: Stub) -> Non
 
 
 def test_what_the_spawner_refuses_and_its_end_are_errors(stub: Stub) -> None:
-    stub.answer(refused="it asks for nothing that is done here")
-    with pytest.raises(OSError, match="the spawner refuses: it asks for nothing"):
+    stub.answer(refused="it requests nothing that the spawner does")
+    with pytest.raises(OSError, match="the spawner refuses: it requests nothing"):
         stub.link.ask(SIGNAL, [])
     stub.answer(errno=errno.ESRCH)
     with pytest.raises(ProcessLookupError):

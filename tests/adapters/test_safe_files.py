@@ -1,4 +1,4 @@
-"""Files that may be anything, in folders that may be anybody's."""
+"""Untrusted files in untrusted folders."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_no_link_leads_to_a_folder_that_is_itself_a_link(tmp_path: Path) -> None
     (tmp_path / "elsewhere").mkdir()
     folder = tmp_path / "shared"
     folder.symlink_to("elsewhere")
-    with pytest.raises(PermissionError, match="not a folder of ours"):
+    with pytest.raises(PermissionError, match="not a folder that we own"):
         safe_files.link_to(tmp_path / "infos", folder)
     assert not (tmp_path / "infos").is_symlink()
 

@@ -105,7 +105,7 @@ def test_from_pull_to_remove(
     (folder / SHARD).write_bytes(data)
     damaged = ctl("model", "verify", NAME, "--json")
     assert damaged.code == 1
-    assert damaged.json["damage"] == [f"{SHARD} is not what the publisher has"]
+    assert damaged.json["damage"] == [f"{SHARD} differs from the publisher's"]
     assert ctl(*words, "--json").json["files"].keys() == FILES.keys() - {"modeling_tiny.py"}
     assert ctl("model", "verify", "owner--tiny").code == 0
 
@@ -138,7 +138,7 @@ def test_what_does_not_fit_is_not_downloaded(
     assert "would help: " in said.err
     assert not (tmp_path / "models").exists()
     forced = ctl(*words, "--force")
-    assert "pulled all the same (--force)" in forced.err
+    assert "pulled anyway (--force)" in forced.err
     assert "MiB free and" in forced.err  # it gets as far as the disk
 
 

@@ -1,4 +1,4 @@
-"""The ladder: which remedy for which failure, what may not be touched, and that it always ends."""
+"""The ladder: the remedy for each failure, protected settings, and that it always ends."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def test_a_variable_of_the_operator_is_never_changed() -> None:
     decision = decide(plan, found("plugin-error", "resolve"), 1, FREE)
     assert decision.verdict == "fail"
     assert decision.text == (
-        "cannot leave caovan's kernels out (caovan's kernels off): "
+        "cannot run without caovan's kernels (caovan's kernels off): "
         "[engine] env sets VLLM_PLUGINS; change or remove it"
     )
 

@@ -1,4 +1,4 @@
-"""Which links a head checks, and when; what it makes of one that does not work."""
+"""Which links a head checks, and when; and its reaction to a failed one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Checked:
 
         async def work() -> None:
             async with self.head._links.turn:
-                await self.selection._choose()
+                await self.selection._choose(HEAD)
 
         asyncio.run(work())
         return self.selection.team.ranks

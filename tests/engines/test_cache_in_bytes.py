@@ -1,4 +1,4 @@
-"""A cache whose size is set: where vLLM, measuring its first start, would leave it too little."""
+"""A cache with explicit size, for first starts where vLLM's measurement would leave too little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.healing.failure import Finding
 from caovand.engines.vllm.healing.rungs import RUNGS
-from caovand.engines.vllm.log.phases import figures
+from caovand.engines.vllm.log.phases import read_figures
 from caovand.engines.vllm.memory.candidate import (
     MIB,
     Candidate,
@@ -145,7 +145,7 @@ def test_the_log_of_such_a_start_tells_the_size() -> None:
         " memory for KV Cache as specified by kv_cache_memory_bytes config and skipped memory"
         " profiling."
     )
-    assert figures(line)["kv_gib"] == 2.45
+    assert read_figures(line)["kv_gib"] == 2.45
 
 
 @pytest.mark.parametrize("mib", [20_300, 20_800, 23_500])

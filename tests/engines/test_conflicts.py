@@ -1,4 +1,4 @@
-"""Verbatim flags that cannot run: passed as they are, said, and never called fitting."""
+"""Unusable verbatim flags are passed on and reported, and the plan never counts as fitting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GEMMA = replace(
 ON_TURING = inventory(GEMMA)
 HEADLESS = inventory(replace(QWEN_27B_AWQ, mtp_layers=0))
 MTP = '{"method":"mtp","num_speculative_tokens":3}'
-CHOICES = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", "fp8")),)))
+MAX_REPLANS = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", "fp8")),)))
 
 
 @pytest.mark.parametrize(
@@ -73,10 +73,10 @@ CHOICES = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", 
         (TWO, "--attention-backend TRITON_ATTN --kv-cache-dtype fp8", "use --kv-cache-dtype auto"),
         (TWO, "--attention-config.backend TRITON_ATTN --kv-cache-dtype fp8", "it needs SM89"),
         (LATER, "--kv-cache-dtype fp8_e5m2", "it needs SM89"),
-        (TWO, "--attention-backend FLASHINFER -ac.backend TRITON_ATTN", "vLLM takes one; leave"),
+        (TWO, "--attention-backend FLASHINFER -ac.backend TRITON_ATTN", "vLLM accepts one; remove"),
         (TWO, "--attention-backend FLASHINFER --kv-cache-dtype int8_per_token_head", "only TRITON"),
         (TWO, "--attention-backend FLASHINFER --kv-cache-dtype turboquant_k8v4", "only TURBOQ"),
-        (CHOICES, "--kv-cache-dtype fp7", "use one of auto, fp8"),
+        (MAX_REPLANS, "--kv-cache-dtype fp7", "use one of auto, fp8"),
         (TWO, "--max-num-seqs 64 --max-num-batched-tokens 32", "use --max-num-seqs 32 or less"),
         (TWO, "--no-enable-chunked-prefill", "chunked prefill is off; use"),
         (
@@ -190,10 +190,10 @@ def test_memory_that_is_short_is_never_said_to_be_left() -> None:
     [
         ({}, "FLASHINFER", "fast on these cards"),
         ({"head_dim": 96}, "TRITON_ATTN", "no kernel for heads of 96"),
-        ({"head_dim": 16}, None, "no kernel for heads of 16; vLLM takes another by itself"),
-        ({"latent": 576}, None, "vLLM takes another by itself"),
+        ({"head_dim": 16}, None, "no kernel for heads of 16; vLLM itself selects another"),
+        ({"latent": 576}, None, "vLLM itself selects another"),
         ({"head_dim": 0}, None, "does not state the width of the attention heads; vLLM takes"),
-        ({"model_type": "gpt_oss"}, "TRITON_ATTN", "no attention sinks"),
+        ({"model_type": "gpt_oss"}, "TRITON_ATTN", "attention sinks only from SM100"),
         ({"model_type": "gemma4_text"}, "TRITON_ATTN", "two widths"),
         ({"model_type": "glm4"}, "TRITON_ATTN", "no kernel for float32"),
     ],

@@ -1,4 +1,4 @@
-"""Which cards are used, and over how many a model may be split."""
+"""Which cards are used, and how far a model may be split."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_split_that_cuts_experts_in_the_middle_of_a_block_is_said() -> None:
     assert idle.startswith("GPU 4, GPU 5, GPU 6 and GPU 7 stay idle: the largest split")
     assert "its experts of 1536 cannot be cut in 8" in idle
     typed = ["-tp", "8"]
-    said = "its experts of 1536 cannot be cut in 8 at quantisation groups of 128; choose fewer"
+    said = "its experts of 1536 cannot be cut in 8 with quantisation groups of 128; choose fewer"
     refused = plan(machine, engine={"extra_args": [*typed, "--no-enable-expert-parallel"]})
     assert any(said in text for text in refused.warnings)
     for asked in (
@@ -200,7 +200,7 @@ def test_a_model_without_stages_says_why_cards_are_idle() -> None:
     machine = inventory(replace(model, weights=weights(experts=17, layers=3)), named("RTX 3090", 2))
     (idle,) = (text for text in plan(machine).warnings if "idle" in text)
     assert "GPU 1 stays idle" in idle
-    assert "has none for Phi4MMForCausalLM" in idle
+    assert "does not support stages for Phi4MMForCausalLM" in idle
 
 
 def test_a_card_that_a_pipeline_would_use_is_idle_at_a_price_that_is_named() -> None:
@@ -236,7 +236,7 @@ def test_a_card_that_the_environment_names_is_the_one_forecast() -> None:
     for name, seen in (("1", gpus[1:]), ("GPU-1f", gpus[1:]), ("", ())):
         found = plan(machine, engine={"env": {"CUDA_VISIBLE_DEVICES": name}})
         assert gpus_of(found, machine) == seen
-    assert "names no card" in forecast(found, machine).reason
+    assert "names no visible card" in forecast(found, machine).reason
 
 
 LLAMA_8B = replace(

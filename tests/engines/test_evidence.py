@@ -202,7 +202,7 @@ def test_a_capture_without_its_log_is_known_by_its_frames() -> None:
     ("line", "remedy"),
     [
         ("TypeError: A.__init__() got an unexpected keyword argument 'sinks'",
-         "A.__init__ does not know the argument sinks"),
+         "A.__init__ does not accept the argument sinks"),
         ("TypeError: begin_forward() missing 1 required positional argument: 'page_size'",
          "begin_forward is called without 'page_size'"),
         ("AttributeError: module 'flashinfer' has no attribute 'x'", "flashinfer has no x"),

@@ -1,4 +1,4 @@
-"""`explain`: the right name for what went wrong, on real logs and on logs nobody has seen."""
+"""`explain`: the correct failure, on real and on unknown logs."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure
     ("line", "phase", "first"),
     [
         ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "resolve",
-         "libcudart.so.12 is a library of CUDA 12, and is not there"),
+         "libcudart.so.12 is a library of CUDA 12, and is missing"),
         ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "load",
          "The engine's installation is incomplete: its compiled operator rms_norm is missing."),
         ("ModuleNotFoundError: No module named 'vllm._C'", "resolve",
@@ -373,7 +373,7 @@ def test_the_page_for_people_begins_with_what_matters(capsys: pytest.CaptureFixt
     assert lines[3] == "  how sure  certain"
     assert lines[6:8] == [
         "What to do",
-        "  1. Another process uses memory: 78.77 of 139.8 GiB are free, 125.82 GiB are wanted.",
+        "  1. Another process uses memory: 78.77 of 139.8 GiB are free, 125.82 GiB are needed.",
     ]
     remedy = lines[lines.index("Remedy") + 1 :]
     assert "gpu_memory_utilization in caovan.toml, --gpu-memory-utilization 0.559" in remedy[0]

@@ -1,5 +1,5 @@
-"""16-bit weights that leave no room: rounded while loading before any go to host memory, and what
-those that go there pin."""
+"""16-bit weights that leave no room: rounded while loading before any move to host memory, and the
+pinned memory of those that do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_weights_are_rounded_before_any_go_to_host_memory(card: Any, gpus: tuple
     assert found.value("max_num_seqs") >= 4
     assert found.value("kv_cache_dtype") is None
     assert forecast(found, machine).fits
-    (told,) = [text for text in found.warnings if "rounded to fp8 while they are loaded" in text]
+    (told,) = [text for text in found.warnings if "quantised to fp8 while they are loaded" in text]
     assert f"{card.path.rpartition('/')[2]}-FP8" in told
 
 

@@ -29,7 +29,7 @@ def test_weights_and_cache_must_fit_what_is_available() -> None:
     assert not short.fits
     assert short.lack.startswith("20.03 GiB of weights and ")
     assert "20.12 GiB of RAM that are available" in short.lack
-    assert short.advice[0].startswith("stop what else uses memory: ")
+    assert short.advice[0].startswith("stop other programs: ")
 
 
 def test_the_advice_is_what_would_help() -> None:

@@ -1,4 +1,4 @@
-"""What a start is known to end in, and the plan that avoids it."""
+"""Failures in which a start is certain to end, and the plan that avoids them."""
 
 from __future__ import annotations
 
@@ -131,8 +131,8 @@ def test_where_nothing_may_be_lowered_it_fails_before_any_start(
     assert found is not None
     assert (found.finding.failure, found.hold) == ("kv-cache-short", False)
     assert found.finding.text.startswith("cannot start: it does not fit: 3.0 GiB left for the")
-    assert "gpu_memory_utilization = 0.27 holds it, and is free" in found.finding.text
-    assert "name max_model_len in [policy] pinned" in found.finding.text
+    assert "gpu_memory_utilization = 0.27 holds it, and costs nothing" in found.finding.text
+    assert "add max_model_len to [policy] pinned" in found.finding.text
 
 
 def test_a_rung_that_may_do_is_taken_where_none_is_certain_to() -> None:

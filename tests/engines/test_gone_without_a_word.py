@@ -71,7 +71,7 @@ def is_excused(finding: Finding | None) -> None:
     """It is named as a lost process, and three in a row leave the plan as it is."""
     assert finding is not None
     assert (finding.failure, finding.kind) == ("engine-died", "killed"), finding
-    assert "a process vanished without a word" in finding.text
+    assert "a process vanished silently" in finding.text
     for repeats in (1, 2, 3):
         assert decide(DRAFTS, finding, repeats, LadderRules(HEALING)).verdict == "again"
 

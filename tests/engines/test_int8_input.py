@@ -1,4 +1,5 @@
-"""int8 activations: taken where asked for and possible, refused with the fact, given up in need."""
+"""int8 activations: used if requested and possible, refused with the reason, given up when
+necessary."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_it_is_taken_where_it_is_asked_for_and_half_otherwise(gpus: tuple[Gpu, .
         (gptq(group_size=-1), turing(2), "each column of the weights has a single scale"),
         (replace(gptq(), experts=8), turing(2), "no int8 kernel for 4-bit experts"),
         (gptq(), H200, "GPU 0 is SM90, where vLLM prefers another kernel"),
-        (gptq(), named("RTX 5090"), "GPU 0 is SM120, where they were never tried"),
+        (gptq(), named("RTX 5090"), "GPU 0 is SM120, on which they were never tried"),
         (gptq(None), turing(2), "the scales could not be read"),
         (gptq("layers.0.q_proj.scales"), turing(2), "layers.0.q_proj.scales has negative scales"),
     ],

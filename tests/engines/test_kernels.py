@@ -1,4 +1,4 @@
-"""What is built before any start, and that plans, starts and the doctor know what is built."""
+"""Prebuilt kernels, and that plans, starts and the doctor know which are built."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_two_2080_ti_with_the_driver_only_serve_on_flashinfer_with_an_fp8_cache(
     assert found.value("attention_backend") == "FLASHINFER"
     assert found.value("kv_cache_dtype") == "fp8"
     assert found.env["CUDA_HOME"].value == HOME
-    assert "of the CUDA that its torch is built for" in found.env["CUDA_HOME"].reason
+    assert "for the CUDA version of its torch" in found.env["CUDA_HOME"].reason
 
 
 def test_a_toolkit_of_the_operator_comes_before_the_engines_own() -> None:

@@ -1,4 +1,4 @@
-"""Flags that vLLM has since 0.32: which plans set them, and which of an operator's cannot run."""
+"""Flags that vLLM has since 0.32: which plans set them, and which of an operator's cannot work."""
 
 from __future__ import annotations
 
@@ -113,6 +113,6 @@ def test_a_match_unit_is_refused_where_layers_are_alike() -> None:
     words = {"engine": {"extra_args": ["--prefix-match-unit", "16"]}}
     machine = inventory(model("R1-Distill-Qwen-32B"), H200, NEW)
     found = ENGINE.planning.conflicts(plan(machine, **words), machine)
-    assert ["leave --prefix-match-unit out" in str(one) for one in found] == [True]
+    assert ["remove --prefix-match-unit" in str(one) for one in found] == [True]
     hybrid = inventory(gpus=turing(2), engine=NEW)
     assert not ENGINE.planning.conflicts(plan(hybrid, **words), hybrid)

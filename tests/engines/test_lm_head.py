@@ -1,4 +1,4 @@
-"""An int8 lm_head: planned where it is asked for and possible, counted, and given up in need."""
+"""An int8 lm_head: planned if requested and possible, counted, and given up when necessary."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_forecast_and_the_context_count_the_memory_it_saves(count: int) -> N
         (box(engine=replace(KNOWN, plugin=None)), "are not installed in the engine"),
         (box(engine=replace(KNOWN, library_problem="no file")), "cannot be loaded: no file"),
         (box(engine=replace(KNOWN, lm_head="fail: a is not b")), "computes logits (a is not b)"),
-        (box(engine=replace(KNOWN, lm_head="")), "computes logits (it could not be asked)"),
+        (box(engine=replace(KNOWN, lm_head="")), "computes logits (it could not be probed)"),
         (box(model=ABSENT), "the model is not on this machine yet"),
         (box(model=replace(QWEN_27B_AWQ, hidden_size=5100)), "the hidden size is 5100"),
         (

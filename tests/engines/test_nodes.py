@@ -1,4 +1,4 @@
-"""One plan over several machines: how it is split, and what is each node's own."""
+"""One plan over several machines: its split, and each node's own part."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_where_neither_can_be_the_number_of_nodes_that_can_is_named(
         on_cpus(3, replace(model, architecture="Zamba2ForCausalLM"))
     assert str(refused.value) == (
         f"cannot plan for 3 nodes: it has {heads} attention heads, and in stages vLLM 0.32.0+cpu"
-        f" has none for Zamba2ForCausalLM; {remedy}"
+        f" does not support stages for Zamba2ForCausalLM; {remedy}"
     )
 
 

@@ -1,4 +1,4 @@
-"""A plan over nodes whose ranks Ray starts: who refuses it, and what runs on each node."""
+"""A plan over nodes whose ranks Ray starts: refusals, and the command on each node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def spread_over(machine: Inventory, **sections: object) -> Plan:
         (
             "ray",
             replace(CUDA, ray="2.51.1"),
-            "Ray 2.51.1 runs the code of whoever reaches it; 2.52",
+            "Ray 2.51.1 runs the code of anyone who reaches it; 2.52",
         ),
         (
             "ray",

@@ -1,4 +1,4 @@
-"""The best way by time: chosen among all that fit, and told with its rival."""
+"""The fastest candidate: chosen among all that fit, and reported with its runner-up."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from caovand.engines.vllm.sizing.pace import (
     tokens_of_step,
     unevenness,
 )
-from caovand.engines.vllm.sizing.search import requests_held
+from caovand.engines.vllm.sizing.search import requests_that_fit
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
@@ -77,8 +77,8 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
         return None, inf
     candidate, gpus = candidate_of_plan(found, machine), gpus_of(found, machine)
     usual = WORKLOADS[workload]
-    held = min(candidate.context, usual.held)
-    room = requests_held(candidate, machine.model, gpus, held)
+    held = min(candidate.context, usual.cached_tokens)
+    room = requests_that_fit(candidate, machine.model, gpus, held)
     return found, Pace(machine.model, candidate, gpus, usual).score(candidate, room=room)
 
 

@@ -1,4 +1,4 @@
-"""What vLLM's log says of a start: phases, progress, figures."""
+"""A start in vLLM's log: phases, progress, figures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from caovand.core.health.observation import Mark
-from caovand.engines.vllm.log.phases import PHASES, ROWS, figures, phase_of
+from caovand.engines.vllm.log.phases import PHASES, ROWS, phase_of, read_figures
 
 NAMES = tuple(phase.name for phase in PHASES)
 GDN = "Gated DeltaNet"
@@ -29,7 +29,7 @@ def figures_in(name: str) -> dict[str, object]:
     """Figures of a whole log, the first of a name kept."""
     seen: dict[str, object] = {}
     for line in lines_of(name):
-        for key, value in figures(line).items():
+        for key, value in read_figures(line).items():
             seen.setdefault(key, value)
     return seen
 
@@ -87,25 +87,25 @@ def test_a_log_names_the_kernels_of_the_plugin_or_why_they_are_not_used() -> Non
     refused = "vLLM's own kernels: activations are bfloat16; use --dtype half"
     for verb in ("stays on", "goes back to"):
         line = f"(EngineCore pid=9) INFO 11-25 20:24:35 [replacements.py:104] caovan: {GDN} {verb}"
-        found = figures(f"{line} {refused}")
+        found = read_figures(f"{line} {refused}")
         assert found == {"kernels_refusal": "activations are bfloat16; use --dtype half"}
 
 
 def test_a_log_names_caovans_attention() -> None:
     line = "(EngineCore pid=9) INFO 11-27 00:24:35 [triton_sm75.py:90] caovan: attention"
     runs = f"{line} runs on the SM75 kernels (cache int4_per_token_head, read and written)"
-    assert figures(runs) == {"attention_kernels": "SM75"}
+    assert read_figures(runs) == {"attention_kernels": "SM75"}
 
 
 def test_a_log_names_the_type_of_the_lm_head_or_why_it_stays_in_16_bits() -> None:
     line = "(EngineCore pid=9) INFO 11-27 04:24:35 [head_layer.py:80] caovan: the lm_head"
-    assert figures(f"{line} is int8 on the SM75 kernel (248320 x 5120)") == {"lm_head": "int8"}
-    refused = figures(f"{line} stays in 16 bits: LoRA adapters may change it (--enable-lora)")
+    assert read_figures(f"{line} is int8 on the SM75 kernel (248320 x 5120)") == {"lm_head": "int8"}
+    refused = read_figures(f"{line} stays in 16 bits: LoRA adapters may change it (--enable-lora)")
     assert refused == {"kernels_refusal": "LoRA adapters may change it (--enable-lora)"}
-    failed = figures(f"{line} kernel failed, torch multiplies: cannot launch lm_head")
+    failed = read_figures(f"{line} kernel failed, torch multiplies: cannot launch lm_head")
     assert failed == {"kernels_refusal": "cannot launch lm_head"}
     for why in ("the GPU is SM90, which runs", "its weights are the embedding's as well"):
-        assert figures(f"{line} stays in 16 bits: {why}") == {}
+        assert read_figures(f"{line} stays in 16 bits: {why}") == {}
 
 
 def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_line() -> None:
@@ -128,7 +128,7 @@ def test_newer_versions_and_the_cpu_build_say_cache_size_and_concurrency_in_one_
 )
 def test_nccl_names_what_it_uses_between_nodes(text: str, found: dict[str, str]) -> None:
     line = f"(Worker_TP0 pid=7) gpu1:7:19 [0] NCCL INFO {text}"
-    assert figures(line) == found
+    assert read_figures(line) == found
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_nccl_names_what_it_uses_between_nodes(text: str, found: dict[str, str])
     ],
 )
 def test_a_stage_reports_its_own_memory(worker: str, stage: int | None) -> None:
-    found = figures(
+    found = read_figures(
         f"({worker} pid=4028) INFO 11-25 13:40:24 [gpu_model_runner.py:4959] "
         "Model loading took 4.32 GiB memory and 0.977299 seconds"
     )

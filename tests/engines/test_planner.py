@@ -1,4 +1,4 @@
-"""The policy: what it decides, for whom, and who overrules it."""
+"""The policy: its decisions, their conditions, and what overrides them."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_graph_settings_without_a_mode_are_vllms_own_mode(config: str, mode: str
     same = plan(machine, engine={"extra_args": ["--compilation-config", json.dumps(full)]})
     assert graphs == dict(forecast(same, machine).parts)["graphs"]
     assert (graphs > 0) is (mode != "NONE")
-    told = any("names no cudagraph_mode" in warning for warning in found.warnings)
+    told = any("has no cudagraph_mode" in warning for warning in found.warnings)
     assert not told  # what would be planned here is the same
 
 
@@ -335,7 +335,7 @@ def test_a_context_whose_limit_is_unknown_is_left_to_vllm() -> None:
         machine = replace(known, model=model)
         found = plan(machine)
         assert found.value("max_model_len") == "auto"
-        assert "does not tell" in found.settings["max_model_len"].reason
+        assert "does not state" in found.settings["max_model_len"].reason
         memory = forecast(found, machine)
         assert memory.fits is None
         assert "set max_model_len" in memory.reason
@@ -454,7 +454,7 @@ def test_offloading_that_a_setting_of_the_operators_brings_names_it() -> None:
         {"policy": {"tensor_parallel_size": 1}},
         {"engine": {"extra_args": ["-tp", "1"]}},
     ):
-        advice = "leave tensor_parallel_size to the policy and none are: it plans 4"
+        advice = "leave tensor_parallel_size to the policy and none stay there: it plans 4"
         with pytest.raises(Unplannable, match=advice):
             plan(inventory(LLAMA_70B_AWQ, gpus=turing(4)), **sections)
 
@@ -609,14 +609,14 @@ def test_stages_on_the_cpu_build_are_warmed_up_and_not_compiled() -> None:
     typed = plan(ON_CPU, engine={"extra_args": ["-pp", "2", "--no-enforce-eager"]})
     assert typed.value("compilation_config") is None
     typed = plan(ON_CPU, engine={"extra_args": ["-pp", "2", "--enforce-eager"]})
-    assert any("leave --enforce-eager out" in text for text in typed.warnings)
+    assert any("remove --enforce-eager" in text for text in typed.warnings)
     for words, env, what in (
         (["--enable-lora"], {}, "--enable-lora"),
         (["-cc.mode=0"], {}, "--compilation-config of mode 0"),
         ([], {"TORCH_COMPILE_DISABLE": "1"}, "TORCH_COMPILE_DISABLE"),
     ):
         typed = plan(ON_CPU, engine={"extra_args": ["-pp", "2", *words], "env": env})
-        assert any(f"leave {what} out" in text for text in typed.warnings), what
+        assert any(f"remove {what}" in text for text in typed.warnings), what
     assert not any("pipeline stages with" in text for text in found.warnings)
 
 
@@ -903,9 +903,14 @@ def test_a_model_distilled_from_r1_has_its_thoughts_parsed(kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "template", "tools", "reasoning"),
     [
-        ("qwen3_5_text", None, "there is no chat template to speak of tools", "of thinking"),
-        ("qwen3_5_text", "plain", "does not speak of tools", "does not speak of thinking"),
-        ("unheard_of", TEMPLATE, "models of type unheard_of write tool", "is not known; name one"),
+        ("qwen3_5_text", None, "no chat template mentions tools", "thinking"),
+        ("qwen3_5_text", "plain", "does not mention tools", "does not mention thinking"),
+        (
+            "unheard_of",
+            TEMPLATE,
+            "the tool-call format of models of type unheard_of",
+            "is not known; set one",
+        ),
         ("llama", TEMPLATE, "", "how models of type llama mark their thoughts is not known"),
     ],
 )

@@ -18,7 +18,7 @@ def test_a_plan_is_a_document_with_a_reason_for_every_setting() -> None:
     assert document["settings"]["dtype"] == {
         "value": "half",
         "origin": "policy",
-        "reason": "cards before SM80 have no bfloat16",
+        "reason": "cards before SM80 do not support bfloat16",
     }
     assert set(document["memory"]) >= {
         "fits", "gpu_memory_utilization", "weights_gib", "kv_gib", "kv_tokens", "max_model_len",

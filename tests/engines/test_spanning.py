@@ -1,4 +1,4 @@
-"""Tensor parallel over a link, or stages: the modelled time of a token decides."""
+"""Tensor parallelism over a link, or stages: the modelled time per token decides."""
 
 from __future__ import annotations
 
@@ -154,18 +154,20 @@ def test_cards_that_a_typed_split_leaves_idle_are_named() -> None:
     assert split(found) == (2, 1)
     assert idle(found) == [
         "--tensor-parallel-size 2 goes over 2 nodes: 1 of 2 cards of each serve; use"
-        " --pipeline-parallel-size 2, or leave both out"
+        " --pipeline-parallel-size 2, or remove both"
     ]
     stageless = replace(QWEN_27B_AWQ, architecture="DeepseekV4ForConditionalGeneration")
     found = over(inventory(stageless, gpus=turing(2)), FAST, **TYPED_2)
     assert split(found) == (2, None)
     (text,) = idle(found)
     assert text.endswith(
-        "serve, as vLLM 0.21.0 has none for DeepseekV4ForConditionalGeneration; use 4, or leave it"
-        " out"
+        "serve, as vLLM 0.21.0 does not support stages for DeepseekV4ForConditionalGeneration; "
+        "use 4, or remove it"
     )
     one = {"engine": {"extra_args": ["-tp", "1"]}}
-    with pytest.raises(Unplannable, match=r"cannot plan for 2 nodes: .* has none for"):
+    with pytest.raises(
+        Unplannable, match=r"cannot plan for 2 nodes: .* does not support stages for"
+    ):
         over(inventory(stageless, gpus=turing(2)), FAST, **one)
 
 

@@ -1,4 +1,4 @@
-"""What each pipeline stage holds, and the cache that the fullest one leaves to all."""
+"""The memory of each pipeline stage, and the cache that the fullest one leaves to all."""
 
 from __future__ import annotations
 
@@ -479,7 +479,7 @@ def test_typed_drafts_over_stages_are_a_conflict() -> None:
     words.append('{"method":"mtp","num_speculative_tokens":3}')
     said = refused(inventory(), engine={"extra_args": words})
     assert said.startswith("cannot draft with MTP: vLLM 0.21.0 refuses MTP with pipeline stages")
-    assert said.endswith("leave --speculative-config out")
+    assert said.endswith("remove --speculative-config")
     later = inventory(engine=LATER)
     assert forecast(plan(later, engine={"extra_args": words}), later).fits
 
@@ -489,7 +489,7 @@ def test_typed_drafts_over_stages_are_a_conflict() -> None:
     [
         (
             inventory(replace(QWEN_27B_AWQ, architecture="Zamba2ForCausalLM")), {},
-            "vLLM 0.21.0 has none for Zamba2ForCausalLM; use --tensor-parallel-size",
+            "vLLM 0.21.0 does not support stages for Zamba2ForCausalLM; use --tensor-parallel-size",
         ),
         (inventory(), {PARTITION: "40,20"}, f"{PARTITION} is 40,20, and the model has 64 layers"),
         (inventory(), {PARTITION: "62,2,0"}, "name 2 numbers whose sum is 64"),
@@ -515,7 +515,10 @@ def test_over_nodes_it_is_refused_before_the_start() -> None:
     even = over(replace(odd, heads=24, kv_heads=4))
     assert (even.value("tensor_parallel_size"), even.value("pipeline_parallel_size")) == (2, None)
     reason = even.settings["tensor_parallel_size"].reason
-    assert "tensor parallel over 2 nodes, [cluster]: vLLM 0.21.0 has none for Zamba2" in reason
+    assert (
+        "tensor parallel over 2 nodes, [cluster]: vLLM 0.21.0 does not support stages for Zamba2"
+        in reason
+    )
 
 
 def test_the_least_layers_are_dealt_by_vllms_rule_where_the_parts_are_alike() -> None:

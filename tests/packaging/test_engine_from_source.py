@@ -147,7 +147,7 @@ def test_it_is_built_proven_by_two_completions_listed_verified_and_removed(
         file.write("# more\n")
     assert ctl("verify", NAME) == 1
     seen = capsys.readouterr()
-    assert "bin/tabby is not as it was installed" in seen.err
+    assert "bin/tabby has changed since the installation" in seen.err
     assert seen.out.endswith("sudo caovanctl engine install --kind tabby --again\n")
 
     assert install("--again") == 0
@@ -202,8 +202,9 @@ def test_a_failed_build_is_named_and_the_next_try_goes_on_from_there(
     assert install() == 1
     last, work = capsys.readouterr().err.splitlines()[-1], house / "engines" / NAME / "build"
     assert last == (
-        f"caovanctl: cannot build {NAME}: ninja reported: x.cpp:1: error: no cat; run the command"
-        f" again, which keeps what is compiled; the whole output is in {work / 'log'}"
+        f"caovanctl: cannot build {NAME}: ninja reported: x.cpp:1: error: no cat; run the command "
+        "again; compiled parts are kept"
+        f"; the whole output is in {work / 'log'}"
     )
     assert (work / "log").read_text() == "x.cpp:1: error: no cat\n"
     assert places.unfinished(house / "engines") == [NAME]
@@ -273,7 +274,7 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
     [
         (
             "c++: fatal error: Killed signal terminated program cc1plus",
-            "want of memory; .*--jobs 1",
+            "memory ran out; .*--jobs 1",
         ),
         (
             "as: No space left on device",
@@ -283,7 +284,7 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
             "CMake Error at x:1 (message):\n  ld: cannot find -lm",
             "reported: ld: cannot find -lm; run",
         ),
-        ("", "cmake reported: nothing; run the command again, which keeps what is compiled"),
+        ("", "cmake reported: nothing; run the command again; compiled parts are kept"),
     ],
 )
 def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, fact: str) -> None:
@@ -294,7 +295,7 @@ def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, f
     source = fake_engine.INSTALL.source
     assert source is not None
     with pytest.raises(EngineError, match=fact):
-        from_source.build(source, wanted, house / "made", files, from_source.Compilers(), world)
+        from_source.build(source, wanted, house / "made", files, from_source.BuildOptions(), world)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
     monkeypatch.setattr(install_verb.host, "read_host", lambda _: host)
     monkeypatch.setattr(install_engine, "install", refuse)
     assert install(*words) == 1
-    assert orders[0].compilers == from_source.Compilers(jobs)
+    assert orders[0].compilers == from_source.BuildOptions(jobs)
 
 
 def test_cards_that_the_locks_cuda_cannot_compile_for_are_left_out_or_refused(
@@ -356,7 +357,7 @@ def test_what_a_cuda_build_needs_to_know_is_asked_for(
     assert "cannot add the plugin: Tabby takes none" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "7.5", "--capability", "8.6") == 0
     assert "-DCMAKE_CUDA_ARCHITECTURES=75-real;86-real" in (house / "cmake.args").read_text()
-    assert "note: proven without a card only: no layer ran on one" in capsys.readouterr().err
+    assert "note: proven only without a card: no layer ran on one" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "7.5") == 0
     assert "is installed already" in capsys.readouterr().err
     assert ctl("install", "1.0", *words, "--capability", "9.0") == 0

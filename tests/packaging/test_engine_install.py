@@ -110,7 +110,7 @@ def test_verify_names_what_was_changed_or_lost(house: Path, made: dict[str, Any]
     finally:
         (site / "six.py").write_text(text)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["damage"] == ["six.py is not as it was installed"]
+    assert json.loads(done.stdout)["damage"] == ["six.py has changed since the installation"]
 
 
 @pytest.mark.long

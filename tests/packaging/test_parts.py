@@ -1,4 +1,4 @@
-"""How the tests' parts are run and summed up, and a machine that has no Python 3.10."""
+"""Running and summarising the test parts, also on a machine without Python 3.10."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def test_where_none_can_be_fetched_the_part_is_skipped_with_the_reason(
 
 
 NO_PYTHON = (
-    "caovanctl: cannot find Python 3.11: none with a working venv module is here and uv could not"
-    " install one (cause: no route)"
+    "caovanctl: cannot find Python 3.11: none here has a working venv module, and uv could"
+    " not install one (cause: no route)"
 )
 
 

@@ -247,7 +247,7 @@ def test_root_writes_into_no_folder_of_a_stranger(ground: Ground, words: tuple[s
     order = ("9.9.9", "--build", "cpu", "--python", sys.executable, "--root", ".")
     done = ground.run("caovanctl", "engine", words[0], *order, *words[1:])
     assert done.returncode == 1
-    assert f"belongs to uid {STRANGER}, who could lead root to other files" in done.stderr
+    assert f"belongs to uid {STRANGER}, who could make root write elsewhere" in done.stderr
     assert "run it as that user" in done.stderr
 
 

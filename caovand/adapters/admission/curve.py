@@ -1,10 +1,10 @@
-"""Follows a CURVE connection: its handshake, and the bytes since its last whole message.
+"""Follow a CURVE connection: its handshake, and the bytes since its last whole message.
 
-All that comes after the handshake is encrypted. Until then the commands have names
-(rfc.zeromq.org/spec/25), and the server says READY to nobody whose key it does not take. After it,
-only who decrypts knows which part of a message is the last, and libzmq keeps them until that one
-has come. So `heard` reports each message that was received: the bytes since the one before are
-bounded, and with them the parts, each of which has at least PART_BYTES.
+Everything after the handshake is encrypted. During the handshake commands have names
+(rfc.zeromq.org/spec/25), and the server sends READY only to a client whose key it accepts.
+Afterwards only the recipient knows which part of a message is the last, and libzmq keeps all parts
+until that one arrives. So `heard` reports each received message: the bytes since the previous one
+are bounded, and with them the parts, each of which has at least PART_BYTES.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable
 from caovand.adapters.admission.zmtp import COMMAND, GREETING_BYTES, LONG, LimitExceeded
 
 READY = b"\x05READY"
-MAX_BYTES = 2048  # of a handshake, either way
+MAX_BYTES = 2048  # of a handshake, in each direction
 PART_BYTES = 35
 
 
 class Encrypted:
-    """One connection, whose peer is the client, or the server where `to_server`.
+    """One connection, whose peer is the client, or the server if `to_server`.
 
-    `done` is called once the server has sent READY. `feed` raises Excessive if the peer sends
-    more before that than a handshake has, or afterwards more than `max_unheard` bytes between two
-    messages.
+    `done` is called once the server has sent READY. `feed` raises LimitExceeded if the peer sends
+    more than a handshake before that, or more than `max_unheard` bytes between two messages
+    afterwards.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Encrypted:
             self._follow(data)
 
     def heard(self) -> None:
-        """A whole message of the peer was received."""
+        """Record that a whole message of the peer was received."""
         self._unheard = 0
 
     def _follow(self, data: bytes) -> None:
@@ -72,7 +72,7 @@ class Encrypted:
 
 
 def commands(data: bytes) -> list[bytes]:
-    """The whole commands after the greeting."""
+    """The complete commands after the greeting."""
     found, at = [], GREETING_BYTES
     while len(data) > at + 1 and data[at] & COMMAND:
         size_bytes = 8 if data[at] & LONG else 1

@@ -1,7 +1,7 @@
-"""A listening socket that admits a bounded number of connections and turns the rest away cheaply.
+"""A listening socket that admits a bounded number of connections and rejects the rest cheaply.
 
-Accepting is paced: a flood of connections costs a few percent of a core, and a connection that
-is turned away never reaches the code behind the door.
+Accepting is paced: a flood of connections costs a few percent of a core, and a rejected connection
+never reaches the code behind the door.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import ClassVar
 
 MAX_PATH = 107
-# What the kernel queues for us. Short: whoever waits in it waits behind a flood.
+# The kernel's queue for us. Short: a client in it waits behind a flood.
 BACKLOG = 32
-TCP_BACKLOG = 128  # a whole cluster at once: whoever finds no place there waits a second
+TCP_BACKLOG = 128  # room for a whole cluster at once: a client without a place there waits a second
 BATCH = 32
 PAUSE_S = 0.016  # after a batch with someone turned away: 2,000 connections/s at most
 EXHAUSTED_S = 1.0  # until the next try where the process has no descriptor left
@@ -34,27 +34,28 @@ _SO_PEERGROUPS = 59  # which Python has no name for
 
 Serve = Callable[[socket.socket], Awaitable[None]]
 Who = Callable[[socket.socket], Hashable]
-"""Identifies the peer whose quota a connection uses; raises OSError if it has already ended."""
+"""Identify the peer whose quota a connection uses; raises OSError if it has already ended."""
 
 
 class CannotBind(Exception):
-    """A socket in a folder of the daemon's could not be made."""
+    """A socket in one of the daemon's folders could not be created."""
 
 
 class Door:
-    """Runs `serve` for each connection to `listener` that it admits, closing it afterwards.
+    """Run `serve` for each connection to `listener` that is admitted, and close it afterwards.
 
-    `max_connections` are served at a time, `max_per_peer` of one peer, as `who` tells them apart;
-    one peer may open `rate_per_peer` a second (None: any number), all together ten times that.
-    A peer that `is_favoured` may have `max_per_favoured`, at any rate, and `reserved` connections
-    more are open to such peers. `refusal` is sent to a connection that is turned away. A connection
-    opens `descriptors_each` in addition to its own.
+    `max_connections` are served at a time, `max_per_peer` per peer, as `who` identifies them; one
+    peer may open `rate_per_peer` a second (None: any number), all together ten times that. A peer
+    that `is_favoured` may have `max_per_favoured`, at any rate, and such peers may use `reserved`
+    more connections. `refusal` is sent to a rejected connection. A connection opens
+    `descriptors_each` in addition to its own.
     """
 
     _promised: ClassVar[int] = 0
-    """Descriptors that connections of all doors have opened or may open, not counting their own.
+    """Descriptors that connections of all doors have opened or may open, without the connections'
+    own.
 
-    Counting what is open is not enough: a batch is admitted before the first of it opens any.
+    Counting open ones is not enough: a batch is admitted before its first connection opens any.
     """
 
     def __init__(
@@ -77,19 +78,19 @@ class Door:
         self._rate_per_peer, self._is_favoured = rate_per_peer, is_favoured
         self._reserved, self._max_per_favoured = reserved, max_per_favoured
         self._refusal, self._descriptors_each = refusal, descriptors_each
-        self._loop: asyncio.AbstractEventLoop | None = None  # until it is started
+        self._loop: asyncio.AbstractEventLoop | None = None  # until the door is started
         self._inside: Counter[Hashable] = Counter()
         self._recent: Counter[Hashable] = Counter()
         self._second = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to accept; on the running loop."""
+        """Begin to accept, on the running loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Stop accepting, and cancel what is being served."""
+        """Stop accepting, and cancel running handlers."""
         if self._listener.fileno() >= 0:
             if self._loop is not None:
                 self._loop.remove_reader(self._listener)
@@ -104,7 +105,7 @@ class Door:
                 link, _address = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 break
-            except OSError:  # no descriptor, no memory: later
+            except OSError:  # out of descriptors or memory: try later
                 self._pause(EXHAUSTED_S)
                 return
             link.setblocking(False)
@@ -118,7 +119,7 @@ class Door:
                 Door._promised += self._descriptors_each
                 task = loop.create_task(self._run(link))
                 self._tasks.add(task)
-                # A task that is cancelled before it has begun runs no line of its own.
+                # A task that is cancelled before it starts runs none of its lines.
                 task.add_done_callback(partial(self._let_out, link, peer))
             else:
                 turned_away = True
@@ -139,7 +140,7 @@ class Door:
         loop = asyncio.get_running_loop()
         try:
             loop.add_reader(self._listener, self._accept)
-        except OSError:  # the kernel has no memory for it, or no watch left
+        except OSError:  # the kernel has no memory or no watch left
             loop.call_later(EXHAUSTED_S, self._resume)
 
     def _has_room(self, peer: Hashable) -> bool:
@@ -164,7 +165,7 @@ class Door:
         return free - self._descriptors_each > SPARE_DESCRIPTORS
 
     async def _run(self, link: socket.socket) -> None:
-        # A client that went away, or does not read, is its own loss.
+        # A client that disconnects, or does not read, harms only itself.
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await self._serve(link)
 
@@ -178,7 +179,8 @@ class Door:
 
 
 def peer_uid(link: socket.socket) -> int:
-    """The user at the other end of a connected Unix socket: as which it listens, or connected."""
+    """The user at the other end of a connected Unix socket, at the time it listened or
+    connected."""
     return peer(link)[1]
 
 
@@ -191,14 +193,14 @@ def peer(link: socket.socket) -> tuple[int, int, int]:
 
 def peer_groups(link: socket.socket) -> set[int]:
     """The supplementary groups of the process at the other end of a connected Unix socket."""
-    # socket.getsockopt() has no room for more than 256 of them.
+    # socket.getsockopt() returns at most 256 of them.
     libc = ctypes.CDLL(None, use_errno=True)
     found, size = (ctypes.c_uint * 0)(), ctypes.c_uint(0)
     while libc.getsockopt(
         link.fileno(), socket.SOL_SOCKET, _SO_PEERGROUPS, found, ctypes.byref(size)
     ):
         number = ctypes.get_errno()
-        if number != errno.ERANGE:  # a kernel without it, as gVisor's
+        if number != errno.ERANGE:  # some kernels lack it, such as gVisor's
             return set()
         found = (ctypes.c_uint * (size.value // ctypes.sizeof(ctypes.c_uint)))()
     return set(found)
@@ -212,12 +214,12 @@ def spare_descriptors() -> int:
 
 
 def unix_listener(path: Path, mode: int, gid: int | None) -> socket.socket:
-    """A socket listening at `path`, made under a umask: there is no moment with other rights."""
+    """A socket listening at `path`, created under a umask: its mode is right from the start."""
     check_length(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     old = os.umask(0o777 & ~mode)
     try:
-        # Of a daemon that was killed; the lock says that none lives.
+        # Left by a daemon that was killed; the lock proves that none is running.
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         listener.bind(str(path))

@@ -1,7 +1,7 @@
-"""Passes bytes between a client and a ZeroMQ socket, for a bounded number of clients.
+"""Pass bytes between clients and a ZeroMQ socket, for a bounded number of clients.
 
-libzmq accepts whoever connects, and aborts the process when descriptors run out. So it listens in
-a folder of ours, and its clients come through a door, their bytes counted.
+libzmq accepts every connection, and aborts the process when descriptors run out. So it listens in a
+private folder, and its clients come through a door, which counts their bytes.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from caovand.adapters.admission.zmtp import GREETS, LimitExceeded
 
 FIRST_MESSAGE_S = 5.0
 CHUNK = 64 * 1024
-OPENS = 2  # a connection's own way to libzmq, and libzmq's end of it
+OPENS = 2  # the connection to libzmq, and libzmq's end of it
 INNER = "inner"
 
 
 class Follower(Protocol):
-    """What follows one client's bytes, and those that it gets."""
+    """Follows the bytes that one client sends and receives."""
 
     @property
     def asks(self) -> bool:
-        """Whether it has got so far that it may stay."""
+        """Whether the client has progressed far enough to stay."""
         ...
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the client; raises Excessive."""
+        """Feed the client's next bytes; raises LimitExceeded."""
         ...
 
     def answered(self, data: bytes) -> None:
-        """Take the next bytes for the client."""
+        """Feed the next bytes for the client."""
         ...
 
 
@@ -48,9 +48,9 @@ async def relay(
     first: bytes = b"",
     in_all: int | None = None,
 ) -> None:
-    """Pass bytes until either side ends, or the peer asks for nothing or for too much.
+    """Pass bytes until either side ends, or the peer requests nothing or too much.
 
-    `first` was read of the peer already; `in_all` limits what it may ever send.
+    `first` was already read from the peer; `in_all` limits the total that it may send.
     """
     loop = asyncio.get_running_loop()
 
@@ -85,9 +85,9 @@ async def relay(
 class Gate:
     """Serves connections of a Door for the ZeroMQ socket at `inner`.
 
-    `follow` makes the follower of a connection from its own socket to libzmq, whose name no other
-    has. All that a client ever sends are `in_all` bytes, None for any number. Who does not greet
-    as ZeroMQ does is for `others`, with the bytes read so far.
+    `follow` creates the follower of a connection from its socket to libzmq, which has a unique
+    name. A client may send `in_all` bytes in total, None for any number. A client without a ZeroMQ
+    greeting goes to `others`, with the bytes read so far.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Gate:
         self._others = others
 
     async def serve(self, link: socket.socket) -> None:
-        """Relay a connection that begins as one of ZeroMQ does."""
+        """Relay a connection that begins with a ZeroMQ greeting."""
         loop = asyncio.get_running_loop()
-        # A client that only checks whether someone listens costs no connection inside.
+        # A client that only checks whether the port is open costs no connection inside.
         first = await asyncio.wait_for(loop.sock_recv(link, CHUNK), FIRST_MESSAGE_S)
         if not first:
             return
@@ -117,7 +117,7 @@ class Gate:
 
 
 def inner_folder(folder: Path) -> Path:
-    """The folder that libzmq listens in, which nobody else may enter."""
+    """The folder in which libzmq listens, closed to everybody else."""
     inner = folder / INNER
     try:
         with contextlib.suppress(FileExistsError):

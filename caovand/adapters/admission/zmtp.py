@@ -1,8 +1,8 @@
-"""Counts what a client of ZMTP sends: whole messages of a bounded size, and nothing without end.
+"""Count what a ZMTP client sends: whole messages of bounded size, and no endless ones.
 
-libzmq keeps every part of a message until the last one has come, and every subscription. A command
-that claims to have MORE counts as a part there, although ZMTP 3 (rfc.zeromq.org/spec/23), which
-libzmq speaks since 4.0, knows no such command.
+libzmq keeps every part of a message until the last one arrives, and every subscription. libzmq
+counts a command flagged MORE as a part, although ZMTP 3 (rfc.zeromq.org/spec/23), which it speaks
+since 4.0, has no such command.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ COMMAND_BYTES = 1024
 
 
 class LimitExceeded(Exception):
-    """The client sent more than anybody needs to."""
+    """The client sent more than any honest client needs to."""
 
 
 class Messages:
-    """Follows one client's bytes: `feed` raises Excessive if a limit is passed.
+    """Follows one client's bytes: `feed` raises LimitExceeded if a limit is passed.
 
-    `most_bytes` is the limit of one message with all its parts and the commands between them.
-    `asks`: it has sent a whole one, or a command after READY, such as a subscription.
+    `most_bytes` limits one message with all its parts and the commands between them. `asks`: the
+    client has sent a whole message, or a command after READY, such as a subscription.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._head = bytearray()
-        self._wanted = GREETING_BYTES  # bytes of the greeting, or of a frame's head, to come
+        self._wanted = GREETING_BYTES  # outstanding bytes of the greeting, or of a frame's header
         self._greeted = False
-        self._body = 0  # bytes of a frame's body to come
+        self._body = 0  # outstanding bytes of a frame's body
         self._flags = 0
         self._parts = self._bytes = self._frames = 0
         self._amid = False  # some parts of a message have arrived, but not the last
         self.asks = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Feed the next bytes."""
         at = 0
         while at < len(data):
             if self._body:
@@ -55,7 +55,7 @@ class Messages:
                 self._read_head()
 
     def answered(self, data: bytes) -> None:
-        """Nothing that it gets is counted."""
+        """Ignore bytes to the client: they are not counted."""
 
     def _read_head(self) -> None:
         head = bytes(self._head)
@@ -66,7 +66,7 @@ class Messages:
         elif len(head) == 1:
             self._flags = head[0]
             if self._flags not in FLAGS:
-                raise LimitExceeded(f"no frame has the flags {self._flags}")
+                raise LimitExceeded(f"it sent a frame with the invalid flags {self._flags}")
             self._wanted = 9 if self._flags & LONG else 2
             return
         else:

@@ -1,4 +1,4 @@
-"""An engine's processes: started in a session of their own, watched, ended with all they left."""
+"""An engine's processes: started in their own session, watched, and ended with all descendants."""
 
 from caovand.adapters.child.child import CannotSpawn, Child
 from caovand.adapters.child.engines import Engines

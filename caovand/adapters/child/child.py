@@ -1,9 +1,9 @@
-"""One engine process: started in a session of its own, ended with everything it left.
+"""One engine process: started in its own session, ended with all processes it left behind.
 
-The command runs through `launch`, which joins the engine's cgroup before anything else, and asks
-for TERM when we die; that signal is bound to the thread that forks, so a Child is made in the main
-thread. Its processes are written to `ledger`, so that a next daemon can end what a killed one
-left, and nothing else.
+The command runs through `launch`, which joins the engine's cgroup before anything else, and
+requests TERM when we die; that signal is bound to the forking thread, so a Child is created in the
+main thread. Its processes are written to `ledger`, so that the next daemon can end what a killed
+one left behind, and nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class CannotSpawn(Exception):
 
 
 class Child:
-    """A running engine. `members` are its living processes as last seen, `seen` the pids so far."""
+    """A running engine. `members` are its living processes at the last refresh, `seen` all pids so
+    far."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Child:
         except OSError as problem:
             os.close(read_end)
             forget(ledger)
-            if isinstance(problem, engine_user.SpawnerEnded):  # no fault of this command's
+            if isinstance(problem, engine_user.SpawnerEnded):  # not the command's fault
                 raise
             raise CannotSpawn(f"cannot start {argv[0]}: {problem.strerror}") from problem
         finally:
@@ -82,9 +83,10 @@ class Child:
         self.members: tuple[Process, ...] = ()
         self.seen: set[int] = {self.pid}
         self.unknown: tuple[Process, ...] = ()
-        """Orphans as last seen that may be this engine's or another's: neither ends them."""
+        """Orphans at the last refresh that may belong to this engine or to another: neither ends
+        them."""
         self.unrecorded = ""
-        """Why the ledger is not up to date: a next daemon would not find this engine."""
+        """Why the ledger is outdated: the next daemon would not find this engine."""
         loop = asyncio.get_running_loop()
         try:
             with contextlib.ExitStack() as undo:
@@ -108,17 +110,17 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """Exit status of the first process, negative for a signal, None while it lives."""
+        """Exit status of the first process, negative for a signal; None while it lives."""
         return self._process.returncode
 
     async def ended(self) -> int:
-        """Wait for the first process to end; its status."""
+        """Wait for the first process to end; return its status."""
         await self._ended.wait()
         assert self._process.returncode is not None
         return self._process.returncode
 
     def look(self) -> tuple[Process, ...]:
-        """Find which processes belong to the engine now, and write changes to the ledger."""
+        """Refresh the engine's processes, and write changes to the ledger."""
         self._see()
         return self.members
 
@@ -142,20 +144,20 @@ class Child:
             self._engines.kill_adopted(self._traces, HUNT_S)
 
     def pids(self) -> list[int]:
-        """The processes that belong to the engine now; for any thread, and nothing is noted."""
+        """The engine's current processes; callable from any thread, and records nothing."""
         return self._engines.pids(self._traces)
 
     def drain(self, limit_s: float) -> None:
-        """Wait (blocking) for the output of the last moments.
+        """Wait (blocking) for the last output.
 
-        A process that holds the pipe is waited for no longer than `limit_s`, and what was printed
-        until then for `LATE_S` more: on a busy machine the pump may not have read it yet.
+        A process that keeps the pipe open is waited for at most `limit_s`, and its output until
+        then for `LATE_S` more: on a busy machine the pump may not have read it yet.
         """
         if not self._pump.join(limit_s):
             self._pump.catch_up(LATE_S)
 
     def give_up(self) -> None:
-        """Look after it no more, though processes may have outlived its end."""
+        """Stop watching the engine, though processes may have survived its end."""
         self._traces.given_up = True
 
     def hurry(self) -> None:
@@ -165,7 +167,7 @@ class Child:
     async def end(
         self, grace_s: float, before_kill: Callable[[], Awaitable[None]] | None = None
     ) -> tuple[Process, ...]:
-        """Send TERM, KILL after `grace_s`, then KILL what is left; return what survives that.
+        """Send TERM, KILL after `grace_s`, then KILL the rest; return the survivors.
 
         `before_kill` inspects the engine, which may have gone on starting, one last time.
         """
@@ -177,8 +179,8 @@ class Child:
             await before_kill()
         left = await self.kill(KILL_S)
         if not left:
-            # Right after the latest refresh: of two engines that end at a time, the last to be
-            # removed takes what may be of either.
+            # Right after the latest refresh: if two engines end at the same time, the last to be
+            # removed gets the processes that may belong to either.
             self._engines.remove(self._traces)
             await self.ended()
             await asyncio.to_thread(self.drain, DRAIN_S)
@@ -186,7 +188,7 @@ class Child:
         return left
 
     async def kill(self, limit_s: float) -> tuple[Process, ...]:
-        """KILL all its processes, as far as we may; return what is left after `limit_s`."""
+        """KILL all its processes, as far as permitted; return those left after `limit_s`."""
 
         async def find() -> tuple[Process, ...]:
             return self._see()
@@ -218,9 +220,9 @@ def _started(
     confinement: Confinement | None,
     unlimited_stack: bool,
 ) -> subprocess.Popen[bytes] | Program:
-    """Start the command, as the engine's user where there is one; raises OSError."""
+    """Start the command, as the engine's user if there is one; raises OSError."""
     user = engine_user.current()
-    joins = cgroup if user is None else None  # the spawner puts it there
+    joins = cgroup if user is None else None  # the spawner joins the cgroup for it
     with popen_arguments(
         argv, env, confinement, cgroup=joins, unlimited_stack=unlimited_stack
     ) as launch:
@@ -244,7 +246,7 @@ def _kill(process: subprocess.Popen[bytes] | Program) -> None:
 
 
 def _pipe() -> tuple[int, int]:
-    """The pipe an engine prints through: its read and write ends."""
+    """The pipe that an engine prints to: its read and write ends."""
     try:
         read_end, write_end = os.pipe()
     except OSError as problem:

@@ -1,7 +1,7 @@
 """Which processes belong to which of the daemon's engines.
 
-vLLM renames its processes, which empties /proc/PID/environ, so a marker there does not survive.
-Whose a process is follows from its cgroup, session and descent: core/facts/ownership.py.
+vLLM renames its processes, which empties /proc/PID/environ, so a marker there does not survive. A
+process's owner follows from its cgroup, session and ancestry: core/facts/ownership.py.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from caovand.core.facts.ownership import KnownEngine, Ownership, Process, assign
 
 @dataclass(eq=False)
 class EngineTraces:
-    """How one engine's processes are recognised, and which of them were seen last.
+    """How one engine's processes are recognised, and which of them were last seen.
 
-    `session` is the pid of its first process and `start` its start. `output` is what its processes
-    write to. An engine that was `given_up` is no longer watched, though a process of it may live.
+    `session` is the pid of its first process and `start` its start time. `output` is the file its
+    processes write to. An engine that was `given_up` is no longer watched, though a process of it
+    may live.
     """
 
     session: int
@@ -34,13 +35,13 @@ class EngineTraces:
     given_up: bool = False
 
     def known(self) -> KnownEngine:
-        """Add the processes now in its cgroup."""
+        """Add the processes currently in its cgroup."""
         grouped = None if self.cgroup is None else processes.in_cgroup(self.cgroup)
         return KnownEngine(self.session, self.start, self.members, grouped, self.output)
 
 
 class Engines:
-    """The engines of this daemon that may have living processes: none is taken for another's."""
+    """The engines of this daemon that may have living processes: none is mistaken for another's."""
 
     def __init__(self) -> None:
         self._all: tuple[EngineTraces, ...] = ()
@@ -50,11 +51,11 @@ class Engines:
         self._all = (*self._all, one)
 
     def remove(self, one: EngineTraces) -> None:
-        """Remove an engine of which no process lives."""
+        """Remove an engine without living processes."""
         self._all = tuple(other for other in self._all if other is not one)
 
     def family(self, one: EngineTraces) -> tuple[list[Process], list[Process]]:
-        """Find an engine's processes, and orphans that may just as well be another's.
+        """Find an engine's processes, and orphans that may equally well be another's.
 
         Both include zombies.
         """
@@ -68,13 +69,13 @@ class Engines:
         return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
 
     def pids(self, one: EngineTraces) -> list[int]:
-        """Find the pids of an engine's living processes; for any thread, changes nothing."""
+        """The pids of an engine's living processes; callable from any thread, changes nothing."""
         table, engines = processes.all_processes(), self._with(one)
         found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
         return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
 
     def _with(self, one: EngineTraces) -> tuple[EngineTraces, ...]:
-        """All engines, with this one even if it was removed already."""
+        """All engines, including this one even if it was removed already."""
         return self._all if one in self._all else (*self._all, one)
 
     def owned(self, table: Sequence[Process]) -> frozenset[int]:
@@ -83,10 +84,10 @@ class Engines:
         return frozenset(_owners(table, engines).by_pid) if engines else frozenset()
 
     def kill_adopted(self, one: EngineTraces, limit_s: float) -> None:
-        """KILL orphans of an engine as they come to us, for `limit_s` seconds.
+        """KILL an engine's orphans as we inherit them, for `limit_s` seconds.
 
         A process that forks and ends again and again has another pid before all of /proc is read.
-        Our own children are listed by one read, and their pids are theirs until we wait for them.
+        Our own children are listed by one read, and keep their pids until we wait for them.
         """
         traces = self._with(one)
         engines, place = [engine.known() for engine in traces], traces.index(one)

@@ -1,4 +1,4 @@
-"""The ledger of an engine's processes, and ending those that a killed daemon left."""
+"""The ledger of an engine's processes, and how to end those that a killed daemon left behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILL_S = 10.0
 
 
 def record(ledger: Path, session: int, start: int, found: Sequence[Process], marks: Marks) -> str:
-    """Write down whose processes these are; return why that failed, which must not stop serving."""
+    """Record these processes' owner; return why that failed, which must not stop serving."""
     try:
         user = engine_user.current()
         uid = user.uid if user else os.getuid()
@@ -44,7 +44,7 @@ def orphans(
 ) -> tuple[Process, ...]:
     """Find living processes that a killed daemon wrote to `ledger` or left in `groups`.
 
-    None of them belongs to a living one of `engines`.
+    None of them belongs to a living engine in `engines`.
     """
     table = processes.all_processes()
     owned = engines.owned(table) if engines else frozenset()
@@ -69,14 +69,15 @@ async def end_orphans(
     groups: Sequence[Path] = (),
     engines: Engines | None = None,
 ) -> tuple[tuple[Process, ...], tuple[Process, ...]]:
-    """End what a killed daemon left; return what was found, and what of it outlived KILL.
+    """End the processes that a killed daemon left behind; return those found, and those that
+    survived KILL.
 
-    `before_kill` gets the pids found. `groups` are cgroups that hold nothing else, and
-    `engines` are those whose processes are left alone.
+    `before_kill` gets the pids found. `groups` are cgroups without other processes; the processes
+    of `engines` are left alone.
     """
 
     async def find() -> tuple[Process, ...]:
-        if engine_user.current() is not None:  # who may take its time, or was stopped
+        if engine_user.current() is not None:  # it may be slow, or stopped
             try:
                 return await asyncio.to_thread(orphans, ledger, groups, engines)
             except RuntimeError as problem:

@@ -14,7 +14,7 @@ POLL_S = 0.02
 QUIET_POLLS = 3  # in a row: one may miss a process that was between two pids
 ROUNDS = 3  # of killing what is seen, before more is done about what is still new
 TRACKER_S = 1.0
-COMMAND_LINE_S = 0.5  # to read that of a process, which may hang with it
+COMMAND_LINE_S = 0.5  # timeout of reading another process, which may hang with it
 UNSEEN = Process(0, 0, 0, 0, 0, "a process that changes its pid")
 """Stands for processes in the engine's cgroup that were never seen alive."""
 
@@ -27,10 +27,10 @@ async def sweep(
 ) -> tuple[Process, ...]:
     """KILL what `find` returns until it returns nothing; return what is left after `limit_s`.
 
-    A dead process that it finds is proof of a living one. `kill_unseen` ends what `hides` from
-    `find`, has another pid each time, or may not be signalled.
+    A dead process in its result proves a living one. `kill_unseen` ends processes that hide from
+    `find`, change their pid each time, or may not be signalled.
 
-    Python's resource tracker ends by itself once all the others have, and removes what they shared.
+    Python's resource tracker ends by itself once all others have, and removes what they shared.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + limit_s
@@ -60,13 +60,14 @@ async def sweep(
 
 
 async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
-    """Which of these are Python's resource trackers; one that does not answer in time is none."""
+    """Which of these are Python's resource trackers; one that does not answer in time is not
+    counted."""
     asked = {
         process: asyncio.ensure_future(asyncio.to_thread(processes.is_resource_tracker, process))
         for process in fresh
     }
     if asked:
-        # Without a thread to ask in, each counts as none: it is killed like the others.
+        # If no thread can be started, none counts as a tracker: they are killed like the others.
         await asyncio.wait(asked.values(), timeout=COMMAND_LINE_S)
     return {
         (process.pid, process.start): answer.done()

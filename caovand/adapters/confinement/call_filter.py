@@ -1,4 +1,4 @@
-"""The seccomp filter that a confined program runs under, as code for the kernel; see `launch`."""
+"""The seccomp filter of a confined program, as BPF code; see `launch`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BPF_LOAD, BPF_JEQ, BPF_JGE, BPF_RET = 0x20, 0x15, 0x35, 0x06
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000 | errno.EPERM
 NR_OFFSET = 0
 ARCH_OFFSET, ARG0_OFFSET, ARG1_OFFSET = 4, 16, 24
-"""Offsets in struct seccomp_data: of a call's number, its architecture and its arguments."""
+"""Offsets in struct seccomp_data: of the call's number, its architecture and its arguments."""
 X32 = 0x40000000
 UINT32_MAX = 0xFFFFFFFF
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -40,7 +40,7 @@ NUMBERS: Mapping[str, tuple[int, int]] = {
     "swapon": (167, 224), "tgkill": (234, 131), "tkill": (200, 130), "truncate": (76, 45),
     "umount2": (166, 39),
 }  # fmt: skip
-"""The calls' numbers on each of MACHINES."""
+"""System call numbers on each of MACHINES."""
 DENIED = (
     "ptrace", "process_vm_readv", "process_vm_writev", "bpf", "kexec_load", "kexec_file_load",
     "init_module", "finit_module", "delete_module", "mount", "umount2", "pivot_root", "open_tree",
@@ -49,24 +49,26 @@ DENIED = (
     "process_madvise", "process_mrelease",
 )  # fmt: skip
 SIGNALS = ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
-"""Their first argument names the process."""
+"""Calls whose first argument names the process."""
 UNNAMED = ("tkill", "pidfd_send_signal")
-"""Their arguments do not name the process."""
+"""Calls whose arguments do not name the process."""
 OWNERS = {"fcntl": (8, 15), "ioctl": (0x8901, 0x8902)}
-"""F_SETOWN and the like: who gets a signal when a descriptor is ready."""
+"""F_SETOWN and the like, which set who gets a signal when a descriptor is ready."""
 SCHEDULING = ("sched_setaffinity", "sched_setparam", "sched_setscheduler")
-"""Their first argument names a thread. OpenMP and ZeroMQ name each of theirs, not only 0."""
+"""Calls whose first argument names a thread. OpenMP and ZeroMQ name each of theirs, not only 0."""
 OBSERVING: Mapping[str, Sequence[int]] = {
     "migrate_pages": (ARG0_OFFSET,), "move_pages": (ARG0_OFFSET,),
     "perf_event_open": (ARG1_OFFSET,), "kcmp": (ARG0_OFFSET, ARG1_OFFSET),
 }  # fmt: skip
-"""Which of their arguments name processes; who may do this to others may trace them."""
+"""Arguments of these calls that name processes; a process allowed to do this to others may trace
+them."""
 LIMITING = ("prlimit64", "sched_setattr")
-"""Their first argument names the process."""
+"""Calls whose first argument names the process."""
 PRIORITIES = {"setpriority": 0, "ioprio_set": 1}
-"""Their second argument names a process if the first is PRIO_PROCESS or IOPRIO_WHO_PROCESS."""
+"""Calls whose second argument names a process if the first is PRIO_PROCESS or
+IOPRIO_WHO_PROCESS."""
 ALL = -1
-"""As a pid: every process that one may signal or observe."""
+"""As a pid: every process that the caller may signal or observe."""
 
 Instruction = tuple[int, int, int, int]
 Values = Mapping[int, Sequence[int]]
@@ -86,13 +88,13 @@ def program(
     signals: bool = True,
     alone: bool = False,
 ) -> bytes:
-    """The filter of system calls, which fail with EPERM.
+    """The filter program; refused calls fail with EPERM.
 
-    Those in DENIED do; setting priorities and limits of another process than this one, which needs
-    no more than its user; and scheduling or observing the processes `keepers`. Where Landlock does
-    not restrict `truncation` and `signals`, so do truncating by name, and signals for the keepers
-    and their groups. One that is `alone` may signal and schedule no other process at all: a pid may
-    name any thread, and threads come and go.
+    It refuses the calls in DENIED; setting the priority or limits of another process, which needs
+    only the same user; and scheduling or observing the processes `keepers`. If Landlock does not
+    restrict `truncation` and `signals`, it also refuses truncating by name, and signals to the
+    keepers and their groups. A program that is `alone` may signal and schedule no other process at
+    all: a pid may name any thread, and threads come and go.
     """
     own, denied = os.getpid(), [*DENIED]
     itself, kept = (0, own), sorted({*keepers, ALL})
@@ -131,7 +133,7 @@ def program(
 
 
 def _groups(keepers: Collection[int]) -> Iterator[int]:
-    """How a signal's pid names the keepers' process groups: ours, too, where it is one of them."""
+    """Signal arguments that name the keepers' process groups, and 0 if ours is one of them."""
     for pid in keepers:
         yield -pid
         try:
@@ -144,13 +146,13 @@ def _groups(keepers: Collection[int]) -> Iterator[int]:
 
 
 def _is_none(offset: int, values: Collection[int]) -> list[Instruction]:
-    """Refuse a call whose argument is one of these."""
+    """Refuse a call whose argument is one of these values."""
     tests = [one for value in values for one in _unless(BPF_JEQ, value & UINT32_MAX)]
     return [(BPF_LOAD, 0, 0, offset), *tests]
 
 
 def _is_one(offset: int, values: Sequence[int]) -> list[Instruction]:
-    """Refuse a call whose argument is none of these."""
+    """Refuse a call whose argument is none of these values."""
     tests = [
         (BPF_JEQ, len(values) - place, 0, value & UINT32_MAX) for place, value in enumerate(values)
     ]
@@ -162,7 +164,7 @@ def _unless(compare: int, value: int) -> list[Instruction]:
 
 
 def install(libc: Any, code: bytes) -> None:
-    """Filter this process's system calls; print why if that is impossible.
+    """Install the filter in this process; print the reason if that is impossible.
 
     SECCOMP_FILTER_FLAG_SPEC_ALLOW keeps the processor's speculation, which some kernels would turn
     off for a filtered process; the kernels of some containers do not know the flag.

@@ -1,18 +1,19 @@
-"""Becomes another program, such as an engine: joins its cgroup, confines itself, runs its command.
+"""Become another program, such as an engine: join its cgroup, confine this process, run its
+command.
 
-A program of its own, run as a file by the daemon's isolated Python, so that the other's variables
-reach nothing else. Standard input is one document of JSON, as `popen.popen_arguments`
-makes it.
+This is a separate program, run as a file by the daemon's isolated Python, so that the environment
+of the other program affects nothing else. Standard input is one JSON document, as
+`popen.popen_arguments` makes it.
 
 A confined process cannot gain privileges (no_new_privs), use the system calls that `call_filter`
-refuses, reach others by ptrace, signal or abstract socket, write outside of `writable`, or read
-what is `hidden`. Of /dev it has DEVICES alone, and of root's rights none to the machine's memory
-and log.
-See `man 7 landlock`: each version of its interface covers more, and this uses the kernel's.
+refuses, reach other processes by ptrace, signal or abstract socket, write outside `writable`, or
+read `hidden` paths. In /dev it has only DEVICES, and none of root's rights to the machine's memory
+and log. See `man 7 landlock`: each version of the interface covers more; this code uses what the
+kernel has.
 
-CUDA's driver names its threads in /proc/PID/task/TID/comm and ends with error 304 where it cannot.
-Landlock has no rule for processes to come, so those programs may write below PROC. What root could
-change there of the machine is read-only for them.
+CUDA's driver names its threads in /proc/PID/task/TID/comm and fails with error 304 if it cannot.
+Landlock has no rule for future processes, so those programs may write below PROC. Machine settings
+there that root could change are made read-only for them.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 HOME = os.path.abspath(f"{__file__}/../../../..")
-"""Where caovan lies, which an isolated Python does not find by itself."""
+"""The folder that contains caovan, which an isolated Python does not find."""
 CANNOT_RUN, NOT_FOUND = 126, 127
-"""Exit statuses, those of a shell."""
+"""The exit statuses that a shell uses."""
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 
 MIN_ABI = 2
-"""Version 1 (Linux 5.13) forbids every rename between folders, and compilers need those."""
+"""Version 1 (Linux 5.13) forbids every rename between folders, which compilers need."""
 LANDLOCK_CREATE_RULESET, LANDLOCK_ADD_RULE, LANDLOCK_RESTRICT_SELF = 444, 445, 446
 VERSION = 1
 PATH_BENEATH = 1
@@ -71,20 +72,22 @@ DEVICES = (
     "nvidia*", "nvgpu", "nvhost*", "nvmap", "nvsciipc", "dri", "kfd", "accel", "dxg",
     "infiniband", "gdrdrv",
 )  # fmt: skip
-"""What engines use: cards, also those of boards (nvgpu, nvmap) and of WSL (dxg), and links."""
+"""Devices that engines use: cards, also those of boards (nvgpu, nvmap) and of WSL (dxg), and
+links."""
 PR_CAPBSET_DROP = 24
 CAP_SYS_RAWIO, CAP_SYSLOG = 17, 34
-"""For /proc/kcore and the like, and for the kernel's log: Landlock has no rule for either."""
+"""Capabilities for /proc/kcore and the like, and for the kernel's log: Landlock has no rule for
+either."""
 NVIDIA_MODPROBE = "/usr/bin/nvidia-modprobe"
 
 
 def landlock_abi() -> int:
-    """The version of the kernel's Landlock; 0 where there is none, or it is forbidden here."""
+    """The version of the kernel's Landlock; 0 if it is missing or forbidden here."""
     return max(int(ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, VERSION)), 0)
 
 
 def main() -> int:
-    """Become the program of the document on standard input; return only if that fails."""
+    """Become the program described on standard input; return only on failure."""
     sys.path.append(HOME)
     launch = json.loads(sys.stdin.buffer.read())
     argv, env = launch["argv"], launch["env"]
@@ -104,7 +107,7 @@ def main() -> int:
     except OSError as problem:
         print(f"cannot start {argv[0]}: {problem}", file=sys.stderr)
         return CANNOT_RUN
-    # Python ignores both, and a program inherits that.
+    # Python ignores both, which the program would inherit.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -115,7 +118,7 @@ def main() -> int:
 
 
 def raise_stack() -> None:
-    """Allow the stack to grow as far as this user may let it."""
+    """Raise the stack limit to this user's maximum."""
     most = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     try:
         resource.setrlimit(resource.RLIMIT_STACK, most)
@@ -125,7 +128,8 @@ def raise_stack() -> None:
 
 
 def make_devices() -> None:
-    """Make the node of CUDA's memory, which no process without rights can make later."""
+    """Create the device node of CUDA's memory, which an unprivileged process could not create
+    later."""
     lacks = os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidia-uvm")
     if lacks and os.path.exists(NVIDIA_MODPROBE):
         subprocess.run([NVIDIA_MODPROBE, "-c0", "-u"], check=False, env={}, cwd="/")
@@ -140,15 +144,15 @@ def confine(
     alone: bool = False,
     keepers: Iterable[int] = (),
 ) -> None:
-    """Confine this thread and all that it starts, as far as the kernel can; OSError.
+    """Confine this thread and everything it starts, as far as the kernel can; raises OSError.
 
-    It may not touch its parent and `keepers`; one that is `alone` signals no other process.
+    It may not touch its parent and `keepers`; with `alone` it may signal no other process.
     """
     from caovand.adapters.confinement import call_filter  # noqa: PLC0415  (before files are hidden)
 
     _checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     for capability in (CAP_SYS_RAWIO, CAP_SYSLOG):
-        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for who has no rights to lose
+        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails without any rights to drop
     for folder in writable:
         with contextlib.suppress(OSError):
             os.makedirs(folder, exist_ok=True)
@@ -170,10 +174,10 @@ def confine(
 
 
 def protect_machine(libc: Any) -> None:
-    """Make all of /proc but the processes read-only for this one, and the process that started it.
+    """Make all of /proc but the processes read-only, for this process and the one that started it.
 
-    As root alone, whom no file's mode stops. Where root may not mount, as in most containers,
-    /proc/sys is read-only already; print it if not.
+    Needed only for root, whom no file mode stops. If root may not mount, as in most containers,
+    /proc/sys is read-only already; a message is printed if it is not.
     """
     first = (f"{PROC}/sys", f"{PROC}/sysrq-trigger", f"{PROC}/{os.getppid()}")
     with os.scandir(PROC) as found:
@@ -192,7 +196,7 @@ def protect_machine(libc: Any) -> None:
 
 
 def _protect(libc: Any, path: str) -> int:
-    """Make a path read-only, with what a container masks below it; the error's number or 0."""
+    """Make a path read-only, including what a container masks below it; return errno, or 0."""
     try:
         _mount(libc, path, MS_BIND | MS_REC)
         _mount(libc, path, MS_BIND | MS_REMOUNT | MS_RDONLY)
@@ -209,10 +213,11 @@ def _mount(libc: Any, path: str, flags: int) -> None:
 def engine_rules(
     hidden: Sequence[str], readable: Iterable[str], writable: Iterable[str]
 ) -> Iterator[tuple[str, int]]:
-    """Rights for reading all but `hidden`, with `readable` in it, and for writing `writable`."""
+    """Rules for reading everything but `hidden`, with `readable` inside it, and for writing
+    `writable`."""
     write = READ_RIGHTS | WRITE_RIGHTS
     roots = writable_roots(writable, hidden)
-    yield "/", READ_DIR  # names alone: whoever looks for a file may list folders
+    yield "/", READ_DIR  # names alone: a search for a file may list folders
     yield from ((path, READ_RIGHTS) for path in except_for("/", (*hidden, DEV)))
     yield from ((path, READ_FILE | WRITE_FILE | READ_DIR) for path in devices())
     for one in readable:
@@ -222,7 +227,7 @@ def engine_rules(
 
 
 def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
-    """Keep this thread, and all that it starts, from files but by these rules; raises OSError."""
+    """Restrict this thread, and everything it starts, to files that rules allow; raises OSError."""
     handled = HANDLED_RIGHTS if abi >= TRUNCATE_ABI else HANDLED_RIGHTS & ~TRUNCATE
     attributes = struct.pack("=QQQ", handled, 0, SCOPE)
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
@@ -234,9 +239,9 @@ def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
 
 
 def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
-    """The path, or what is in it besides `hidden`; all of it where it is itself in one of them.
+    """The path, or its contents without `hidden`; all of it if it lies in a hidden path itself.
 
-    Links are left out: what they lead to is reached on its own path, or is hidden.
+    Links are left out: their targets are reached on their own path, or are hidden.
     """
     if path in hidden:
         return
@@ -246,7 +251,7 @@ def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
     try:
         with os.scandir(path) as found:
             entries = [entry.path for entry in found if not entry.is_symlink()]
-    except OSError:  # it may be entered, yet not listed
+    except OSError:  # it may be entered but not listed
         start = path.rstrip("/") + "/"
         below = {one[len(start) :].partition("/")[0] for one in hidden if one.startswith(start)}
         entries = [start + name for name in sorted(below)]
@@ -257,7 +262,8 @@ def except_for(path: str, hidden: Sequence[str]) -> Iterator[str]:
 def writable_roots(writable: Iterable[str], hidden: Sequence[str]) -> dict[str, None]:
     """The folders to write to, without links; a path below one of them needs no rule.
 
-    An earlier engine may have made it a link, to the daemon's state: such a link is not followed.
+    An earlier engine may have replaced a folder by a link to the daemon's state: such a link is not
+    followed.
     """
     roots: dict[str, None] = {}
     for one in sorted(writable, key=len):
@@ -271,7 +277,7 @@ def writable_roots(writable: Iterable[str], hidden: Sequence[str]) -> dict[str, 
 
 
 def in_one_of(path: str, folders: Container[str]) -> bool:
-    """Whether the path lies in one of these folders, or does so through a link on the way to it."""
+    """Whether the path lies in one of these folders, directly or through a link on the way."""
     return any(
         one in folders
         for folder in folders_above(path)
@@ -280,7 +286,7 @@ def in_one_of(path: str, folders: Container[str]) -> bool:
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """The folders that a path lies in, the innermost first."""
+    """The parent folders of a path, innermost first."""
     while (above := os.path.dirname(path)) != path:
         path = above
         yield path

@@ -1,7 +1,7 @@
-"""Parses untrusted text in a separate process, bounded in time, memory and size of answer.
+"""Parse untrusted text in a separate process, bounded in time, memory and size of answer.
 
-Whatever the text does to the parser, the daemon's loop goes on, the parser ends, and no file is
-opened but programs.
+Whatever the text does to the parser, the daemon's loop continues, the parser ends, and no file but
+programs is opened.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def ask(
 ) -> tuple[list[Any], str]:
     """The answers of `module.main()` to a request about lines, and why some are missing; blocking.
 
-    It imports `needs`, too, before its confinement: these modules may lie anywhere. It reads the
-    request and each line as one line of JSON from standard input, and prints one answer a line.
-    Answers that arrive within `limit_s` seconds count, and within `cpu_s` of CPU
-    time, which on a busy machine are fewer.
+    The process imports `needs`, too, before its confinement: these modules may lie anywhere. It
+    reads the request and each line as one line of JSON from standard input, and prints one answer a
+    line. Answers count if they arrive within `limit_s` seconds and `cpu_s` of CPU time, which a
+    busy machine grants later.
     """
     deadline = time.monotonic() + limit_s
     try:
@@ -76,7 +76,7 @@ def ask(
         process.stdout.close()
     answers = []
     for line in data.splitlines():
-        with contextlib.suppress(ValueError):  # the last one may be cut off
+        with contextlib.suppress(ValueError):  # the last one may be incomplete
             answers.append(json.loads(line))
     return answers, why
 

@@ -1,4 +1,4 @@
-"""What a program of an engine's may reach: passed to `launch`, which confines itself to it."""
+"""What a program may reach, passed to `launch`, which confines itself to it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ PROGRAM = str(Path(__file__).resolve().with_name("launch.py"))
 
 @dataclass(frozen=True)
 class Confinement:
-    """It may read what its user may, except `hidden` paths, but including `readable` ones in them.
+    """The program may read what its user may, except `hidden` paths, but including `readable` ones
+    inside them.
 
-    It writes below `writable` folders alone, which are made where they are missing. One that is
-    `alone` signals no other process.
+    It may write only below `writable` folders, which are created if missing. One that is `alone`
+    may signal no other process.
     """
 
     hidden: tuple[str, ...]
@@ -40,24 +41,23 @@ def popen_arguments(
     *,
     cgroup: Path | None = None,
     unlimited_stack: bool = False,
-    ends_with: signal.Signals = signal.SIGTERM,
 ) -> Iterator[dict[str, Any]]:
-    """What `subprocess` needs to start `launch` with a command of this environment.
+    """Arguments for `subprocess` to start `launch` with a command and its environment.
 
-    It joins `cgroup` before anything else, and gets the signal `ends_with` when we die: that is
-    bound to the thread that forks.
+    The command joins `cgroup` before anything else, and gets SIGTERM when we die; that signal is
+    bound to the forking thread.
     """
     launch = {
         "argv": list(argv),
         "env": dict(env),
         "cgroup": str(cgroup / "cgroup.procs") if cgroup else "",
         "unlimited_stack": unlimited_stack,
-        "ends_with": int(ends_with),
+        "ends_with": int(signal.SIGTERM),
         "confined": asdict(confinement) if confinement else None,
         "keepers": [user.spawner] if (user := engine_user.current()) else [],
     }
     with open(in_memory(json.dumps(launch)), "rb") as launched:
         words = [sys.executable, "-I", "-S", PROGRAM]
-        # The engine's variables might lead our own Python to other libraries.
+        # The engine's variables might point our own Python to other libraries.
         own = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
         yield {"args": words, "env": own, "stdin": launched}

@@ -1,7 +1,7 @@
-"""Makes this process one that reads what it has open, and programs of its own, and writes no file.
+"""Confine this process to reading files that it has open and its own programs, without writing.
 
-For a verb that reads a text of someone else: whatever the text made of it, it could open nothing
-of the user's, and reach no other process.
+For a verb that reads a text of someone else: even if the text took control, it could open none of
+the user's files, and reach no other process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROGRAMS = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache")
 
 
 def confine() -> None:
-    """Confine this process for good, where its kernel can; without a word where it cannot."""
+    """Confine this process for good if its kernel supports it; silently do nothing otherwise."""
     abi = launch.landlock_abi()
     if abi < launch.MIN_ABI:
         return
@@ -29,7 +29,8 @@ def confine() -> None:
 
 
 def _rules() -> Iterator[tuple[str, int]]:
-    """Modules that are imported late, their libraries, and where lost output goes."""
+    """Rules for modules that are imported late, their libraries, and the place for discarded
+    output."""
     for path in (*PROGRAMS, os.path.dirname(os.__file__), os.path.join(HOME, "caovand")):
         yield os.path.realpath(path), launch.READ_FILE | launch.READ_DIR
     yield os.devnull, launch.WRITE_FILE

@@ -1,9 +1,9 @@
 """The daemon's sockets: ZeroMQ for root and the control group, plain lines for everybody else.
 
-`control` takes every verb and `events` publishes notices, for the group; `status` takes the
-harmless verbs from anybody, `page` those that only read from the page, `gateway` what that asks and
-reports; both run as the daemon's own user. Who may connect is decided by the rights of the socket
-files, what a connection may use up by `door`.
+For the group, `control` takes every verb and `events` publishes notices; `status` takes the
+harmless verbs from anybody, `page` the read-only ones from the page, `gateway` the requests and
+reports of the gateway; page and gateway run as the daemon's own user. The modes of the socket files
+decide who may connect; `door` limits what a connection may use.
 """
 
 from caovand.adapters.admission.door import CannotBind

@@ -1,7 +1,7 @@
-"""The protocol of short questions: one line of JSON in, one line out, then the end.
+"""The protocol of short requests: one line of JSON in, one line out, then the connection ends.
 
-The frames are those of `core.wire`, with a line end. Nothing that a client does is kept after its
-connection, and no step of it may take long.
+The frames are those of `core.wire`, with a newline. Nothing about a client is kept after its
+connection, and no step of a request may take long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from caovand.core.reporting.wire import Reply, Request, WireError
 
 OF_THE_GATEWAY = frozenset({"gateway", "gateway_report", "gateway_requests", "gateway_used"})
 FOR_SERVERS_ALONE = OF_THE_GATEWAY | {"endpoint"}
-"""Their results contain the API key, which not even the control group is shown."""
+"""Operations whose results contain the API key, which not even the control group may see."""
 OF_THE_PAGE = frozenset({
     "endpoint",
     "status", "version", "recent", "plan", "events", "logs", "incidents", "incident", "history",
@@ -27,7 +27,7 @@ OF_THE_PAGE = frozenset({
 MAX_LINE = 4096
 READ_S = 2.0
 WRITE_S = 2.0
-LOOK_S = 0.5  # how soon a request ends whose client is gone
+LOOK_S = 0.5  # delay until a request ends whose client is gone
 BUSY = wire.encode_reply(
     Reply("", None, "busy", "cannot answer: too many requests", "try again in a moment")
 ) + b"\n"  # fmt: skip
@@ -36,16 +36,16 @@ Answer = Callable[[Request], Awaitable[Reply]]
 
 
 class Lines:
-    """Serves connections of a Door: `answer` gets requests whose op is one of `ops`.
+    """Serve connections of a Door: `answer` gets requests whose op is one of `ops`.
 
-    Only where they are `trusted` may an answer contain words of the engine.
+    An answer may contain text from the engine only for `trusted` clients.
     """
 
     def __init__(self, answer: Answer, ops: Collection[str], *, trusted: bool) -> None:
         self._answer, self._ops, self._trusted = answer, ops, trusted
 
     async def serve(self, link: socket.socket, got: bytes = b"") -> None:
-        """Read one request, of which `got` has been read already, and answer it."""
+        """Answer one request, of which `got` has been read already."""
         loop = asyncio.get_running_loop()
         line = await asyncio.wait_for(_line(link, got), READ_S)
         if line is None:
@@ -77,7 +77,7 @@ class Lines:
 
 
 def not_permitted(request: Request) -> Reply:
-    """Answer a request on the wrong socket."""
+    """The refusal of a request on the wrong socket."""
     return Reply(
         request.id,
         code="not-permitted",
@@ -87,7 +87,7 @@ def not_permitted(request: Request) -> Reply:
 
 
 async def _line(link: socket.socket, got: bytes) -> bytes | None:
-    """Read the first line, cut off beyond MAX_LINE if it has not ended; None for no bytes."""
+    """Read the first line, cut at MAX_LINE if it has not ended; None for no bytes."""
     loop = asyncio.get_running_loop()
     while b"\n" not in got and len(got) <= MAX_LINE:
         data = await loop.sock_recv(link, MAX_LINE)
@@ -98,7 +98,7 @@ async def _line(link: socket.socket, got: bytes) -> bytes | None:
 
 
 def _is_gone(link: socket.socket) -> bool:
-    """Whether the other side is closed; one that only ended its sending still listens."""
+    """Whether the peer closed the connection; one that only stopped sending still listens."""
     poll = select.poll()
     with contextlib.suppress(OSError, ValueError):
         poll.register(link, select.POLLHUP)

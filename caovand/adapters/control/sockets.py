@@ -40,7 +40,7 @@ from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request, WireError
 
 MAX_REQUESTS = 256
-MAX_WAITS = 64  # they may last a day, and must not keep other requests out
+MAX_WAITS = 64  # they may last a day, and must not block other requests
 MAX_LINKS = 64
 MAX_STRANGERS = 64
 STRANGERS_EACH = 8
@@ -50,16 +50,16 @@ SPARE_LINKS = 8  # more, for root and ourselves
 ENVELOPE_BYTES = 1024  # of a message, without the request
 TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
 CLOSE_S = 2.0
-AHEAD = 64  # messages that a client of `control` may leave unread
+AHEAD = 64  # messages that a `control` client may leave unread
 
 Handler = Callable[[Request], Awaitable[Reply]]
 
 
 class Control:
-    """Serves `handler` on the sockets in `folder`; root, we and members of `group` may steer.
+    """Serve `handler` on the sockets in `folder`; root, our user and members of `group` may steer.
 
-    What a socket admits does not depend on its mode, which an engine of our user may change. Each
-    but `status` has a name, for which `admits` may refuse a process.
+    Admission to a socket does not depend on its mode, which an engine of our user may change. Each
+    socket but `status` has a name, for which `admits` may refuse a process.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Control:
             inner = inner_folder(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
-            # ZeroMQ's handshake takes longer than a short question and its answer.
+            # ZeroMQ's handshake takes longer than a short request and its answer.
             short = Lines(self._reply, wire.OPEN_TO_ALL, trusted=True).serve
             for name, most_bytes, in_all, others in (
                 ("control", wire.MAX_BYTES + ENVELOPE_BYTES, None, short),
@@ -147,7 +147,7 @@ class Control:
         return made
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start answering."""
         self._keep(self._serve())
         for door in self._doors:
             door.start()
@@ -157,13 +157,13 @@ class Control:
         self._keep(self._send(self._events, [wire.encode_notice(notice)]))
 
     async def close(self) -> None:
-        """Let answers under way leave, then close the sockets."""
+        """Let running answers finish, then close the sockets."""
         await asyncio.sleep(0)
         for task in list(self._tasks):
             task.cancel()
         for own in (self._control, self._events):
             own.close()
-        # What was sent goes through the gates, so those close last. libzmq may take forever.
+        # Sent answers pass through the gates, so those close last. libzmq may take forever.
         with contextlib.suppress(asyncio.TimeoutError, RuntimeError):
             await asyncio.wait_for(asyncio.to_thread(self._context.term), CLOSE_S)
         for door in self._doors:
@@ -176,7 +176,8 @@ class Control:
 
     async def _serve(self) -> None:
         while True:
-            # A frame that is there already is had without a pause: a flood must not keep the loop.
+            # A frame that is already there is read without a pause: a flood must not occupy the
+            # loop.
             await asyncio.sleep(0)
             try:
                 frames = await self._control.recv_multipart()
@@ -220,7 +221,7 @@ class Control:
         try:
             return await self._handler(request)
         except Exception as problem:
-            # A fault of ours: the client gets an error, the loop's exception handler logs the rest.
+            # A bug of ours: the client gets an error, the loop's exception handler logs the rest.
             text = f'cannot do "{request.op[:64]}": {type(problem).__name__} in caovand'
             asyncio.get_running_loop().call_exception_handler(
                 {"message": text, "exception": problem}
@@ -229,7 +230,7 @@ class Control:
 
     @staticmethod
     async def _send(sender: Any, frames: list[bytes]) -> None:
-        # A client that went away or does not read is its own loss.
+        # A client that disconnects or does not read harms only itself.
         with contextlib.suppress(zmq.ZMQError):
             await sender.send_multipart(frames, zmq.NOBLOCK)
 
@@ -243,14 +244,14 @@ def _client_uid(
 ) -> int:
     pid, uid, gid = peer(link)
     may = uid in (0, os.geteuid()) or (group is not None and group in {gid, *peer_groups(link)})
-    # Root's engine may have become any user.
+    # An engine that root runs may have become any user.
     if not may or not admits(name, pid):
         raise PermissionError(f"process {pid} may only read the status")
     return uid
 
 
 def _gid(group: str | None) -> int | None:
-    """The id of a group that exists and that we may give files to."""
+    """The id of an existing group to which we may assign files."""
     if not group:
         return None
     try:

@@ -20,13 +20,14 @@ WITHOUT_TEMPLATE = (
     "mistral", "ministral", "pixtral", "voxtral", "deepseek_v32", "deepseek_v4", "deepseek_vl",
     "deepseek_ocr", "kimi", "inkling", "minicpm", "paligemma", "blip", "unlimited", "chatglm",
 )  # fmt: skip
-"""Beginnings of the types of models whose chats a tokenizer writes, or a template of vLLM's own."""
+"""Prefixes of model types whose chats a tokenizer formats, or a template of vLLM's own."""
 INLINE = frozenset("{}\n")
-"""vLLM takes a text with one of these as the template itself, unless a file has that name."""
+"""vLLM takes a text that contains one of these as the template itself, unless a file has that
+name."""
 
 
 def with_template(card: ModelCard, wanted: str) -> ModelCard:
-    """The card with the template applied to clients' messages; `wanted` is a file or a text.
+    """The card with the template that applies to clients' messages; `wanted` is a file or a text.
 
     An unreadable one leaves no template, and a note; so does a base model, which has none.
     """
@@ -41,8 +42,9 @@ def with_template(card: ModelCard, wanted: str) -> ModelCard:
         note = Problem(
             f"read the chat template {wanted}",
             str(why),
-            "name a readable file, or set tool_call_parser and reasoning_parser in [server], which"
-            " are chosen by it",
+            "choose a readable file, or set tool_call_parser and reasoning_parser in [server], "
+            "which follow from the template"
+            "",
         )
         return replace(card, chat_template=None, notes=(*card.notes, note))
 

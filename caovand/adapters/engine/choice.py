@@ -1,4 +1,4 @@
-"""Which engine a configuration is for: the kind it names, else the one its model is for."""
+"""The engine for a configuration: the kind it names, else the one that suits its model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from caovand.core.engine.record import Engine
 from caovand.engines import registry
 
 PATIENCE_S = 2.0
-"""How long a disk may take to list a folder: the daemon asks before it runs, and must come up."""
+"""Seconds a disk may take to list a folder: the daemon lists it before it serves, and must
+start."""
 
 
 def chosen_engine(config: Config) -> Engine:
-    """The engine of a configuration. Reads the names in the model's folder where no kind is set.
+    """The engine for a configuration. Reads the file names in the model's folder if no kind is set.
 
-    A folder that cannot be listed has no names: the default engine then says what is wrong with it.
+    A folder that cannot be listed counts as empty: the default engine then reports what is wrong.
     """
     if config.engine.kind is not None:
         return registry.engine_of(config.engine.kind)
@@ -29,11 +30,11 @@ def chosen_engine(config: Config) -> Engine:
 def _names(path: str) -> Sequence[str]:
     found: list[str] = []
 
-    def look() -> None:
+    def list_names() -> None:
         with suppress(OSError, ValueError):  # a name on the hub, or a path that cannot be one
             found.extend(os.listdir(os.path.expanduser(path)))
 
-    looking = threading.Thread(target=look, name="caovand-names", daemon=True)
+    looking = threading.Thread(target=list_names, name="caovand-names", daemon=True)
     looking.start()
     looking.join(PATIENCE_S)
     return tuple(found)

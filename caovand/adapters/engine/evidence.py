@@ -1,6 +1,6 @@
 """Evidence that is lost when the engine ends: its processes, their stacks, and memory.
 
-Everything here may block on a hung driver: call it in a thread, and wait for that with a limit.
+Everything here may block on a hung driver: call it in a thread, and limit the wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from caovand.core.facts.ownership import Process
 
 MAX_THREADS = 64
 MAX_PROCESSES = 64
-MAX_SPIED = 256 << 10  # characters of one process: deep recursion in hundreds of threads
+MAX_SPIED = 256 << 10  # characters per process: deep recursion in hundreds of threads
 _FIELDS = ("State", "VmRSS", "Threads")
 _MEMORY = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Shmem")
 
@@ -37,7 +37,7 @@ def process_tree(members: Iterable[Process]) -> list[dict[str, Any]]:
 
 
 def host_memory() -> dict[str, str]:
-    """The lines of /proc/meminfo that matter, and the load."""
+    """The relevant lines of /proc/meminfo, and the load."""
     fields = _colons(_text(Path("/proc/meminfo")), _MEMORY)
     return {**fields, "loadavg": _text(Path("/proc/loadavg")).strip()}
 
@@ -63,7 +63,7 @@ def stacks(
 
 
 def stacks_of(spy: str, pid: int, limit_s: float) -> list[str]:
-    """The stacks of a process of our user, from the program `spy` if there is one."""
+    """The stacks of a process of our user, by the program `spy` if there is one."""
     seen, why_not = _py_spy(spy, pid, limit_s) if spy else ("", "")
     return [*([f"(py-spy: {why_not})"] if why_not else []), seen or _kernel_view(pid)]
 
@@ -71,14 +71,14 @@ def stacks_of(spy: str, pid: int, limit_s: float) -> list[str]:
 def find_py_spy(engine_python: str) -> str | None:
     """py-spy from the engine's environment, from ours, or on PATH.
 
-    Without an engine's user it would run as our own, unconfined: then only what no engine, nor an
-    installer of its packages, can have put there.
+    Without an engine's user it would run as our own, unconfined: then only a copy that neither an
+    engine nor an installer of its packages can have put there.
     """
     own_user = current() is not None
     pythons = (engine_python, sys.executable) if own_user else (sys.executable,)
     places = (Path(python).parent / "py-spy" for python in pythons)
     found = (str(path) for path in places if os.access(path, os.X_OK))
-    on_path = trust.program if own_user else trust.root_program
+    on_path = trust.program if own_user else trust.find_root_owned_program
     return next(found, None) or on_path("py-spy", os.environ)
 
 

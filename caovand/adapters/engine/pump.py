@@ -1,8 +1,8 @@
-"""Reads the engine's output without ever blocking the engine.
+"""Read the engine's output without ever blocking the engine.
 
-One thread reads the pipe. Lines (split at newlines and carriage returns, colour codes removed)
-go to a bounded ring, to a rotated file and to one callback. Another thread writes the file: a disk
-that is full or hangs loses lines of the file, which are counted, and nothing else.
+One thread reads the pipe. Lines (split at newlines and carriage returns, colour codes removed) go
+to a bounded ring, to a rotated file and to one callback. Another thread writes the file: if the
+disk is full or hangs, lines of the file are lost and counted, and nothing else suffers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _ENDS = re.compile(r"[\r\n]+")
 class Ring:
     """The latest `size` lines, numbered from 1; safe between the pump's thread and readers.
 
-    Long lines mean fewer of them: memory is bounded too. What it `hides` is in the file only.
+    Long lines reduce their number: memory is bounded too. Lines that it `hides` are in the file
+    only.
     """
 
     def __init__(self, size: int, hides: Callable[[str], bool] = lambda line: False) -> None:
@@ -67,7 +68,8 @@ class Ring:
         """Lines after line `number`, up to `most_bytes` as JSON, and the number of the last.
 
         Returns at least one line if any exist, truncated if necessary, so that a polling client
-        makes progress. A number not reached yet is an earlier daemon's: then every line is new.
+        makes progress. A number not reached yet comes from an earlier daemon: then every line is
+        new.
         """
         with self._lock:
             first = self._count - len(self._lines)
@@ -95,7 +97,7 @@ class Ring:
 class RotatedFile:
     """An append-only log file that keeps `backups` older ones of at most `limit` bytes each.
 
-    A thread of its own writes it, at most `BEHIND_BYTES` late; `lost_bytes` counts bytes that were
+    A separate thread writes it, at most `BEHIND_BYTES` late; `lost_bytes` counts bytes that were
     not written.
     """
 
@@ -109,7 +111,7 @@ class RotatedFile:
         self._writer: threading.Thread | None = None
         self.lost_bytes = 0
         self.problem = ""
-        """Why the latest write failed, "" if it did not."""
+        """Why the latest write failed; "" if it succeeded."""
 
     def write(self, data: bytes) -> None:
         """Queue `data` to be appended; never waits."""
@@ -122,14 +124,14 @@ class RotatedFile:
             self._behind += cost
             if self._writer is None:
                 writer = threading.Thread(target=self._run, name="log-file", daemon=True)
-                # No thread available: the queue is written once there is one.
+                # No thread available: the queue is written once one can be started.
                 with contextlib.suppress(RuntimeError):
                     writer.start()
                     self._writer = writer
             self._turn.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything queued is written or lost; returns whether it is."""
+        """Wait until everything queued is written or lost; return whether that succeeded."""
         with self._turn:
             return self._turn.wait_for(lambda: not self._behind, timeout_s)
 
@@ -178,7 +180,8 @@ class RotatedFile:
 
 
 class Pump:
-    """Reads `descriptor` to its end in its own thread; removes `secrets` from all it passes on."""
+    """Reads `descriptor` to its end in its own thread; removes `secrets` from everything it passes
+    on."""
 
     def __init__(
         self,
@@ -200,12 +203,12 @@ class Pump:
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of the pipe; returns whether it is reached."""
+        """Wait for the end of the pipe; return whether it was reached."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def catch_up(self, timeout_s: float) -> bool:
-        """Wait until all lines that are in the pipe now are passed on; returns whether they are."""
+        """Wait until all lines now in the pipe are passed on; return whether they were."""
         with self._turn:
             if self._over:
                 return True
@@ -261,7 +264,7 @@ class Pump:
         try:
             self._on_lines(shown)
         except Exception:
-            # A fault of ours must not stall the engine: reported once, and reading goes on.
+            # A bug of ours must not stall the engine: it is reported once, and reading goes on.
             if not self._faulty:
                 traceback.print_exc()
             self._faulty = True

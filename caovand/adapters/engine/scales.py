@@ -1,6 +1,6 @@
-"""Search the scales of a quantised checkpoint for negative ones, which no header shows.
+"""Search a quantised checkpoint for negative scales, which no header shows.
 
-The files are those of a model that `model_folder` has read: their headers are whole.
+The files belong to a model that `model_folder` has read: their headers are complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ CHUNK_BYTES = 1 << 20
 SCALES = ".scales"
 Word = Literal["H", "I", "Q"]
 WORDS: Mapping[str, Word] = {"F16": "H", "BF16": "H", "F32": "I", "F64": "Q"}
-"""Types of scales, as unsigned words of their size: one above the sign's bit alone is negative."""
+"""Types of scales, as unsigned integers of their size: a value above the sign bit alone is
+negative."""
 
 
 def find_negative(shard: Path) -> str:
@@ -63,6 +64,6 @@ def _is_negative(shard: BinaryIO, place: Place) -> bool:
 def _has_negative(part: bytes, word: Word) -> bool:
     words = memoryview(part).cast(word)
     width = words.itemsize
-    if part[width - 1 :: width].isascii():  # no sign is set, at the speed of memory
+    if part[width - 1 :: width].isascii():  # no sign bit is set, checked at the speed of memory
         return False
-    return any(one > 1 << (8 * width - 1) for one in words)  # minus zero is none
+    return any(one > 1 << (8 * width - 1) for one in words)  # minus zero is not negative

@@ -1,4 +1,6 @@
-"""Engine environments: vLLM and all it needs, made from a lock file, proven, switched atomically.
+"""Engine environments: vLLM and its dependencies, made from a lock file, proven, switched
+atomically.
 
-Only the standard library is used here: this must run on a machine that has nothing else yet.
+This room uses only the standard library: it must run on a machine on which nothing else is
+installed yet.
 """

@@ -1,9 +1,10 @@
-"""Install a Python with uv on a system that lacks the version that a lock needs.
+"""Install a Python with uv on a system without the version that a lock needs.
 
-If uv is missing, pip installs it for a while. The Python goes into the root, where a service of
-another user can read it. uv takes it from GitHub, or from `UV_PYTHON_INSTALL_MIRROR`, and knows the
-sha256 of every Python it offers. So a folder for an offline machine gets the archive and a uv whose
-own sha256 came with caovan: the folder's owner cannot put another Python there.
+If uv is missing, pip installs it temporarily. The Python goes into the engines' root, where a
+service of another user can read it. uv downloads it from GitHub, or from
+`UV_PYTHON_INSTALL_MIRROR`, and knows the sha256 of every Python it offers. So a folder for an
+offline machine gets the archive, and a uv whose own sha256 is part of caovan: the folder's owner
+cannot smuggle in another Python.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def acquire(
 ) -> Path:
     """Install Python `version` ("3.12") into the root; raises EngineError.
 
-    With `keep` its archive stays there, with the uv that knows its sha256, for `carry`.
+    `keep` is a folder in which its archive stays for `carry`, with the uv that knows its sha256.
     """
     if not keep and (own := trust.program("uv", environ)):
         return _install(version, root, own, run)
@@ -50,7 +51,7 @@ def acquire(
             return _install(version, root, uv, run, ["--reinstall"] * keep, archives)
     except EngineError:
         if archives:
-            shutil.rmtree(archives, ignore_errors=True)  # uv keeps what it refuses, too
+            shutil.rmtree(archives, ignore_errors=True)  # uv also keeps files that it refuses
         raise
 
 
@@ -60,9 +61,10 @@ def carry(version: str, folder: Path, root: Path, run: Run) -> Path:
     if not found:
         raise EngineError(
             f"find Python {version}",
-            f"no usable one is here nor in {folder}, and with --wheels nothing is downloaded",
-            f"apt install python{version} python{version}-venv python{version}-dev, or name "
-            "one with --python PATH, or fill the folder with: caovanctl engine fetch --with-python",
+            f"there is no usable one here or in {folder}, and --wheels downloads nothing",
+            f"apt install python{version} python{version}-venv python{version}-dev, or choose one "
+            "with --python PATH, or fill the folder with: caovanctl engine fetch --with-python"
+            "",
         )
     archives = root / ARCHIVES
     try:
@@ -97,23 +99,24 @@ def _install(
     tree = found[0].parents[1]
     if fact := find_unsafe(tree):
         shutil.rmtree(tree)
-        raise EngineError(f"use the Python {tree.name}", fact, "do not trust where it came from")
+        raise EngineError(f"use the Python {tree.name}", fact, "do not trust its source")
     return found[0]
 
 
 def find_unsafe(tree: Path) -> str:
-    """Name files that no Python contains: setuid files, devices, links out of it; empty if none."""
+    """Name a file that no Python contains: setuid, a device, a link that leads outside; empty if
+    none."""
     real = tree.resolve()
     for parent, inner, files in os.walk(tree):
         for path in (Path(parent, name) for name in (*inner, *files)):
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 if not path.resolve().is_relative_to(real):
-                    return f"{path} leads out of it"
+                    return f"{path} leads outside it"
             elif mode & (stat.S_ISUID | stat.S_ISGID):
-                return f"{path} would run as its owner for everybody"
+                return f"{path} would run with its owner's rights for everybody"
             elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                return f"{path} is no file"
+                return f"{path} is not a regular file"
     return ""
 
 
@@ -121,9 +124,9 @@ def find_unsafe(tree: Path) -> str:
 def _locked_uv(
     version: str, root: Path, run: Run, wheels: Path | None = None, *, download: bool = True
 ) -> Iterator[str]:
-    """Install, for a while, the uv whose sha256 came with caovan, from a wheel in `wheels`.
+    """Temporarily install the uv whose sha256 is part of caovan, from a wheel in `wheels`.
 
-    With `download` pip gets that wheel first, from its index.
+    With `download` pip first gets that wheel from its index.
     """
     wanted = next((path for one in lock_folders() if (path := one / "uv.txt").is_file()), None)
     if wanted is None:
@@ -150,7 +153,7 @@ def _failed(version: str, output: str) -> EngineError:
     last = (output.strip() or "no output").splitlines()[-1].strip()
     return EngineError(
         f"find Python {version}",
-        f"none with a working venv module is here and uv could not install one ({last})",
+        f"none here has a working venv module, and uv could not install one ({last})",
         f"apt install python{version} python{version}-venv python{version}-dev, or set "
-        "UV_PYTHON_INSTALL_MIRROR to a mirror you can reach, or name one with --python PATH",
+        "UV_PYTHON_INSTALL_MIRROR to a mirror you can reach, or choose one with --python PATH",
     )

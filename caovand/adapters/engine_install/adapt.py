@@ -1,7 +1,7 @@
-"""Changes to an environment after its wheels are unpacked, which running it showed to be needed.
+"""Changes to an environment after its wheels are unpacked, each found necessary by running it.
 
-Each change keeps RECORD true, so that `engine verify` can check every file afterwards, and does
-nothing the second time.
+Each change keeps RECORD correct, so that `engine verify` can check every file afterwards, and has
+no effect the second time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if not _has_ops():  # caovan: schemas only
             _caovan_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
         )
 """
-# vLLM's own cuts floats to integers and writes into a copy of its output: the temperature of what
-# is drafted is whatever was in memory, for greedy requests in the same batch, too.
+# vLLM's own truncates floats to integers and writes into a copy of its output: drafted tokens then
+# get whatever temperature was in memory, also for greedy requests in the same batch.
 _EXPAND = """
 
 def _expand_kernel_impl(  # caovan: the output, and of floats
@@ -42,7 +42,7 @@ def _expand_kernel_impl(  # caovan: the output, and of floats
 
 
 def adapt(lock: Lock, site: Path) -> None:
-    """Do what the lock's `adapt` line asks for, in a site-packages folder."""
+    """Apply the lock's `adapt` line to a site-packages folder."""
     for step in lock.adapt:
         if step == "torchvision-schemas":
             _declare_torchvision_operators(site)
@@ -55,10 +55,11 @@ def adapt(lock: Lock, site: Path) -> None:
 
 
 def fix_records(site: Path, wheels: Iterable[Path]) -> None:
-    """Correct RECORD where a wheel's own lags behind its files (they were patched after it).
+    """Correct RECORD entries that do not match a wheel's own files (patched after RECORD was
+    written).
 
-    A file is only believed if it is the one in the wheel, whose sha256 the lock names. Only the
-    size is compared: to read everything would take minutes.
+    A file is only accepted if it is the one in the wheel, whose sha256 the lock names. Only the
+    size is compared: reading everything would take minutes.
     """
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
@@ -81,8 +82,8 @@ def fix_records(site: Path, wheels: Iterable[Path]) -> None:
 
 
 def _declare_torchvision_operators(site: Path) -> None:
-    # torchvision's compiled part does not load with torch's CPU build; its Python part, which
-    # every Qwen3.5-family class imports, only wants two operators declared
+    # torchvision's compiled part does not load with torch's CPU build; its Python part, which every
+    # Qwen3.5-family class imports, only needs two operators declared
     _append(site, "torchvision/extension.py", _SCHEMAS)
 
 
@@ -106,12 +107,14 @@ def _append(site: Path, name: str, code: str) -> None:
 
 
 def _declare_vllm(site: Path, lock: Lock) -> None:
-    # vLLM asks for the version of a distribution named "vllm" and takes "cpu" in it as platform
+    # vLLM asks for the version of a distribution named "vllm" and picks its platform by the "cpu"
+    # in it
     write_dist_info(site, "vllm", f"{lock.version}+cpu", [])
 
 
 def write_dist_info(site: Path, name: str, version: str, files: Sequence[Path]) -> None:
-    """A package that owns `files`, which were made here, so that they can be checked later."""
+    """Write a package that owns `files`, which were made here, so that they can be verified
+    later."""
     info = f"{name.replace('-', '_')}-{version}.dist-info"
     (site / info).mkdir(exist_ok=True)
     texts = {

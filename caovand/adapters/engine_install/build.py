@@ -1,10 +1,11 @@
-"""Fill an environment from files on disk alone: with venv, then pip or uv."""
+"""Fill an environment from local files alone: with venv, then pip or uv."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from caovand.adapters.engine_install import pip_errors
 from caovand.adapters.engine_install.commands import InstallWorld, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.engine_install.places import MARKER, STEPS
 from caovand.adapters.engine_install.wheels import Wheel, sha256
 from caovand.adapters.files import trust
 
@@ -22,13 +24,40 @@ COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 
 def make_venv(python: Path, path: Path, world: InstallWorld) -> None:
-    """Make an empty virtual environment in an existing folder."""
+    """Create a virtual environment in an existing empty folder."""
     command = [str(python), "-I", "-m", "venv", str(path)]
     _must(world, path, command, f"make {path}", f"check that {python} -m venv works")
 
 
+def clone(source: Path, target: Path) -> None:
+    """Fill `target`, which exists, from the environment `source` in seconds; raises OSError.
+
+    Its files become hard links, which take almost no space. Neither pip nor Python's compiler
+    writes into an existing file: both replace it, so changes in the copy do not reach the
+    original. Files that contain the original's path are rewritten.
+    """
+    shutil.copytree(
+        source,
+        target,
+        symlinks=True,
+        copy_function=os.link,
+        ignore=shutil.ignore_patterns(MARKER, STEPS),
+        dirs_exist_ok=True,
+    )
+    mark = re.compile(re.escape(str(source)).encode() + rb"(?![\w.-])")
+    for path in (target / "pyvenv.cfg", *(target / "bin").iterdir()):
+        if path.is_file() and not path.is_symlink():
+            data = path.read_bytes()
+            if mark.search(data):
+                part = path.with_name(f"{path.name}.new")
+                part.write_bytes(mark.sub(str(target).encode().replace(b"\\", rb"\\"), data))
+                shutil.copymode(path, part)
+                part.replace(path)
+
+
 def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
-    """Install caovan's plugin, a wheel or a source folder, with what the environment has."""
+    """Install caovan's plugin, a wheel or a source folder, using only packages of the
+    environment."""
     command = [
         *pip(path / "bin" / "python"),
         "install",
@@ -40,7 +69,7 @@ def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
     if plugin.is_dir():
         command.append("--no-build-isolation")
     what = f"add the plugin {plugin}"
-    _must(world, path, [*command, str(plugin)], what, "check that it is whole")
+    _must(world, path, [*command, str(plugin)], what, "check that it is complete")
 
 
 def plugin_identity(plugin: Path) -> str:
@@ -78,7 +107,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
     before, most = world.free_bytes(path), 0
 
     def tick() -> None:
-        nonlocal most  # what others free is no way back
+        nonlocal most  # cleaning up what others may free is not worth a failure
         most = max(most, min(before - world.free_bytes(path), total))
         world.progress(most, total, "unpacking")
 
@@ -91,7 +120,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
 
 
 def compile_bytecode(path: Path, site: Path, world: InstallWorld) -> None:
-    """Compile the unpacked Python files: a service of another user could not save the result."""
+    """Compile the unpacked Python files: a service of another user could not save the bytecode."""
     counted = path / "compiled.txt"
 
     def tick() -> None:
@@ -128,7 +157,7 @@ def _must(world: InstallWorld, path: Path, command: list[str], what: str, remedy
     if finished.code:
         _refuse_full_disk(world, path, what)
         last = (finished.output.strip() or "nothing").splitlines()[-1]
-        raise EngineError(what, f"it ended with status {finished.code} saying: {last}", remedy)
+        raise EngineError(what, f"it ended with status {finished.code} and printed: {last}", remedy)
 
 
 def _refuse_full_disk(world: InstallWorld, path: Path, what: str) -> None:

@@ -21,7 +21,7 @@ NAMING_FILES = frozenset(
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended: its exit code (negative for a signal) and its output."""
+    """The result of a child: its exit code (negative for a signal) and its output."""
 
     code: int
     output: str
@@ -33,7 +33,7 @@ Run = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
 
 @dataclass(frozen=True)
 class InstallWorld:
-    """The effects of an installation other than files; tests replace them."""
+    """The effects of an installation outside files; tests replace them."""
 
     run: Run
     free_bytes: Callable[[Path], int]
@@ -44,12 +44,12 @@ class InstallWorld:
 
 
 def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]) -> Finished:
-    """Run a command to its end; `tick` is called about once a second meanwhile.
+    """Run a command to completion, calling `tick` about once a second.
 
-    `env` is added to our own environment; a value of "" removes the variable. The child works in
-    /, so that pip, uv and Python find nothing in the caller's folder. The child gets
-    SIGKILL when we die (setpriv of util-linux), so that a killed installation leaves no pip that
-    goes on writing; it also inherits every inheritable descriptor, with it the lock on the root.
+    `env` is added to our own environment; a value of "" removes the variable. The child works in /,
+    so that pip, uv and Python find nothing in the caller's folder. It gets SIGKILL when we die
+    (setpriv of util-linux), so that a killed installation leaves no pip behind that goes on
+    writing; it also inherits every inheritable descriptor, including the lock on the root.
     """
     whole = {**with_absolute_paths(trust.own_environ(os.environ)), **env}
     whole = {key: value for key, value in whole.items() if value or key not in env}
@@ -83,15 +83,15 @@ def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
 
 
 def pip(python: Path) -> list[str]:
-    """The command of this Python's pip."""
+    """The command line of this Python's pip."""
     return [str(python), "-I", "-m", "pip", "--disable-pip-version-check"]
 
 
 def with_absolute_paths(environ: Mapping[str, str]) -> dict[str, str]:
     """Make the paths in pip's and uv's variables absolute.
 
-    They are relative to the caller's folder, and the child works in /. A configuration file that
-    merely lies in that folder does not count.
+    They are relative to the caller's folder, but the child works in /. A configuration file that
+    merely lies in that folder is ignored.
     """
     kept = dict(environ)
     for name in NAMING_FILES & kept.keys():

@@ -1,8 +1,8 @@
-"""Compile an environment's Python files to bytecode, one process a core; runs in its own Python.
+"""Compile an environment's Python files to bytecode, one process per core; runs in its own Python.
 
     python compile_in_env.py SITE-PACKAGES DONE
 
-The number of files done and of all is kept in DONE, for whoever waits.
+DONE gets the number of files compiled so far and the total, for the waiting caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ AT_ONCE = 64
 
 
 def compile_all(files: list[str]) -> int:
-    """Compile these; some packages ship files for other Pythons, which cannot be."""
+    """Compile these files; files that some packages ship for other Pythons fail, which is
+    harmless."""
     for file in files:
         compileall.compile_file(file, quiet=2)
     return len(files)

@@ -1,4 +1,4 @@
-"""The one error of making and switching engines; whoever catches it prints it and exits 1."""
+"""The one error of making and switching engines; callers print it and exit with status 1."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from caovand.core.problem import ProblemError
 
 
 class EngineError(ProblemError):
-    """Something kept an engine from being made, proven or switched."""
+    """An engine could not be made, proven or switched."""

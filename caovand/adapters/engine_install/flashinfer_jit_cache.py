@@ -1,9 +1,9 @@
-"""Leads FlashInfer to the kernels that `caovanctl engine build-kernels` built.
+"""Point FlashInfer to the kernels that `caovanctl engine build-kernels` built.
 
-A copy of this file lies in an engine's site-packages, under the name of the package in which
-NVIDIA publishes ready kernels: FlashInfer asks it where they are before it compiles any.
-CAOVAN_FLASHINFER_KERNELS is the folder for the cards of this start; without it there are none.
-Releases before 0.7 ask for a folder, later ones for providers.
+A copy of this file is in an engine's site-packages, under the name of the package in which NVIDIA
+publishes compiled kernels: FlashInfer asks it for their location before it compiles any.
+CAOVAN_FLASHINFER_KERNELS is the folder for the cards of this start; without it there are no
+kernels. Releases before 0.7 ask for a folder, later ones for providers.
 
 It must not import anything of caovan.
 """

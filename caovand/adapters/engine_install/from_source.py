@@ -1,8 +1,8 @@
 """Build an engine's program from its lock's source archive, with the lock's CMake and ninja.
 
-Only the C++ compiler is the system's. The one program that runs is built in a folder of the engine
-that is deleted afterwards. A package of the archive's name then owns the program, so that `engine
-verify` checks it like any other file.
+Only the C++ compiler belongs to the system. The program is built in a folder of the engine that is
+deleted afterwards. A package with the archive's name then owns the program, so that `engine verify`
+checks it like any other file.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ from caovand.core.engine.install import Source
 
 FOLDER = "build"
 _TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
-"""Marks of a line that names the cause, the most telling first."""
+"""Markers of a line that names the cause, the most specific first."""
 
 
 @dataclass(frozen=True)
-class Compilers:
-    """How many compilers may run at once, and the cards a CUDA build is for: ((7, 5), ...)."""
+class BuildOptions:
+    """How many compilers may run in parallel, and the cards that a CUDA build is for: ((7, 5),
+    ...)."""
 
     jobs: int = 1
     cards: tuple[tuple[int, int], ...] = ()
 
     @property
     def named_cards(self) -> tuple[str, ...]:
-        """The cards as people write them: 7.5."""
+        """The cards in their usual notation: 7.5."""
         return tuple(f"{major}.{minor}" for major, minor in self.cards)
 
 
 def check_compiler(lock: Lock, environ: Mapping[str, str]) -> str:
-    """The system's C++ compiler; raises EngineError, before any download, where there is none."""
+    """Return the system's C++ compiler; raises EngineError, before any download, if there is
+    none."""
     for name in (environ.get("CXX", ""), "c++", "g++", "clang++"):
         if name and (found := trust.program(name, environ)):
             return found
@@ -57,12 +59,12 @@ def build(
     lock: Lock,
     path: Path,
     files: Mapping[str, Wheel],
-    compilers: Compilers,
+    compilers: BuildOptions,
     world: InstallWorld,
 ) -> Path:
     """Build the program into ENGINE/bin.
 
-    An interrupted build goes on where it stopped.
+    An interrupted build resumes where it stopped.
     """
     work = path / FOLDER
     tree, out = work / "source", work / "out"
@@ -83,7 +85,7 @@ def build(
     _must(world, work, [*command, *options], environ)
     log = out / ".ninja_log"
     before = _lines(log)
-    total = _steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
+    total = _count_steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
 
     def tick() -> None:
         done = min(max(_lines(log) - before, 0), total)
@@ -102,29 +104,29 @@ def build(
 
 
 def _lines(log: Path) -> int:
-    """Steps that ninja has done; the log's first line is a title."""
+    """Number of steps that ninja has done; the log's first line is a title."""
     return log.read_bytes().count(b"\n") if log.is_file() else 1
 
 
 def _idle() -> None:
-    """Nothing to do while a command runs that takes no time."""
+    """Do nothing, while a short command runs."""
 
 
-def _environment(path: Path, lock: Lock, compilers: Compilers) -> dict[str, str]:
-    """The compilers' environment: the lock's tools first, and none of the user's flags."""
+def _environment(path: Path, lock: Lock, compilers: BuildOptions) -> dict[str, str]:
+    """The compilers' environment: the lock's tools first, without the user's flags."""
     environ = dict.fromkeys(("CXXFLAGS", "CFLAGS", "LDFLAGS", "CMAKE_GENERATOR"), "")
     environ |= {"PYTHONPATH": "", "PYTHONHOME": "", "NINJA_STATUS": "[%f/%t] "}
     environ |= {"CMAKE_BUILD_PARALLEL_LEVEL": str(compilers.jobs)}
     home = toolkit.lay_out(path) if lock.build == "cuda" else None
     if home is not None:
         environ |= {"CUDACXX": str(home / "bin" / "nvcc"), "CUDA_PATH": str(home)}
-        # nvcc looks for its libraries next to the folder that `bin` leads to, which has no lib64
+        # nvcc looks for its libraries next to the target of `bin`, where there is no lib64
         environ |= {"LIBRARY_PATH": str(home / "lib64")}
     return environ
 
 
 def unpack(archive: Path, place: Path, what: str) -> None:
-    """Make the one folder in an archive, whose hash was checked, the folder `place`."""
+    """Extract an archive, whose hash was checked, and make its single folder the folder `place`."""
     part = place.with_name(f"{place.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
@@ -132,7 +134,9 @@ def unpack(archive: Path, place: Path, what: str) -> None:
         for member in tar:
             parts = PurePosixPath(member.name).parts
             if member.name.startswith("/") or ".." in parts or member.isdev():
-                raise EngineError(what, f"{archive.name} has the entry {member.name}", "report it")
+                raise EngineError(
+                    what, f"{archive.name} has the entry {member.name}", "report this to caovan"
+                )
             # directories come with their files; links lead nowhere that a build needs
             if (data := tar.extractfile(member) if member.isfile() else None) is not None:
                 target = part / member.name
@@ -143,8 +147,8 @@ def unpack(archive: Path, place: Path, what: str) -> None:
     part.rmdir()
 
 
-def _steps(dry: Finished) -> int:
-    """Count the steps of a dry run of ninja."""
+def _count_steps(dry: Finished) -> int:
+    """Count the steps that a dry run of ninja prints."""
     last = (dry.output.strip() or "[0/1]").splitlines()[-1]
     try:
         return max(int(last.partition("/")[2].partition("]")[0]), 1)
@@ -165,11 +169,11 @@ def _must(
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()] or ["nothing"]
     marked = (line for mark in _TELLING for line in lines if mark in line)
     text = next(marked, lines[-1])
-    remedy = "run the command again, which keeps what is compiled"
+    remedy = "run the command again; compiled parts are kept"
     if "No space left on device" in finished.output:
         text, remedy = "the disk is full", "free some space and run the command again"
     elif "Killed signal" in finished.output:
-        text = "a compiler was killed, most likely for want of memory"
+        text = "a compiler was killed, most likely because memory ran out"
         remedy = "run the command again with fewer compilers: --jobs 1"
     else:
         (work / "log").write_text(finished.output, encoding="utf-8")

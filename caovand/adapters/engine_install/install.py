@@ -1,11 +1,11 @@
-"""Make an engine from a lock, step by step, so that it may be interrupted anywhere.
+"""Make an engine from a lock, in steps that may be interrupted anywhere.
 
-The environment is made at the path where it stays. It counts only once `finish` has written its
-marker, and is used only once `current` has been switched after that; until then nothing that
-works has been touched. A repeated installation goes on: wheels are known by their content,
-the filled environment by its journal, and a half-filled one is thrown away and begun anew. An
-engine that differs by its plugin alone begins as a copy of links, in seconds. What a lock has as
-source is built between filling and proving.
+The environment is made at its final path. It counts only once `finish` has written its marker, and
+is used only once `current` has been switched after that; until then nothing that works has been
+touched. A repeated installation resumes: wheels are recognised by their content, the filled
+environment by its journal, and a half-filled one is discarded and started again. An engine that
+differs only by its plugin starts as a copy of hard links, in seconds. Packages that a lock has as
+source are built between filling and proving.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from pathlib import Path
 
 from caovand.adapters.engine_install import build, from_source, places, toolkit, wheels
 from caovand.adapters.engine_install.adapt import adapt, fix_records
-from caovand.adapters.engine_install.clone import clone
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.from_source import Compilers, check_compiler
-from caovand.adapters.engine_install.journal import Journal
+from caovand.adapters.engine_install.from_source import BuildOptions, check_compiler
 from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.engine_install.places import Journal
 from caovand.adapters.engine_install.prove import prove
 from caovand.adapters.engine_install.pythons import find, named_python
 from caovand.adapters.engine_install.verify import Records, shared_files
@@ -36,11 +35,11 @@ MARGIN_MIB = 512
 
 @dataclass(frozen=True)
 class InstallRequest:
-    """An engine to install, with its sources.
+    """An engine to install, and its sources.
 
-    `offline` is a folder that has every wheel; `again` installs a second copy of an equal engine.
-    `public`: the service runs it as another user, so its Python must not lie in a private folder.
-    `compilers` are for an engine that is built here.
+    `offline` is a folder that has every wheel; `again` installs a second copy of an identical
+    engine. `public`: the service runs it as another user, so its Python must not lie in a private
+    folder. `compilers` are for an engine that is built here.
     """
 
     lock: Lock
@@ -50,13 +49,13 @@ class InstallRequest:
     plugin: Path | None = None
     again: bool = False
     public: bool = False
-    compilers: Compilers = field(default_factory=Compilers)
+    compilers: BuildOptions = field(default_factory=BuildOptions)
 
 
 def install(order: InstallRequest, world: InstallWorld) -> places.Engine:
-    """Make the engine, prove it and switch to it; an equal one is only switched to.
+    """Make the engine, prove it and switch to it; if an identical one exists, only switch.
 
-    Raises EngineError; whatever it raises, the engine in use is the one it was before.
+    Raises EngineError; after any exception the engine in use is the same as before.
     """
     lock, root = order.lock, order.root
     plugin = build.plugin_identity(order.plugin) if order.plugin else None
@@ -85,7 +84,7 @@ def install(order: InstallRequest, world: InstallWorld) -> places.Engine:
         else:
             world.say(f"[5/6] adding caovan's plugin from {order.plugin}")
             build.add_plugin(order.plugin, path, world)
-        how = "two completions of it" if source is not None else f"importing {lock.title} in it"
+        how = "two completions" if source is not None else f"importing {lock.title} in it"
         world.say(f"[6/6] proving {path.name}: {how}")
         proof = prove(lock, path, world.run, plugin=order.plugin is not None)
         for note in proof.notes:
@@ -124,7 +123,7 @@ def _build(source: Source, order: InstallRequest, path: Path, world: InstallWorl
 
 
 def _drop_wheels(order: InstallRequest) -> None:
-    """Delete what was downloaded for this engine; another lock's download stays."""
+    """Delete the files that were downloaded for this engine; another lock's downloads stay."""
     folder = wheels.Folder(order.root / ".wheels")
     for wheel in folder.find(order.lock.pins).values():
         wheel.path.unlink()
@@ -133,7 +132,7 @@ def _drop_wheels(order: InstallRequest) -> None:
 
 
 def _equal(order: InstallRequest, plugin: str | None) -> places.Engine | None:
-    """Find a finished engine of the same lock, preferring this plugin, then the one in use.
+    """Find a finished engine of the same lock: preferably with this plugin, then the one in use.
 
     An engine that was built here must be for these cards.
     """
@@ -152,7 +151,8 @@ def _equal(order: InstallRequest, plugin: str | None) -> places.Engine | None:
 
 
 def _check_python(order: InstallRequest, base: places.Engine, world: InstallWorld) -> None:
-    """Refuse a --python that the installed engine, which is used as it is, was not made with."""
+    """Refuse a --python other than the one the installed engine, which is used unchanged, was made
+    with."""
     if order.python is None:
         return
     named = named_python(order.lock.python, order.python, world.run, public=order.public)
@@ -166,7 +166,7 @@ def _check_python(order: InstallRequest, base: places.Engine, world: InstallWorl
 
 
 def _place(order: InstallRequest) -> Path:
-    """Choose a folder name not taken by a finished engine of another lock."""
+    """Choose a folder name that no finished engine of another lock has taken."""
     number = 1
     while True:
         name = order.lock.name if number == 1 else f"{order.lock.name}.{number}"
@@ -186,7 +186,7 @@ def _fill(
     if base is not None:
         world.say(f"[1-4] copying {base.name}, which has the same packages, as links")
         _begin(path, journal)
-        clone(base.path, path)
+        build.clone(base.path, path)
         journal.add("fill")
         return
     lock = order.lock
@@ -205,7 +205,7 @@ def _fill(
     )
     world.say(f"      {python.path}")
     if not python.public and os.geteuid() == 0:
-        world.say("      note: only root can run this Python; a service of another user cannot")
+        world.say("      note: only root can run this Python, not a service of another user")
     world.say(f"[2/6] making {path}")
     _begin(path, journal)
     build.make_venv(python.path, path, world)
@@ -222,7 +222,7 @@ def _fill(
     for fact in shared_files(Records(site).owners):
         raise EngineError(
             f"unpack the wheels into {path}",
-            f"{fact}: which of them lies there is chance",
+            f"{fact}: which of them is installed is random",
             "the lock is at fault: install another version",
         )
     adapt(lock, site)
@@ -233,7 +233,8 @@ def _fill(
 
 
 def _files(order: InstallRequest, path: Path, world: InstallWorld) -> dict[str, wheels.Wheel]:
-    """Get all files of the lock, downloaded or from a folder, where nobody else can change them."""
+    """Get all files of the lock, downloaded or from a folder, into a place where nobody else can
+    change them."""
     own = wheels.Folder(order.root / ".wheels")
     if order.offline is None:
         wheels.download(order.lock, path / "bin" / "python", own, world.run, world.progress)
@@ -245,13 +246,13 @@ def _files(order: InstallRequest, path: Path, world: InstallWorld) -> dict[str, 
 
 
 def _begin(path: Path, journal: Journal) -> None:
-    """Make an empty folder with a journal; discard a half-filled one of ours."""
-    # a pip killed in the middle leaves packages it would take for whole ones
+    """Make an empty folder with a journal; discard our own half-filled one."""
+    # a pip that was killed halfway leaves packages that the next one would take for complete
     if path.exists():
         if not (path / places.STEPS).exists():
             raise EngineError(
                 f"make {path}",
-                "something that is no engine of caovan is there",
+                "something other than a caovan engine is there",
                 "move it away, or choose another folder with --root DIR",
             )
         places.discard(path)
@@ -269,7 +270,7 @@ def _check_disk(
     if order.offline is None:
         have = folder.find(order.lock.pins)
         needed += sum(pin.size_bytes for pin in order.lock.pins if pin.name not in have)
-    if path.is_dir():  # a half-filled tree goes first, so its room comes back
+    if path.is_dir():  # a half-filled tree is deleted first, which frees its space
         needed -= sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
     free = world.free_bytes(order.root)
     if free < needed:

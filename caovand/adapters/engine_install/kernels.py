@@ -26,13 +26,14 @@ _WORK = ".building"
 _SCRIPT = Path(__file__).with_name("kernels_in_env.py")
 _SHIM = Path(__file__).with_name("flashinfer_jit_cache.py")
 _KEPT = frozenset({"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ"})
-"""What compilers get of our environment, with PATH. The engine's Python may need LD_LIBRARY_PATH.
-The rest names programs, flags, headers, libraries and cards, in too many variables to list."""
+"""The variables of our environment that compilers inherit, with PATH. The engine's Python may need
+LD_LIBRARY_PATH. Other variables name programs, flags, headers, libraries and cards; there are too
+many to list."""
 
 
 @dataclass(frozen=True)
 class BuiltKernel:
-    """One module that was built now: its size and the seconds it took."""
+    """One module that was built by this call: its size and the seconds it took."""
 
     label: str
     seconds: float
@@ -46,21 +47,21 @@ def build(
     jobs: int,
     world: InstallWorld,
 ) -> list[BuiltKernel]:
-    """Build what is missing, with `jobs` compilers at once; what was built now.
+    """Build missing kernels with `jobs` parallel compilers; return those that were built.
 
-    Raises EngineError for what could not be built; the rest is built anyway.
+    Raises EngineError for kernels that could not be built, after building all others.
     """
     what = f"build the kernels of {engine.name}"
     site = next(engine.path.glob("lib/python3*/site-packages"))
     if (site / _SHIM.stem).is_dir():
-        world.say("flashinfer-jit-cache is installed, which has its kernels ready")
+        world.say("flashinfer-jit-cache is installed, which contains its kernels, compiled")
         return []
     folder = folder_of(engine.path, capability)
     work = folder / _WORK
     if pids := _at_work(work):
         who = ", ".join(map(str, pids))
-        fact = f"compilers of a call that was killed still work in {work} (pid {who})"
-        raise EngineError(what, fact, f"wait for their end, or: kill {who.replace(',', '')}")
+        fact = f"compilers of a killed call still work in {work} (pid {who})"
+        raise EngineError(what, fact, f"wait until they end, or: kill {who.replace(',', '')}")
     cuda = toolkit.lay_out(engine.path)
     if cuda is None:
         raise EngineError(
@@ -112,7 +113,7 @@ def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
 
 
 def _at_work(work: Path) -> list[int]:
-    """Processes that stand in the folder: ninja outlives a build that is killed."""
+    """Processes whose working directory is in the folder: ninja outlives a killed build."""
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
@@ -124,7 +125,7 @@ def _at_work(work: Path) -> list[int]:
 
 
 def _nice(world: InstallWorld) -> list[str]:
-    # Compilers for minutes on every core: what serves here meanwhile goes first.
+    # Compilers keep every core busy for minutes: engines that serve meanwhile have priority.
     nice = trust.program("nice", world.environ)
     return [nice, "-n", "10"] if nice else []
 
@@ -147,7 +148,7 @@ def _labels(folder: Path) -> frozenset[str]:
 
 
 def _last(output: str) -> str:
-    """The line that tells why: a compiler's error, else the last one."""
+    """The line that names the cause: a compiler's error, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
     errors = [line for line in lines if "error" in line.lower() or "Killed" in line]
     return (errors or lines)[-1]

@@ -1,11 +1,11 @@
-"""Run by an engine's own Python: builds kernels of FlashInfer into a folder, without a GPU.
+"""Run by an engine's own Python: builds FlashInfer kernels into a folder, without a GPU.
 
     ENGINE/bin/python -I kernels_in_env.py JOB
 
 JOB is JSON: `folder`, and `modules` with `label`, `generator` ("package.module:function") and
-`arguments`, in which "torch.float16" is what it names. Environment variables say for which card and
-with which compiler. It prints a line of JSON for each module. Each finished one is in `folder` as
-FlashInfer looks for it, NAME/NAME.so, and in `built.json`, so that a next call continues there.
+`arguments`, in which "torch.float16" stands for that type. Environment variables say for which card
+and with which compiler. It prints a line of JSON for each module. Each finished one is in `folder`
+as FlashInfer looks for it, NAME/NAME.so, and in `built.json`, so that the next call resumes there.
 
 It must not import anything of caovan.
 """
@@ -37,14 +37,14 @@ def versions() -> dict[str, str]:
 
 
 def value(word: Any) -> Any:
-    """An argument as FlashInfer wants it."""
+    """Convert an argument to the form that FlashInfer expects."""
     if isinstance(word, str) and word.startswith("torch."):
         return getattr(importlib.import_module("torch"), word.removeprefix("torch."))
     return word
 
 
 class Record:
-    """built.json: what is in the folder, and which releases it was built against."""
+    """built.json: the modules in the folder, and the releases they were built against."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / BUILT
@@ -53,7 +53,7 @@ class Record:
         self.document: dict[str, Any] = {**versions(), "architectures": targets, "modules": {}}
 
     def read(self) -> None:
-        """Continue where an earlier call for the same releases stopped."""
+        """Read the record of an earlier call for the same releases, to resume where it stopped."""
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
             same = all(
@@ -76,7 +76,7 @@ class Record:
 
 
 def build(module: dict[str, Any], folder: Path) -> tuple[str, int]:
-    """Build one module; its name and its size."""
+    """Build one module; return its name and its size."""
     place, _, function = module["generator"].partition(":")
     arguments = {key: value(word) for key, word in module["arguments"].items()}
     spec = getattr(importlib.import_module(place), function)(**arguments)
@@ -112,7 +112,7 @@ def main(job: dict[str, Any], say: Any) -> int:
 
 if __name__ == "__main__":
     out = os.dup(1)
-    os.dup2(2, 1)  # libraries talk on stdout while they are imported
+    os.dup2(2, 1)  # libraries write to stdout while they are imported
     status = main(
         json.loads(sys.argv[1]),
         lambda line: os.write(out, (json.dumps(line) + "\n").encode()),

@@ -1,10 +1,10 @@
-"""Lock files: what an engine is made of, to the byte.
+"""Lock files: the exact content of an engine, byte for byte.
 
-A lock is a pip requirements file (every package pinned, every acceptable wheel's sha256 named) so
-that pip and uv read it unchanged. Comments of the form `# caovan: KEY = VALUE` say what
-pip cannot: which Python, how much disk, what to adapt afterwards. A comment `# N bytes` under a
-pin is the size of its largest wheel. Pins that `source` names are source archives, from which the
-engine is built here. `packaging/engines/*.in` is what a lock is resolved from.
+A lock is a pip requirements file (every package pinned, the sha256 of every acceptable wheel named)
+so that pip and uv read it unchanged. Comments of the form `# caovan: KEY = VALUE` add facts that
+pip has no syntax for: which Python, how much disk, what to adapt afterwards. A comment `# N bytes`
+under a pin is the size of its largest wheel. Pins that `source` names are source archives, from
+which the engine is built here. Locks are resolved from `packaging/engines/*.in`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from caovand.core.engine.install import Build
 from caovand.engines import registry
 
 FIRST_KIND = "vllm"
-"""The kind of engine that caovan began with: its locks, links and markers do not name it."""
+"""The first kind of engine that caovan supported: its locks, links and markers do not name it."""
 BUILDS: tuple[Build, ...] = get_args(Build)
 ANY_PYTHON = "any"
 MAX_BYTES = 1 << 20
@@ -53,7 +53,8 @@ _HEADER_KEYS = {
 
 @dataclass(frozen=True)
 class Pin:
-    """One package at one version; any of `sha256` is the right file. `size_bytes` may be 0."""
+    """One package at one version; a file with any of these `sha256` is right. `size_bytes` may be
+    0."""
 
     name: str
     version: str
@@ -61,7 +62,7 @@ class Pin:
     size_bytes: int
 
     def requirement(self) -> str:
-        """The pin as pip wants it in a requirements file."""
+        """The pin in the syntax of a requirements file."""
         return " \\\n    ".join([f"{self.name}=={self.version}", *self.hash_options()])
 
     def hash_options(self) -> list[str]:
@@ -70,7 +71,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Lock:
-    """A whole engine. `digest` identifies the exact file it came from."""
+    """A complete engine. `digest` identifies the exact lock file."""
 
     kind: str
     version: str
@@ -86,7 +87,7 @@ class Lock:
 
     @property
     def name(self) -> str:
-        """The name of an engine made from it: `vllm-0.32.0-cpu`."""
+        """The name of an engine made from this lock: `vllm-0.32.0-cpu`."""
         return f"{self.kind}-{self.version}-{self.build}"
 
     @property
@@ -100,12 +101,12 @@ class Lock:
 
 
 def canonical(name: str) -> str:
-    """A distribution's name as indexes compare it (PEP 503)."""
+    """A distribution's normalised name (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def same_version(one: str, other: str) -> bool:
-    """Whether two spellings are one version: 13.0.3 is 13.0.3.0."""
+    """Whether two spellings mean the same version: 13.0.3 is 13.0.3.0."""
     return _without_zeros(one) == _without_zeros(other)
 
 
@@ -152,7 +153,7 @@ def parse(text: str, source: str) -> Lock:
     adapt = tuple(head.get("adapt", "").split())
     for step in adapt:
         if step not in ADAPTATIONS:
-            raise bad(f'it asks for the unknown adaptation "{step}"')
+            raise bad(f'it requests the unknown adaptation "{step}"')
     pins: list[Pin] = []
     for line in map(str.strip, text.replace("\\\n", " ").splitlines()):
         if size := _SIZE.match(line):
@@ -162,7 +163,7 @@ def parse(text: str, source: str) -> Lock:
         elif line and not line.startswith("#"):
             pins.append(_parse_pin(line, bad))
     if not pins:
-        raise bad("it pins nothing")
+        raise bad("it pins no packages")
     names = [canonical(pin.name) for pin in pins]
     if twice := {name for name in names if names.count(name) > 1}:
         raise bad(f"it pins {', '.join(sorted(twice))} more than once")
@@ -196,7 +197,8 @@ def _parse_pin(line: str, bad: Callable[[str], EngineError]) -> Pin:
 
 
 def lock_folders() -> list[Path]:
-    """Folders searched for lock files: `CAOVAN_LOCKS`, else a checkout, then what is installed."""
+    """Folders searched for lock files: `CAOVAN_LOCKS`, else a checkout's, then the installed
+    one."""
     checkout = Path(__file__).resolve().parents[3] / "packaging" / "engines"
     prefixes = [sysconfig.get_path("data"), *([site.getuserbase()] * bool(site.ENABLE_USER_SITE))]
     installed = [Path(prefix, "share/caovan/engines") for prefix in (*prefixes, "/usr")]
@@ -207,7 +209,7 @@ def lock_folders() -> list[Path]:
 
 
 def available_locks() -> dict[str, Path]:
-    """Every lock at hand by its name, `cpu-0.32.0` and the like; the first folder wins."""
+    """Every available lock by its name, such as `cpu-0.32.0`; the first folder wins."""
     found: dict[str, Path] = {}
     for folder in lock_folders():
         for path in sorted(folder.glob("*-*.txt")):
@@ -216,7 +218,7 @@ def available_locks() -> dict[str, Path]:
 
 
 def load(build: Build, version: str | None, kind: str = FIRST_KIND) -> Lock:
-    """The lock for a build and version of an engine; None stands for the recommended one."""
+    """The lock for a build and version of an engine; the recommended version for None."""
     engine = registry.engine_of(kind)
     wanted = version or engine.install.versions.get(build, "")
     name = f"{build}-{wanted}" if kind == FIRST_KIND else f"{kind}-{build}-{wanted}"

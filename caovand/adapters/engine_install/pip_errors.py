@@ -14,18 +14,18 @@ _UNREACHABLE = re.compile(
 
 
 def not_found(output: str) -> str | None:
-    """Name the requirement that no index had; None if that is not the failure."""
+    """The requirement that no index had; None if the failure is another one."""
     match = re.search(r"No matching distribution found for (\S+)", output)
     return match[1] if match else None
 
 
 def unreachable(output: str) -> bool:
-    """Whether an index did not answer; pip then also reports that nothing was found."""
+    """Whether an index did not answer; pip then also reports that it found nothing."""
     return _UNREACHABLE.search(output) is not None
 
 
 def explain(what: str, finished: Finished) -> EngineError:
-    """Make the error for a pip or uv that failed at `what`."""
+    """Build the error for a pip or uv run that failed at `what`."""
     output = finished.output
     if "No space left on device" in output:
         return EngineError(what, "the disk is full", "make room and run the command again")
@@ -36,14 +36,15 @@ def explain(what: str, finished: Finished) -> EngineError:
             f"get {culprit[1]}" if culprit else what,
             f"the index offers a file with sha256 {got[1] if got else 'unknown'}, which the lock "
             "does not name",
-            "try another mirror; if that repeats, do not trust the source",
+            "try another mirror; if it happens again, do not trust the source",
         )
     if unreachable(output):
         return EngineError(
             what,
             "the package index cannot be reached",
             "check network, proxy and pip's index-url, or install offline with --wheels DIR; "
-            "what is here is kept",
+            "downloaded files are kept"
+            "",
         )
     if missing := not_found(output):
         return EngineError(
@@ -61,6 +62,6 @@ def explain(what: str, finished: Finished) -> EngineError:
     errors = [line for line in lines if line.lower().startswith(("error", "fatal"))] or lines
     return EngineError(
         what,
-        f"it ended with status {finished.code} saying: {errors[-1].strip()}",
-        "run the command again; what is here is kept",
+        f"it ended with status {finished.code} and printed: {errors[-1].strip()}",
+        "run the command again; downloaded files are kept",
     )

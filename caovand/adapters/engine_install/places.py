@@ -46,7 +46,7 @@ _GRAVE = ".removing-"
 class Engine:
     """A finished engine; `made_at` is ISO 8601, UTC.
 
-    `torch` is "" and `plugin` None without one. `cards` are the compute capabilities that it was
+    `torch` is "" and `plugin` None if it has none. `cards` are the compute capabilities that it was
     built for, if it was built here.
     """
 
@@ -69,12 +69,12 @@ class Engine:
 
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
-    """The engines' folder: the option, else the one in `ROOT_VARIABLE`, else the system's."""
+    """The engines' folder: the option, else `ROOT_VARIABLE`, else the system's."""
     return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
 
 
 def read(path: Path) -> Engine | None:
-    """The engine in a folder, or None if there is none or it is unfinished."""
+    """The engine in a folder; None if there is none or it is unfinished."""
     try:
         data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MAX_BYTES))
         return Engine(
@@ -96,14 +96,14 @@ def read(path: Path) -> Engine | None:
 
 
 def finish(engine: Engine) -> None:
-    """Declare an engine finished: from here on it counts."""
+    """Mark an engine as finished: from here on it counts."""
     data = {key: value for key, value in asdict(engine).items() if key not in ("name", "path")}
     write_atomically(engine.path / MARKER, json.dumps(data, indent=1) + "\n")
     (engine.path / STEPS).unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file so that a crash leaves the old or the new one, on disk."""
+    """Replace a file so that after a crash the disk has either the old or the new one."""
     safe_files.replace(path, text, 0o644)
 
 
@@ -113,7 +113,7 @@ def engines(root: Path) -> list[Engine]:
 
 
 def unfinished(root: Path) -> list[str]:
-    """Names of engines with an unfinished installation."""
+    """Names of unfinished engines."""
     return [path.name for path in _folders(root) if read(path) is None and (path / STEPS).exists()]
 
 
@@ -122,12 +122,12 @@ def _folders(root: Path) -> list[Path]:
 
 
 def link_of(role: str, kind: str) -> str:
-    """The link "current" or "previous" of a kind of engine."""
+    """The path of the link "current" or "previous" for a kind of engine."""
     return role if kind == FIRST_KIND else f"{role}-{kind}"
 
 
 def linked_engine(root: Path, role: str, kind: str) -> Engine | None:
-    """The finished engine that the link of a kind leads to."""
+    """The finished engine that a kind's link points to."""
     try:
         name = (root / link_of(role, kind)).readlink()
     except OSError:
@@ -136,21 +136,22 @@ def linked_engine(root: Path, role: str, kind: str) -> Engine | None:
 
 
 def current(root: Path, kind: str = FIRST_KIND) -> Engine | None:
-    """The engine in use. Its path is the real one: a running engine must not see a switch."""
+    """The engine in use, with its real path: a running engine must not notice a switch."""
     return linked_engine(root, "current", kind)
 
 
 def resolve_python(python: Path) -> Path:
     """Resolve the folder of an engine's Python: `current` may be switched while it runs.
 
-    A Python started through `current` imports modules from there for as long as it runs. The last
-    part stays as it is: a virtual environment's python is itself a link, out of the environment.
+    A Python started through `current` would import modules from there for as long as it runs. The
+    last part is not resolved: a virtual environment's python is itself a link, out of the
+    environment.
     """
     return python.parent.resolve() / python.name
 
 
 def get(root: Path, name: str, what: str) -> Engine:
-    """A finished engine by name, or an EngineError saying what could not be done and why."""
+    """A finished engine by name; raises EngineError if there is none."""
     found = read(root / name) if "/" not in name and not name.startswith(".") else None
     if found is not None:
         return found
@@ -161,7 +162,7 @@ def get(root: Path, name: str, what: str) -> Engine:
 
 
 def switch(root: Path, name: str) -> None:
-    """Make an engine the current one of its kind, atomically, and remember the one before."""
+    """Make an engine the current one of its kind, atomically, and remember the previous one."""
     engine = get(root, name, f"use {name}")
     kind = engine.kind
     _settle(root, kind)
@@ -173,7 +174,7 @@ def switch(root: Path, name: str) -> None:
 
 
 def rollback(root: Path, kind: str = FIRST_KIND) -> Engine:
-    """Go back to the engine of a kind used before; a second rollback returns."""
+    """Switch back to the previously used engine of a kind; a second rollback returns."""
     _settle(root, kind)
     now, before = current(root, kind), linked_engine(root, "previous", kind)
     if before is None or (now is not None and now.name == before.name):
@@ -205,28 +206,26 @@ def _link(link: Path, target: str) -> None:
 
 
 def _settle(root: Path, kind: str) -> None:
-    """Finish a switch, also a killed one: `previous` waits until `current` has moved on."""
+    """Finish a switch, even one that was killed: `previous` is set once `current` has moved on."""
     previous = root / link_of("previous", kind)
     waiting = _staged(previous)
     if waiting.is_symlink():
         now = current(root, kind)
         if now is not None and now.name == waiting.readlink().name:
-            waiting.unlink()  # killed before the switch: the older one stays
+            waiting.unlink()  # killed before the switch: the older `previous` stays
         else:
             _place(previous)
 
 
 def remove(root: Path, name: str) -> None:
-    """Delete an engine, finished or not. Refuses the current one and one that still runs."""
+    """Delete an engine, finished or not; refuse the current one and one that still runs."""
     what = f"remove {name}"
     if name not in unfinished(root):
         get(root, name, what)
     path = root / name
     used = {now.name for kind in registry.MODULES if (now := current(root, kind)) is not None}
     if name in used:
-        raise EngineError(
-            what, "it is the one in use", "switch first: sudo caovanctl engine use NAME"
-        )
+        raise EngineError(what, "it is in use", "switch first: sudo caovanctl engine use NAME")
     if pids := users_of(path):
         raise EngineError(
             what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"
@@ -240,7 +239,8 @@ def remove(root: Path, name: str) -> None:
 
 
 def discard(path: Path) -> None:
-    """Delete a folder; renamed first, so that a half-deleted one never looks like an engine."""
+    """Delete a folder; renamed first, so that a half-deleted one is never mistaken for an
+    engine."""
     sweep(path.parent)
     grave = path.with_name(f"{_GRAVE}{path.name}")
     path.rename(grave)
@@ -248,15 +248,41 @@ def discard(path: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Finish deletions, and a switch, that were killed."""
+    """Finish deletions and a switch that were killed."""
     for kind in registry.MODULES:
         _settle(root, kind)
     for grave in root.glob(f"{_GRAVE}*"):
         shutil.rmtree(grave, ignore_errors=True)
 
 
+class Journal:
+    """The finished steps of an unfinished engine, on disk; those of another lock are ignored."""
+
+    def __init__(self, path: Path, lock_sha256: str) -> None:
+        self._file = path / STEPS
+        self._lock_sha256 = lock_sha256
+
+    def done(self) -> tuple[str, ...]:
+        try:
+            data = json.loads(safe_files.read_text(self._file, MAX_BYTES))
+            return tuple(data["done"]) if data["lock_sha256"] == self._lock_sha256 else ()
+        except (OSError, ValueError, KeyError, TypeError):
+            return ()
+
+    def begin(self) -> None:
+        self._write(())
+
+    def add(self, step: str) -> None:
+        self._write((*self.done(), step))
+
+    def _write(self, done: tuple[str, ...]) -> None:
+        data = {"lock_sha256": self._lock_sha256, "done": done}
+        write_atomically(self._file, json.dumps(data) + "\n")
+
+
 def users_of(path: Path) -> list[int]:
-    """Find processes that have a file of this engine mapped, among those that we may inspect."""
+    """Find processes that have a file of this engine mapped, among those we are allowed to
+    inspect."""
     # not the command line: vLLM renames its processes, which wipes it
     mark = f" {path}/"
     found = []
@@ -278,9 +304,9 @@ def locked(root: Path, what: str, *, make: bool = True) -> Iterator[None]:
     if not make and not root.is_dir():
         raise EngineError(what, f"there is no folder {root}", "check --root")
     require_own(root, what)
-    busy = f"another engine command is at work in {root}"
+    busy = f"another engine command is running in {root}"
     with installed.locked(root / ".lock", what, busy, EngineError, make=True) as lock:
-        # children hold it too: a pip that outlives us keeps the next installation out
+        # children inherit it: a pip that outlives us blocks the next installation
         os.set_inheritable(lock, True)
         yield
 

@@ -1,4 +1,5 @@
-"""Prove that an environment is the engine its lock describes: by its own Python, or by a trial."""
+"""Prove that an environment is the engine its lock describes: with its own Python, or with a
+trial."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
         return _by_import(engine.install.imports, lock, path, run, plugin=plugin)
     try_server(engine, engine.install.trial, lock, path, run)
     asked = run([str(path / "bin" / "python"), "-I", "-c", _PYTHON], {}, lambda: None)
-    notes = ["proven without a card only: no layer ran on one"] if lock.build == "cuda" else []
+    notes = ["proven only without a card: no layer ran on one"] if lock.build == "cuda" else []
     return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
 
 
@@ -79,31 +80,31 @@ def _by_import(imports: Imports, lock: Lock, path: Path, run: Run, *, plugin: bo
                 "a processor with AVX2 is needed",
             ) from None
         raise EngineError(
-            what, f"its Python ended with status {done.code} saying: {last}", again
+            what, f"its Python ended with status {done.code} and printed: {last}", again
         ) from None
     if report["errors"]:
         raise EngineError(what, report["errors"][0], _remedy(report["errors"][0]) or again)
     # builds name themselves 0.21.0 or 0.32.0+cpu
     if str(report["version"]).split("+")[0] != lock.version:
-        fact = f"it has {lock.title} {report['version']}, the lock {lock.version}"
+        fact = f"it has {lock.title} {report['version']}; the lock names {lock.version}"
         raise EngineError(what, fact, again)
     built_for = "cpu" if report["cuda"] is None else "cuda"
     if built_for != lock.build:
         raise EngineError(
             what,
-            f"its torch {report['torch']} is a {built_for} build, the lock is for {lock.build}",
+            f"its torch {report['torch']} is a {built_for} build; the lock is for {lock.build}",
             again,
         )
     pinned = next((pin.version for pin in lock.pins if canonical(pin.name) == "torch"), None)
     # torch adds "+cu130" to the version its wheel from PyPI has
     if pinned is not None and pinned not in (report["torch"], report["torch"].split("+")[0]):
-        raise EngineError(what, f"it has torch {report['torch']}, the lock {pinned}", again)
+        raise EngineError(what, f"it has torch {report['torch']}; the lock names {pinned}", again)
     if plugin and report["caovan_plugin"] is None:
         raise EngineError(what, f"the plugin {PLUGIN} is not in it", again)
     notes = list(report["warnings"])
     if lock.build == "cuda" and not report["devices"]:
         notes.append("no usable NVIDIA GPU here: imports are proven, kernels are not")
-    if lock.build == "cuda" and not report["headers"]:  # plans for a CPU compile nothing
+    if lock.build == "cuda" and not report["headers"]:  # plans for a CPU do not compile
         minor = ".".join(report["python"].split(".")[:2])
         notes.append(f"Python.h is missing, which Triton needs: apt install python{minor}-dev")
     devices = tuple(
@@ -126,7 +127,7 @@ def _remedy(error: str) -> str | None:
     if "libgomp" in error:
         return "apt install libgomp1"
     if "GLIBC" in error:
-        return "this system is too old for the build: Ubuntu 22.04 or Debian 12 and later will do"
+        return "this system is too old for the build: use Ubuntu 22.04, Debian 12 or later"
     if re.search(r"driver.{0,200}too old|driver version is insufficient", error):
         return "install a newer NVIDIA driver: sudo ubuntu-drivers install, then reboot"
     return None

@@ -1,4 +1,4 @@
-"""Find the engine's Python: the system's, one on PATH, pyenv's, or else one that uv installs."""
+"""Find the engine's Python: the system's, one on PATH, pyenv's, or one that uv installs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from caovand.adapters.engine_install.commands import Run
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.files import trust
 
-# Runs in the candidate itself; _base_executable leads out of a virtual environment.
+# Runs in the candidate itself; _base_executable points outside a virtual environment.
 _ASK = (
     "import sys, sysconfig, platform, os\n"
     "import venv, ensurepip\n"
@@ -29,8 +29,8 @@ _ASK = (
 class Interpreter:
     """A Python that can make an engine's environment.
 
-    `headers`: whether Python.h is there, which Triton and Inductor compile against.
-    `public`: whether another user can run it, as the service does.
+    `headers`: whether it has Python.h, which Triton and Inductor compile against. `public`: whether
+    another user can run it, as the service does.
     """
 
     path: Path
@@ -64,7 +64,7 @@ def candidates(version: str, root: Path, environ: Mapping[str, str]) -> Iterator
 
 
 def inspect(path: Path, run: Run) -> Interpreter | None:
-    """Ask a candidate what it is; None if it does not run or cannot make environments."""
+    """Ask a candidate for its properties; None if it does not run or cannot make environments."""
     done = run([str(path), "-I", "-c", _ASK], {"PYTHONHOME": "", "PYTHONPATH": ""}, lambda: None)
     lines = done.output.split("\n")
     if done.code != 0 or len(lines) < 4 or lines[2] != "x86_64":
@@ -88,9 +88,9 @@ def _public(path: Path) -> bool:
 def named_python(
     version: str, chosen: str, run: Run, *, public: bool = False
 ) -> Interpreter | None:
-    """Check the value of --python: the interpreter it names, None if it repeats the lock's version.
+    """The interpreter that --python names; None if it only repeats the lock's version.
 
-    Raises EngineError if an environment of this lock cannot be made with it.
+    Raises EngineError if it cannot make an environment of this lock.
     """
     if re.fullmatch(r"[\d.]+", chosen):
         if chosen != version:
@@ -104,14 +104,14 @@ def named_python(
     if named is None:
         raise EngineError(
             f"use {chosen}",
-            "it is no Python that can make environments",
-            f"name one of version {version}, with its venv module",
+            "it is not a Python that can make environments",
+            f"choose one of version {version}, with its venv module",
         )
     if named.version != version:
         raise EngineError(
             f"use {chosen}",
             f"it is Python {named.version} and this lock's files are for {version}",
-            f"name one of version {version}",
+            f"choose one of version {version}",
         )
     if public and not named.public:
         raise EngineError(
@@ -134,16 +134,16 @@ def find(
 ) -> Interpreter:
     """Find the best Python of `version` ("3.12"): usable by others first, then with headers.
 
-    `chosen` is the value of --python. Without a suitable one here, one is installed into the root:
+    `chosen` is the value of --python. If none here is suitable, one is installed into the root:
     from the folder `offline` if that is set, and then never over the network. With `public` a
-    Python that only its owner can run counts as absent.
+    Python that only its owner can run counts as missing.
     """
     what = f"find Python {version}"
     if (machine := os.uname().machine) != "x86_64":
         raise EngineError(
             what,
             f"this machine is {machine} and the lock's files are for x86_64",
-            "make an environment by hand and name its Python in [engine] python",
+            "make an environment by hand and set [engine] python to its Python",
         )
     if chosen is not None and (named := named_python(version, chosen, run, public=public)):
         return named
@@ -163,7 +163,7 @@ def find(
     acquired = inspect(place, run)
     if acquired is None:
         raise EngineError(
-            what, "the Python that uv installed does not run here", "name one with --python PATH"
+            what, "the Python that uv installed does not run here", "choose one with --python PATH"
         )
     if public and not acquired.public:
         raise EngineError(

@@ -1,4 +1,4 @@
-"""Run by an engine's own Python: prints as one line of JSON what that environment really is.
+"""Run by an engine's own Python: prints the actual state of its environment as one line of JSON.
 
     ENGINE/bin/python -I run_in_env.py IMPORTS
 
@@ -28,8 +28,8 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
-    """Versions, build, devices and plugins; "errors" has what must import and did not."""
+def gather(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
+    """Versions, build, devices and plugins; "errors" has the required imports that failed."""
     report: dict[str, Any] = {
         "python": platform.python_version(),
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").exists(),
@@ -65,7 +65,7 @@ def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
             report["errors"].append(f"torch.cuda: {error}")
     found = [attempt(name) for name in modules]
     report["version"] = getattr(found[0], "__version__", None)
-    # without a driver CUDA's kernels cannot load, and that is no fault of the environment
+    # without a driver CUDA's kernels cannot load, which is not the environment's fault
     if all(found) and torch and (report["cuda"] is None or report["devices"]):
         known = {
             "attempt": attempt,
@@ -83,7 +83,7 @@ def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
             entry.load()
             report["plugins"].append(entry.name)
         except BaseException as error:
-            # an engine goes on without someone else's plugin; ours must load
+            # an engine works without someone else's plugin; ours must load
             kind = "errors" if entry.name.startswith("caovan") else "warnings"
             report[kind].append(f"plugin {entry.name}: {type(error).__name__}: {error}")
     report["caovan_plugin"] = version_of("caovan-vllm-sm75-turbo3")
@@ -92,8 +92,8 @@ def look(modules: Sequence[str], kernels: str, plugins: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     out = os.dup(1)
-    os.dup2(2, 1)  # libraries talk on stdout while they are imported
-    answer = look(**json.loads(sys.argv[1]))
+    os.dup2(2, 1)  # libraries write to stdout while they are imported
+    answer = gather(**json.loads(sys.argv[1]))
     os.write(out, (json.dumps(answer) + "\n").encode())
     sys.stdout.flush()
     os._exit(0)

@@ -1,11 +1,11 @@
-"""A CUDA toolkit inside an engine: its compiler's wheels, laid out as FlashInfer looks for them.
+"""A CUDA toolkit inside an engine: its compiler's wheels, in the layout that FlashInfer expects.
 
-FlashInfer and torch want one folder with bin/nvcc, include, lib64/libcudart.so and, for the driver,
-lib64/stubs/libcuda.so. The wheels put theirs into site-packages/nvidia/cu13, with `lib` for lib64,
-libraries under their numbered names only, and no stub. So ENGINE/cuda has links, and a stub that is
-a script of the linker: it names the driver where one is installed, and nothing elsewhere.
+FlashInfer and torch expect one folder with bin/nvcc, include, lib64/libcudart.so and, for the
+driver, lib64/stubs/libcuda.so. The wheels put their files into site-packages/nvidia/cu13, with
+`lib` for lib64, libraries under their numbered names only, and no stub. So ENGINE/cuda has links,
+and a stub that is a linker script: it names the driver if one is installed, and nothing otherwise.
 
-All links are relative: a copy of the engine has a toolkit of its own.
+All links are relative, so a copy of the engine has its own toolkit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DRIVER_PLACES = tuple(
 
 
 def lay_out(engine: Path, drivers: Sequence[Path] = DRIVER_PLACES) -> Path | None:
-    """Make what ENGINE/cuda lacks; None if the environment has no compiler wheels.
+    """Create the missing parts of ENGINE/cuda; None if the environment has no compiler wheels.
 
     Correct parts are not touched: a starting engine may be compiling with them.
     """

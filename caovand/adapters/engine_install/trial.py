@@ -26,7 +26,7 @@ TOKENS = 4
 
 
 def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -> None:
-    """Start the server of an environment once; EngineError names what failed."""
+    """Start the environment's server once; EngineError names what failed."""
     what = f"prove {path.name}"
     assert engine.install.source is not None
     program = path / "bin" / engine.install.source.target
@@ -75,7 +75,7 @@ def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int)
     while True:
         if server.poll() is not None:
             raise OSError(f"it ended with status {server.returncode}")
-        with contextlib.suppress(http.Unanswered):  # it does not listen yet
+        with contextlib.suppress(http.Unanswered):  # it is not listening yet
             if http.call(endpoint, engine.api.health, PATIENCE_S).status == 200:
                 break
         if time.monotonic() > end_s:

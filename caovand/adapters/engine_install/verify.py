@@ -25,9 +25,10 @@ def lock_of(engine: places.Engine) -> Lock:
 
 
 class Records:
-    """The files that packages in a site-packages folder claim, by their RECORDs.
+    """The files that packages in a site-packages folder claim in their RECORDs.
 
-    `owners`: file -> package -> its hash there, "" for a file without one (compiled, RECORD).
+    `owners`: file -> package -> the file's hash in that RECORD, "" if it has none (compiled,
+    RECORD).
     """
 
     def __init__(self, site: Path) -> None:
@@ -45,11 +46,11 @@ class Records:
 
 
 def shared_files(owners: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """One line for each set of packages that own files together with other content in each.
+    """One line for each set of packages that ship the same file with different content.
 
-    `owners`: file -> package -> what tells its content there, "" where nothing does. Which of them
-    lies there is chance. Of files outside all packages (left-overs of building, as
-    `build_backend.py`) nothing depends.
+    `owners`: file -> package -> hash of its content, "" if unknown. Which of them is installed is
+    random. Files outside all package folders (build left-overs such as `build_backend.py`) are
+    ignored: nothing depends on them.
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for file, contents in sorted(owners.items()):
@@ -61,11 +62,11 @@ def shared_files(owners: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
 
 
 def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> Iterator[str]:
-    """List what is missing, changed or added, one line each; empty if the engine is whole."""
+    """List missing, changed and added files, one line each; empty if the engine is intact."""
     lock = lock_of(engine)
     site = next((engine.path / "lib").glob("python3*/site-packages"), None)
     if site is None:
-        yield "lib/python3*/site-packages is not there"
+        yield "lib/python3*/site-packages is missing"
         return
     records = Records(site)
     for pin in lock.pins:
@@ -73,7 +74,7 @@ def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]
         if info is None:
             yield f"{pin.name} {pin.version} is not installed"
         elif not same_version(info.name.removesuffix(".dist-info").split("-")[1], pin.version):
-            yield f"{info.name} is there, the lock wants {pin.version}"
+            yield f"{info.name} is installed; the lock names {pin.version}"
     if engine.plugin is not None and PLUGIN not in records.infos:
         yield f"the plugin {engine.plugin} is not installed"
     for name in records.without:
@@ -83,13 +84,13 @@ def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]
     built = {file for file, owners in records.owners.items() if sources & owners.keys()}
     for number, (file, hashes) in enumerate(records.owners.items(), 1):
         wanted = {one.partition("=")[2] for one in hashes.values()} - {""}
-        # not what is compiled anew for this Python; scripts name their environment
+        # except files that this Python compiles itself; scripts contain their environment's path
         scripts = "/bin/" in file.rpartition("..")[2] and file not in built
         if wanted and not file.endswith(".pyc") and not scripts:
             yield from _changed(site, file, wanted)
         if number % 500 == 0 or number == len(records.owners):
             progress(number, len(records.owners), min(hashes))
-    for pattern in _STARTUP:  # what Python runs at each start, whoever put it there
+    for pattern in _STARTUP:  # files that Python runs at each start, of any origin
         for path in sorted(site.glob(pattern)):
             inside = [path.name, f"{path.name}/__init__.py"]
             if not any(one in records.owners for one in inside):
@@ -103,7 +104,7 @@ def _changed(site: Path, name: str, wanted: set[str]) -> Iterator[str]:
         yield f"{name}: {error.strerror}"
         return
     if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() not in wanted:
-        yield f"{name} is not as it was installed"
+        yield f"{name} has changed since the installation"
 
 
 def verify(
@@ -113,7 +114,7 @@ def verify(
 ) -> tuple[list[str], Proof | None]:
     """All damage found, and the proof that it imports.
 
-    Raises EngineError if it does not; where damage was found that is one more line of it.
+    Raises EngineError if it does not; if damage was found, the failure is one more line of it.
     """
     places.require_own(engine.path, f"verify {engine.name}")
     found = list(find_damage(engine, progress))

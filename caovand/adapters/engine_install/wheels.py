@@ -1,9 +1,9 @@
 """Get the wheels that a lock names into a folder, and identify them by their sha256.
 
-A file counts when its content is one the lock names, whatever it is called and however it came:
-that makes an interrupted download go on where it stopped, and an offline folder safe. pip
-downloads, so that its configuration (mirror, proxy, certificate) applies: uv reads neither pip.conf
-nor PIP_INDEX_URL, and has no command that only downloads. Source archives are handled alike.
+A file counts if the lock names its content, whatever its name and origin: so an interrupted
+download resumes where it stopped, and an offline folder is safe. pip downloads, so that its
+configuration (mirror, proxy, certificate) applies: uv reads neither pip.conf nor PIP_INDEX_URL, and
+has no command that only downloads. Source archives are handled alike.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ BATCH_PINS = 24
 _MIB = 2**20
 _PART = ".part-"
 ARCHIVE = ".tar.gz"
-# pip asks an archive's build backend for its metadata, which would run its code, with whatever the
-# backend needs. This answers in its place, with the name and version from the environment.
+# pip asks an archive's build backend for its metadata, which would run the archive's code and
+# whatever its backend needs. This backend answers instead, with the name and version from the
+# environment.
 _BACKEND = """\
 import os
 def get_requires_for_build_wheel(config_settings=None):
@@ -46,7 +47,7 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 
 @dataclass(frozen=True)
 class Wheel:
-    """A file and the sha256 it really has."""
+    """A file and its actual sha256."""
 
     path: Path
     sha256: str
@@ -69,7 +70,7 @@ class Folder:
         self._known: dict[Path, str] = {}
 
     def find(self, pins: Iterable[Pin]) -> dict[str, Wheel]:
-        """Pin name -> wheel, for the pins whose file is here with the right content."""
+        """Pin name -> wheel, for the pins whose file is in the folder with the right content."""
         by_hash = {}
         for file in _files(self.path):
             if file not in self._known:
@@ -80,7 +81,8 @@ class Folder:
         }
 
     def impostor(self, pin: Pin) -> tuple[Path, str] | None:
-        """Find a file with the pin's name and version but other content; return its sha256 too."""
+        """Find a file with the pin's name and version but different content; return its sha256
+        too."""
         for file, digest in self._known.items():
             name, _, rest = file.name.partition("-")
             if (
@@ -97,7 +99,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
-    """Find every wheel of the lock in an offline folder; raises EngineError if one is not there."""
+    """Find every wheel of the lock in an offline folder; raises EngineError if one is missing."""
     what = f"install {lock.name} from {folder.path}"
     kind = "" if lock.kind == FIRST_KIND else f" --kind {lock.kind}"
     fill = (
@@ -114,15 +116,15 @@ def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
         some = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise EngineError(
-            what, f"{len(missing)} of {len(lock.pins)} wheels are not there ({some}{more})", fill
+            what, f"{len(missing)} of {len(lock.pins)} wheels are missing ({some}{more})", fill
         )
     return here
 
 
 def carry(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
-    """Copy the wheels of another user's offline folder to where that user cannot write.
+    """Copy the wheels from another user's offline folder to a place where that user cannot write.
 
-    Between check and unpacking, that user could replace them.
+    Otherwise that user could replace them between check and unpacking.
     """
     here = require_all(lock, folder)
     own.path.mkdir(parents=True, exist_ok=True)
@@ -135,23 +137,23 @@ def carry(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
 
 
 def refuse_impostor(pin: Pin, folder: Folder) -> None:
-    """Raise EngineError if the folder has a file of the pin's name with other content."""
+    """Raise EngineError if the folder has a file with the pin's name but different content."""
     if found := folder.impostor(pin):
         path, digest = found
         raise EngineError(
             f"use {path}",
-            f"its sha256 is {digest} and the lock wants {' or '.join(pin.sha256)}",
-            "delete it and get it again; if that repeats, the source is not to be trusted",
+            f"its sha256 is {digest}, but the lock names {' or '.join(pin.sha256)}",
+            "delete it and get it again; if it happens again, do not trust the source",
         )
 
 
 def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]]:
-    """Split pins into batches for one call of pip each; large and odd ones are alone."""
+    """Split pins into batches for one call of pip each; large and unusual ones get their own."""
     made: list[list[Pin]] = []
     room, places = 0, 0
 
     def odd(pin: Pin) -> bool:
-        # a version with "+" is of another index, which must not be asked for all the others
+        # a version with "+" comes from another index, which must not be asked for the others
         return "+" in pin.version or pin.name in sources
 
     for pin in sorted(pins, key=lambda pin: (odd(pin), pin.size_bytes)):
@@ -164,12 +166,12 @@ def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]
 
 
 def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progress) -> None:
-    """Complete the folder with pip; files that already exist are not downloaded again.
+    """Complete the folder with pip, without downloading existing files again.
 
-    The caller holds a lock on the folder or on the root it lies in.
+    The caller holds a lock on the folder or on its root.
     """
     folder.path.mkdir(parents=True, exist_ok=True)
-    for left in folder.path.glob(f"{_PART}*"):  # of a download that was killed
+    for left in folder.path.glob(f"{_PART}*"):  # left by a download that was killed
         shutil.rmtree(left, ignore_errors=True)
     have = folder.find(lock.pins)
     todo = [pin for pin in lock.pins if pin.name not in have]
@@ -186,7 +188,7 @@ def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progr
             def tick(
                 done: int = done, size: int = size, label: str = label, part: Path = part
             ) -> None:
-                # pip keeps some files twice for a moment
+                # pip sometimes keeps a file twice for a moment
                 progress(done + min(_size(part), size), total, label)
 
             _download_batch(lock, batch, python, part, run, tick)
@@ -198,7 +200,7 @@ def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progr
                 refuse_impostor(pin, folder)
                 raise EngineError(
                     f"get {pin.name} {pin.version}",
-                    "pip brought no such file",
+                    "pip downloaded no such file",
                     "run the command again",
                 )
         done += sum(pin.size_bytes for pin in batch)
@@ -228,7 +230,7 @@ def _download_batch(
     finished = run(command, env, tick)
     missing = pip_errors.not_found(finished.output) if finished.code else None
     if missing and lock.extra_index and not pip_errors.unreachable(finished.output):
-        # the index the user configured comes first: a mirror or a folder may well have it
+        # the user's own index comes first: a mirror or a folder may well have it
         finished = run([*command, "--extra-index-url", lock.extra_index], env, tick)
         if finished.code and pip_errors.not_found(finished.output):
             fate = "cannot be reached" if pip_errors.unreachable(finished.output) else "neither"
@@ -236,7 +238,8 @@ def _download_batch(
                 what,
                 f"the configured index has no {missing}, and {lock.extra_index}, which publishes "
                 f"it, {fate}",
-                "make that reachable, or set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to a place that "
+                "make that index reachable, or set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to a "
+                "place that "
                 "has it",
             )
     if finished.code:
@@ -245,7 +248,7 @@ def _download_batch(
 
 def _size(folder: Path) -> int:
     total = 0
-    # os.walk, not rglob: pip moves its folders away meanwhile
+    # os.walk, not rglob: pip moves its folders away in the meantime
     for parent, _folders, files in os.walk(folder):
         for name in files:
             with contextlib.suppress(OSError):

@@ -26,7 +26,7 @@ else:
 
 MAX_BYTES = 1 << 20
 SIMILAR = 0.75
-"""Minimum similarity, by difflib, of a name that is suggested instead."""
+"""Minimum similarity, by difflib, of a name to suggest instead."""
 
 
 def load(path: Path) -> Config:
@@ -45,7 +45,7 @@ def load(path: Path) -> Config:
 
 
 def _remedy(path: Path, problem: OSError) -> str:
-    """Return how to make an unreadable file readable."""
+    """How to make an unreadable file readable."""
     if isinstance(problem, PermissionError):
         return "run this as a user who may read it, or correct its permissions"
     if isinstance(problem, FileNotFoundError):
@@ -53,12 +53,12 @@ def _remedy(path: Path, problem: OSError) -> str:
             names = [file.name for file in path.parent.iterdir() if file.is_file()]
             if close := get_close_matches(path.name, names, 1, SIMILAR):
                 return f'did you mean "{path.with_name(close[0])}"?'
-        return "name the configuration file, which only needs [model] path"
-    return "name a configuration file"
+        return "pass the configuration file, which only needs [model] path"
+    return "pass a configuration file"
 
 
 def loads(text: str, path: Path) -> Config:
-    """Parse the present or future text of `path`; raises ConfigError."""
+    """Parse `text`, the current or future content of `path`; raises ConfigError."""
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as problem:  # also huge numbers and deep nesting
@@ -72,7 +72,7 @@ def loads(text: str, path: Path) -> Config:
 def api_key(
     config: Config, extra_args: Sequence[str], environ: Mapping[str, str], arguments: Arguments
 ) -> str:
-    """The key that the engine asks of every client, caovan included; "" for none.
+    """The key that the engine requires of every client, caovan included; "" for none.
 
     The first of --api-key, the file, [engine] env and our own environment, in vLLM's order.
     Raises ConfigError if that one is unusable.
@@ -93,7 +93,7 @@ def api_key(
 
 
 def page_token(config: Config) -> str:
-    """The token that the page asks of its readers, "" for none; raises ConfigError."""
+    """The token that the page requires of its readers; "" for none; raises ConfigError."""
     if not config.page.listen or not config.page.token_file:
         return ""
     return secret_file.read(config.page.token_file, secret_file.TOKEN_FILE)
@@ -127,6 +127,6 @@ class ModeMemory:
         self.mode: Mode | None = cast(Mode, mode) if mode in MODES else None
 
     def choose(self, mode: Mode | None) -> None:
-        """Store a mode, or None to clear it; on OSError nothing changes."""
+        """Store a mode, or clear it with None; on OSError nothing changes."""
         state_file.write(self._path, {"mode": mode})
         self.mode = mode

@@ -13,13 +13,13 @@ from caovand.adapters.files.safe_files import FULL, takes_nothing
 
 SERVICE = "caovan"
 OF_ROOT = "caovan-root"
-"""Root's folders: the service's user owns the service's and could plant links there."""
+"""Root's folders: the service's user owns the service's folders, and could plant links there."""
 
 MIN_BYTES = 16 << 10  # with less free space, none of our files fits
 
 
 def remedy(path: Path, number: int | None) -> str:
-    """The fix for a `path` that cannot be written, by its errno."""
+    """The remedy for a `path` that cannot be written, by its errno."""
     if number in FULL:
         return f"free some space there (`df -h {path}`)"
     if number == errno.EROFS:
@@ -40,7 +40,7 @@ class Directories:
     logs: Path
 
     def make(self, engine: int | None = None) -> None:
-        """Create missing ones; raises OSError if that is forbidden, or others can change them.
+        """Create missing ones; raises OSError if that is forbidden, or if others can change them.
 
         The cache may also belong to the user `engine`, as which engines run. On a full or read-only
         disk, state, cache and logs may stay missing; see `unwritable`.
@@ -53,7 +53,7 @@ class Directories:
             except OSError as problem:
                 if not takes_nothing(problem):
                     raise
-        self._check(engine)  # another process may have been quicker
+        self._check(engine)  # another process may have created it first
         if (owner := self.runtime.stat().st_uid) != os.getuid():
             raise PermissionError(
                 f"cannot use {self.runtime}: it belongs to uid {owner}; remove it, or set"
@@ -61,7 +61,7 @@ class Directories:
             )
 
     def _check(self, engine: int | None) -> None:
-        """PermissionError where another user could plant links, sockets or files."""
+        """Raise PermissionError if another user could plant links, sockets or files."""
         for name, folder in asdict(self).items():
             owners = {0, os.getuid()}
             if name == "cache" and engine is not None:
@@ -78,7 +78,7 @@ class Directories:
     def unwritable(self) -> dict[Path, str]:
         """Folders on full or read-only disks, each with its consequence and remedy; blocking.
 
-        Finds out without writing, so that a sleeping disk stays asleep.
+        It does not write, so that a sleeping disk stays asleep.
         """
         losses = (
             (self.runtime, "no new sockets"),
@@ -100,7 +100,8 @@ class Directories:
 
 
 def unwritable_errno(path: Path) -> int:
-    """The errno of a write to the disk of `path` or its nearest parent; 0 while there is room."""
+    """The errno that a write to `path` or its nearest parent would fail with; 0 if there is
+    room."""
     for place in (path, *path.parents):
         try:
             disk = os.statvfs(place)
@@ -152,5 +153,5 @@ def directories(environ: Mapping[str, str], uid: int, *, system: str = SERVICE) 
 
 
 def own_directories(environ: Mapping[str, str], uid: int) -> Directories:
-    """The directories for a typed command: as `directories`, but root has its own."""
+    """The directories for an interactive command: as `directories`, but root has its own."""
     return directories(environ, uid, system=OF_ROOT)

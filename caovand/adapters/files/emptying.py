@@ -1,9 +1,9 @@
 """Remove files and folders that an engine may replace while we remove them.
 
-An engine of our user may replace any folder that it can write to by a link to one of ours. So
-each step names a single entry of a folder that is open and was no link. Folders at any depth are
-moved to the top one at a time: a thousand levels take neither a thousand descriptors nor a stack,
-and the kernel refuses to move a mount point, whose contents stay.
+An engine of our user may replace any folder that it can write to by a link to one of ours. So each
+step names a single entry of a folder that is open and was not a link. Folders at any depth are
+moved to the top one at a time: a thousand levels take neither a thousand descriptors nor a deep
+stack, and the kernel refuses to move a mount point, whose contents stay.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_all(paths: Iterable[str]) -> list[str]:
-    """Remove files and folders; those that could not be removed."""
+    """Remove files and folders; return those that could not be removed."""
     left: list[str] = []
     for path in paths:
         try:
@@ -33,7 +33,8 @@ def remove_all(paths: Iterable[str]) -> list[str]:
 
 
 def empty(folder: str) -> list[str]:
-    """Empty a folder; what could not be removed. A link, or another's, is not ours to empty."""
+    """Empty a folder; return what could not be removed. A link, or another user's folder, is not
+    ours to empty."""
     try:
         top = os.open(folder, FOLDER)
     except OSError:
@@ -47,7 +48,7 @@ def empty(folder: str) -> list[str]:
 
 
 def _emptied(top: int) -> list[str]:
-    """Empty an open folder; the names in it that could not be removed."""
+    """Empty an open folder; return the names that could not be removed."""
     folders, left = _without_files(top, top)
     while folders:
         name = folders.pop()

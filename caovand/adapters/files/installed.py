@@ -32,8 +32,8 @@ def require_own(folder: Path, what: str, error: type[ProblemError]) -> None:
     if os.geteuid() == 0 and (found := trust.find_doubt(folder)) is not None:
         raise error(
             what,
-            f"{found}, who could lead root to other files",
-            "run it as that user, without sudo, or choose a folder of root's",
+            f"{found}, who could make root write elsewhere",
+            "run it as that user, without sudo, or choose a folder that root owns",
         )
 
 
@@ -48,7 +48,7 @@ def locked(
         descriptor = lock_file.take(lock)
     except lock_file.LockTaken as taken:
         fact = f"{busy} (pid {taken.pid or 'unknown'})"
-        raise error(what, fact, "wait for its end") from None
+        raise error(what, fact, "wait until it ends") from None
     except OSError as problem:
         raise error(
             what,

@@ -1,4 +1,4 @@
-"""Locks on files: one daemon for a state folder, one command at a time for engines or a model."""
+"""Lock files: one daemon per state folder, one command at a time for engines or a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from caovand.adapters.files import safe_files
 
 
 class LockTaken(Exception):
-    """Another process has the lock; `pid` is the one it wrote, 0 if it wrote none yet."""
+    """Another process has the lock; `pid` is the one it wrote, 0 if it has not written it yet."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"{path} is locked by {f'pid {pid}' if pid else 'another process'}")
@@ -19,7 +19,7 @@ class LockTaken(Exception):
 
 
 def take(path: Path, *, on_full_disk: bool = False) -> int:
-    """Lock `path` until its descriptor, the result, is closed, and write our pid there.
+    """Lock `path` until its descriptor, the result, is closed, and write our pid to it.
 
     Raises LockTaken, or OSError. With `on_full_disk`, on a full or read-only disk, locks the
     existing file unchanged, or else its folder.
@@ -45,10 +45,10 @@ def take(path: Path, *, on_full_disk: bool = False) -> int:
 
 
 def _open(path: Path, *, on_full_disk: bool) -> int:
-    # Mode 600: whoever can open the file can also lock it, and keep everybody else out.
+    # Mode 600: whoever can open the file can also lock it, and block everybody else.
     try:
         descriptor = safe_files.open_own(path, os.O_RDWR | os.O_CREAT, 0o600)
-        os.fchmod(descriptor, 0o600)  # an earlier release left it readable by all
+        os.fchmod(descriptor, 0o600)  # an earlier release left it readable for everybody
     except OSError as problem:
         if not on_full_disk or not safe_files.takes_nothing(problem):
             raise

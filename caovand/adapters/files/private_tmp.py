@@ -11,7 +11,7 @@ from pathlib import Path
 MOUNTS = Path("/proc/self/mountinfo")
 FOLDERS = ("/tmp", "/var/tmp")
 OURS = "/systemd-private-"
-"""How the folder that systemd mounts there begins, within its own file system."""
+"""The prefix of the folder that systemd mounts there, within its own file system."""
 
 
 def remedy(path: str, mounts: Path = MOUNTS) -> str:
@@ -28,7 +28,8 @@ def remedy(path: str, mounts: Path = MOUNTS) -> str:
 
 
 def _private(mounts: Path) -> set[str]:
-    """Find where a private folder of the service is mounted: fields four and five of each line."""
+    """Find where a private folder of the service is mounted, from fields four and five of each
+    line."""
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:

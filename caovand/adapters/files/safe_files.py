@@ -1,10 +1,10 @@
 """Open files safely where another user may have planted something.
 
-Whoever owns a folder can put a link, a FIFO, a device or a hard link to another's file where a
+The owner of a folder can put a link, a FIFO, a device or a hard link to another user's file where a
 file is expected. So a file to read must be a regular one of bounded size (a link may lead to it:
-the hub's caches are made of links), a file to write must be ours, and a file is replaced by a
-rename of a new one. Every reader and writer of caovan goes through here: tests/test_files.py
-enforces it. Imports nothing of caovan, so everything may import it.
+the hub's caches consist of links), a file to write must be ours, and a file is replaced by renaming
+a new one. Every reader and writer of caovan uses this module: tests/test_files.py enforces it. It
+imports nothing of caovan, so everything may import it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ MIB = 1 << 20
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 QUIETLY = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 OURS = (-1, -1)
-"""The owner of a file that stays our own: uid and gid as os.chown takes them."""
-
-
+"""The owner argument for files that stay ours: uid and gid as os.chown takes them."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -43,7 +41,7 @@ def read(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
         seen = os.fstat(descriptor)
         parts: list[bytes] = []
         left = max_bytes + 1
-        # Its size is no promise: it may grow meanwhile, and some file systems report 0.
+        # Its size is not reliable: it may grow meanwhile, and some file systems report 0.
         while seen.st_size <= max_bytes and left > 0:
             part = os.read(descriptor, min(left, MIB))
             if not part:
@@ -58,7 +56,7 @@ def read(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
 
 def open_regular(path: Path, *, follow: bool = True) -> int:
     """Open a regular file for reading, whoever owns it; raises OSError for anything else."""
-    # merely opening some devices has an effect
+    # merely opening some devices has side effects
     _require_regular(path, os.stat(path, follow_symlinks=follow))
     descriptor = os.open(path, os.O_RDONLY | QUIETLY | (0 if follow else os.O_NOFOLLOW))
     try:
@@ -70,12 +68,12 @@ def open_regular(path: Path, *, follow: bool = True) -> int:
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Read it as text; raises ValueError if it is not UTF-8."""
+    """Read a file as text; raises ValueError if it is not UTF-8."""
     return read(path, max_bytes).decode()
 
 
 def describe_exposure(seen: os.stat_result) -> str:
-    """Say that a file with a secret is open to everybody; empty if it is not."""
+    """Describe how a secret's file is open to everybody; empty if it is not."""
     if not seen.st_mode & 0o007:
         return ""
     return f"every user of this machine can open it (mode {seen.st_mode & 0o777:04o})"
@@ -91,7 +89,7 @@ def copy(path: Path, target: Path) -> None:
 
 
 def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = False) -> int:
-    """Open a file for writing, created if `flags` say so; OSError unless it is ours alone.
+    """Open a file for writing, created if `flags` say so; OSError unless it is only ours.
 
     Ours: a regular file of our user or root, not a symbolic link, with no other hard link. With
     `any_kind` it may be a FIFO or a device, and opening it may wait for a reader.
@@ -112,7 +110,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
             text = f"it belongs to uid {seen.st_uid}; remove it"
             raise PermissionError(errno.EPERM, text, str(path))
         if seen.st_nlink > 1:
-            text = "another hard link leads to it; remove it"
+            text = "another hard link points to it; remove it"
             raise PermissionError(errno.EPERM, text, str(path))
     except OSError:
         os.close(descriptor)
@@ -121,7 +119,8 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
 
 
 def replace(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OURS) -> None:
-    """Replace `path` atomically: a crash leaves the old or the new file, OSError the old one.
+    """Replace `path` atomically: after a crash it is the old or the new file, after OSError the old
+    one.
 
     `owner` are the uid and gid of the new file, -1 for our own.
     """
@@ -142,7 +141,8 @@ def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OU
 
 @contextlib.contextmanager
 def _finished(path: Path, text: str, mode: int, owner: tuple[int, int]) -> Iterator[str]:
-    """Write a file with this content next to `path`; removed at the end unless it was renamed."""
+    """Write a file with this content next to `path`; it is removed at the end unless it was
+    renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -160,7 +160,8 @@ def _finished(path: Path, text: str, mode: int, owner: tuple[int, int]) -> Itera
 
 @contextlib.contextmanager
 def readable_by_all() -> Iterator[None]:
-    """Let the service read the files made here, which runs as another user than the installer."""
+    """Make files that are created here readable for the service, which runs as another user than
+    the installer."""
     before = os.umask(0o022)
     try:
         yield
@@ -169,14 +170,14 @@ def readable_by_all() -> Iterator[None]:
 
 
 def link_to(at: str | Path, to: str | Path) -> None:
-    """Make `at` a symbolic link to our folder `to`, which is made if missing; OSError.
+    """Make `at` a symbolic link to our folder `to`, which is created if missing; raises OSError.
 
     Another link there is replaced, anything else stays: FileExistsError.
     """
     place, folder = Path(at), Path(to)
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     if not is_own_folder(folder):
-        raise PermissionError(errno.EPERM, "it is not a folder of ours", str(folder))
+        raise PermissionError(errno.EPERM, "it is not a folder that we own", str(folder))
     place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     if place.is_symlink():
         if os.readlink(place) == str(folder):

@@ -1,4 +1,4 @@
-"""Read a secret from a file of its own: the server's API key, or the page's token."""
+"""Read a secret from its own file: the server's API key, or the page's token."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_BYTES = 64 << 10
 API_KEY_FILE = "[server] api_key_file"
 TOKEN_FILE = "[page] token_file"
 MODE, GROUP = 0o640, "caovan"
-MIN_TOKEN = 16  # characters: too long to guess, however many attempts
+MIN_TOKEN = 16  # characters: too long to guess, however many attempts are made
 
 
 def check(path: str, key: str) -> None:
     """Raise ConfigError, naming `key`, if every user of this machine may read this file.
 
     `key` is the configuration key that names the file, such as API_KEY_FILE. The file itself is not
-    opened: a user who plans need not be able to read it.
+    opened: a user who only plans need not be able to read it.
     """
     name = _named(path, key)
     try:
@@ -65,7 +65,7 @@ def _is_for_root_alone(found: os.stat_result) -> bool:
 
 
 def _is_path(path: str) -> bool:
-    """Whether this is a path, and may be shown: someone may have typed the secret itself."""
+    """Whether this is a path, and may be shown: someone may have entered the secret itself."""
     return path.startswith(("/", "./", "../", "~"))
 
 
@@ -74,6 +74,6 @@ def _named(path: str, key: str) -> str:
 
 
 def _unreadable(name: str, problem: OSError | ValueError) -> ConfigError:
-    why = getattr(problem, "strerror", None) or "its name is not one"
+    why = getattr(problem, "strerror", None) or "the value is not a path"
     remedy = "write the secret to a file that caovan can read, and put its full path here"
     return ConfigError([f"cannot read {name}: {why}; {remedy}"])

@@ -1,15 +1,16 @@
-"""Removes the stale files of a killed engine.
+"""Remove the stale files of a killed engine.
 
 vLLM and its libraries put sockets and scratch files into the temporary folder and shared memory
 into /dev/shm; a killed process removes neither. So the engine gets its own temporary folder, which
 is emptied after each end. Shared memory that its processes use and that is newer than they are is
 recorded in a ledger while they live, for the next daemon too, and removed once no process uses it.
-Segments of System V's go as well where engines have a user of their own.
+System V segments are removed as well if engines have their own user.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import zlib
 from collections import Counter
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.files import emptying, segments, state_file
+from caovand.adapters.files import emptying, state_file
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.engine_user import as_engine
 from caovand.core import limits
@@ -26,15 +27,17 @@ from caovand.core.document import Reader, listed, read_or_none, record, string
 SHARED = Path("/dev/shm")
 # A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
 MAX_FOLDER = 64
-LOOKS = 3  # checks of a file until it counts as another's
+SEGMENTS = "/proc/sysvipc/shm"
+IPC_RMID = 0
+LOOKS = 3  # number of checks until a file counts as another's
 File = tuple[int, int]
-"""Its device and its inode: a container has a /dev/shm of its own, with the same inodes."""
+"""Its device and its inode: a container has its own /dev/shm, with the same inodes."""
 
 
 class StaleFiles:
     """The temporary folder of the engine and its shared memory; methods may block on a disk.
 
-    The folder's name is made from `mark`, or else from the ledger's path.
+    The folder's name is derived from `mark`, or else from the ledger's path.
     """
 
     def __init__(
@@ -45,12 +48,12 @@ class StaleFiles:
         proc: Path = Path("/proc"),
         mark: Path | None = None,
     ) -> None:
-        # Daemons may share a cache, never a ledger: what is emptied here must be ours alone.
+        # Daemons may share a cache, never a ledger: the folder to empty must be ours alone.
         name = f"tmp-{zlib.crc32(os.fsencode((mark or ledger).absolute())):08x}"
         short = (place / name for place in places)
         self.folder = next((f for f in short if len(os.fsencode(f)) <= MAX_FOLDER), None)
         self.made = False
-        """Whether the folder is there for the engine."""
+        """Whether the folder exists for the engine."""
         self._ledger, self._shared, self._proc = ledger, shared, proc
         self._before: frozenset[str] = frozenset()
         self._looks: Counter[str] = Counter()
@@ -58,7 +61,7 @@ class StaleFiles:
         self._recorded = False
 
     def begin(self) -> None:
-        """Before an engine starts: clear everything of an earlier one and create the folder."""
+        """Prepare an engine's start: remove an earlier one's files and create the folder."""
         self.remove()
         self._before, self._looks = frozenset(self._files()), Counter()
         self._recorded = False
@@ -87,7 +90,7 @@ class StaleFiles:
         used: set[File] | None = None
         with limits.suppress_absent():
             used = self._used_by(pids)
-        if used is None:  # nobody answers: the next time
+        if used is None:  # the answer is missing: try the next time
             return
         self._looks.update(fresh)
         if found := {name for name in fresh if files[name] in used}:
@@ -95,7 +98,7 @@ class StaleFiles:
             self._write()
 
     def remove(self) -> tuple[str, ...]:
-        """Remove the files of dead engines; returns those that could not be removed."""
+        """Remove the files of dead engines; return those that could not be removed."""
         files, left = self._files(), list[str]()
         written = self._written()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
@@ -104,7 +107,7 @@ class StaleFiles:
                 used = self._used_by(everybody)
                 unused = sorted(name for name in ours if files[name] not in used)
                 paths = [str(self._shared / name) for name in unused]
-                # An earlier release's engine was our own user's.
+                # An earlier release ran engines as our own user.
                 own = list(filter(_is_own, paths))
                 left += emptying.remove_all(own)
                 left += as_engine(emptying.remove_all, [path for path in paths if path not in own])
@@ -113,7 +116,7 @@ class StaleFiles:
                 left += as_engine(emptying.empty, str(self.folder))
         if engine_user.current() is not None:
             with contextlib.suppress(OSError):
-                as_engine(segments.remove_unused)
+                as_engine(remove_unused_segments)
         self._ours = frozenset()
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)
@@ -131,7 +134,7 @@ class StaleFiles:
         return (frozenset(known["before"]), frozenset(known["ours"])) if known else None
 
     def _files(self) -> dict[str, File]:
-        """The files in the shared folder by their names."""
+        """The files in the shared folder, by name."""
         with limits.suppress_absent(), os.scandir(self._shared) as entries:
             device = os.stat(self._shared).st_dev
             return {entry.name: (device, entry.inode()) for entry in entries}
@@ -141,15 +144,16 @@ class StaleFiles:
         """Files in the shared folder that processes map or have open."""
         asked = (str(self._shared), str(self._proc), list(pids))
         found = as_engine(used_by, *asked)
-        if engine_user.current() is not None:  # of an earlier release's engine only we may know
+        # only we may know it of an engine that an earlier release started
+        if engine_user.current() is not None:
             found += used_by(*asked)
         return {(device, inode) for device, inode in found}
 
 
 def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
-    """Files in a folder that processes which our user may read map or have open.
+    """Files in a folder that processes readable for our user map or have open.
 
-    Not names: a semaphore is created under a temporary name, and that is the one shown.
+    Not by name: a semaphore is created under a temporary name, and /proc shows that one.
     """
     prefix = f"{shared}/"
     used: set[File] = set()
@@ -166,7 +170,7 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder of our user's alone; a link there, which an engine made, is removed."""
+    """Create a folder of our user's alone; a link there, which an engine made, is removed."""
     place = Path(folder)
     if place.is_symlink():
         place.unlink()
@@ -190,7 +194,27 @@ _LEDGER: Reader[dict[str, tuple[str, ...]]] = record(
 
 
 def _mapped(line: str) -> File:
-    """The file of a line of /proc/PID/maps: addresses, rights, offset, device, inode, path."""
+    """The file in a line of /proc/PID/maps: addresses, rights, offset, device, inode, path."""
     device, inode = line.split(None, 5)[3:5]
     major, minor = (int(number, 16) for number in device.split(":"))
     return os.makedev(major, minor), int(inode)
+
+
+def remove_unused_segments(listing: str = SEGMENTS) -> None:
+    """Remove our user's segments of System V, which have no file.
+
+    Those that no process is attached to, and whose creator has ended.
+    Only for a user that runs nothing but engines: nothing distinguishes another program's segments.
+    """
+    libc = ctypes.CDLL(None)
+    with limits.suppress_absent(), open(listing, encoding="ascii", errors="replace") as lines:
+        names = next(lines, "").split()
+        for line in lines:
+            one = dict(zip(names, map(int, line.split()), strict=False))
+            # If its creator lives, someone may attach to it in a moment.
+            if (
+                one["uid"] == one["cuid"] == os.geteuid()
+                and one["nattch"] == 0
+                and not os.path.exists(f"/proc/{one['cpid']}")
+            ):
+                libc.shmctl(one["shmid"], IPC_RMID, None)

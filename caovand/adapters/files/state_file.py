@@ -1,4 +1,4 @@
-"""The small JSON files that outlive the daemon: replaced atomically, read whatever is there.
+"""The small JSON files that outlive the daemon: replaced atomically, read whatever they contain.
 
 An unusable file is set aside when the daemon starts. It neither stops the daemon nor is it lost: a
 newer version may have written it, and its owner may go back to that version.
@@ -20,11 +20,12 @@ from caovand.core import limits
 ASIDE = ".unreadable"
 MAX_BYTES = 8 << 20
 _NO_DOCUMENT = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG)
-"""How safe_files refuses a link, a folder, another kind of file, and one that is too large."""
+"""Errno values with which safe_files refuses a link, a folder, another kind of file, and a large
+one."""
 
 
 class Unusable(Exception):
-    """Something is there, but not a JSON document."""
+    """The file exists, but is not a JSON document."""
 
 
 def write(path: Path, document: Any) -> None:
@@ -77,7 +78,7 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
 
 
 def move(path: Path, target: Path) -> None:
-    """Rename a file of any kind, replacing whatever is at `target`; OSError leaves it as it was."""
+    """Rename a file of any kind, replacing whatever is at `target`; OSError leaves it unchanged."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     path.replace(target)

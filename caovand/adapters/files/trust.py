@@ -1,8 +1,8 @@
 """Decide who can change the file at a path, and as which user root may run an interpreter.
 
-The one policy: root runs and obeys only files that nobody but root can change. If one other user
-could have named or changed an interpreter, root probes it as that user and refuses it as an engine.
-Imports nothing of caovan, so everything may import it.
+There is one policy: root runs and obeys only files that nobody but root can change. If one other
+user could have named or changed an interpreter, root probes it as that user and refuses it as an
+engine. The module imports nothing of caovan, so everything may import it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HOMES = ("HOME", "PYTHONUSERBASE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DAT
 
 
 class Distrusted(Exception):
-    """Root must not run this; `args` are what cannot be done, why, and what to do about it."""
+    """Root must not run this; `args` are what cannot be done, why, and the remedy."""
 
     def __str__(self) -> str:
         cannot, fact, remedy = self.args
@@ -68,7 +68,7 @@ class User:
 def find_doubt(
     path: Path, owners: Collection[int] = (0,), *, groups: bool = False
 ) -> Untrusted | None:
-    """Why users other than `owners` could replace this path, None if they cannot.
+    """Why users other than `owners` could replace this path; None if they cannot.
 
     Every folder and link on the way counts. With `groups` a group may write too: its owner chose
     the members, as for /var/log. A missing file is judged by its folder.
@@ -110,7 +110,7 @@ def probing_user(python: str, named_by: Path | None) -> User | None:
 
 
 def require(python: str, named_by: Path | None) -> None:
-    """Distrusted if root would run an engine that another user can change."""
+    """Raise Distrusted if root would run an engine that another user can change."""
     if os.geteuid() == 0 and (found := _doubts(python, named_by, (0,))) is not None:
         raise _refusal(python, found)
 
@@ -128,7 +128,7 @@ def user(uid: int) -> User:
 
 
 def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Our environment for programs that we start: for root, without folders of other users.
+    """Our environment for programs that we start; for root, without folders of other users.
 
     sudo may keep the caller's HOME, where pip, uv and Python look for configuration and modules.
     """
@@ -146,12 +146,12 @@ def own_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def program(name: str, environ: Mapping[str, str]) -> str | None:
-    """Find a program in PATH: never in the current folder, for root in no other user's."""
+    """Find a program in PATH: never in the current folder, and for root only in root's folders."""
     return _which(name, _search_path(environ))
 
 
-def root_program(name: str, environ: Mapping[str, str]) -> str | None:
-    """Find a program in PATH that root alone can change, whoever we are."""
+def find_root_owned_program(name: str, environ: Mapping[str, str]) -> str | None:
+    """Find a program in PATH that only root can change, for any user of ours."""
     found = _which(name, filter(_is_ours, _search_path(environ)))
     return found if found and find_doubt(Path(found)) is None else None
 
@@ -171,7 +171,8 @@ def _is_ours(folder: str) -> bool:
 
 
 def _doubts(python: str, named_by: Path | None, owners: Collection[int]) -> Untrusted | None:
-    """The first doubt about the file that names an interpreter, and the files it reads first."""
+    """The first doubt about the file that names an interpreter, and about the files it reads
+    first."""
     places = ([named_by] if named_by else []) + list(_parts(Path(python)))
     return next((found for place in places if (found := find_doubt(place, owners))), None)
 
@@ -184,7 +185,7 @@ def _parts(python: Path) -> Iterator[Path]:
     if not settings.is_file():
         return
     yield settings
-    # Safe to read: `_doubts` has judged it before it asks for the next one.
+    # Safe to read: `_doubts` has checked it before it asks for the next one.
     for line in settings.read_text(errors="replace").splitlines():
         name, _, home = line.partition("=")
         if name.strip() == "home":
@@ -209,7 +210,7 @@ def _account(uid: int) -> tuple[int, str, str]:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every file on the way to a path from the root on, links and their targets too."""
+    """Every file on the way to a path, from the root on, including links and their targets."""
     here, links = Path("/"), 0
     todo = list(reversed(Path(os.getcwd(), path).parts[1:]))
     yield here, os.lstat(here)

@@ -1,4 +1,4 @@
-"""Read a YAML file with the library of an engine's own environment: caovan needs none itself."""
+"""Read a YAML file with the library of an engine's own environment: caovan itself needs none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read(path: str, python: str) -> Any:
         data = safe_files.read(Path(path).absolute(), MAX_BYTES)
     except OSError as problem:
         raise ProblemError(
-            f"read {path}", str(problem.strerror), "name a readable file of at most a MiB"
+            f"read {path}", str(problem.strerror), "choose a readable file of at most a MiB"
         ) from None
     try:
         done = subprocess.run(

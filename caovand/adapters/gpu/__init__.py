@@ -1,1 +1,1 @@
-"""The NVIDIA cards: what they are, what they do, and all-reduce between them."""
+"""The NVIDIA cards: their properties, their current state, and all-reduce between them."""

@@ -1,15 +1,16 @@
-"""Run by an engine's own Python: whether sums over its cards are right, as one line of JSON.
+"""Run by an engine's own Python: prints as one line of JSON whether all-reduce over its cards is
+right.
 
     ENGINE/bin/python -I -c "$(cat all_reduce_in_env.py)" TASK
 
 TASK is JSON: `ranks`, one process each; `backend`, "nccl" or "gloo"; `custom`, Python that binds
 `custom` to an all-reduce of the engine's own, or to None if it would not be used; `ready_s` and
-`sums_s`, the seconds that starting and summing may take. Small whole numbers are summed, which
-every type holds exactly, so that any difference from the plain sum on the host is wrong data.
+`check_s`, the seconds that starting and reducing may take. It sums small whole numbers, which every
+type represents exactly, so that any difference from the sum on the host means wrong data.
 
-The answer's "verdict" is "right", "wrong", "hung" or "unclear", `by` what summed, `text` why, and
-`checked` what was compared. It must not import anything of caovan. This process imports nothing
-large and ends all others, whatever happens; each of those ends with this one.
+The answer's "verdict" is "right", "wrong", "hung" or "unclear", `by` the implementation, `text` the
+reason, and `checked` what was compared. It must not import anything of caovan. This process imports
+nothing large and ends all others, whatever happens; each of those ends with this one.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from typing import Any
 
 TYPES = ("float16", "bfloat16", "float32", "int32")
 ELEMENTS = (512, 1 << 16, 1 << 20, 1 << 22)
-"""1 KiB to 16 MiB: what goes through each of NCCL's protocols and through peer-to-peer memory."""
-ROUNDS = 3  # with other numbers each time, so that old data is not taken for new
+"""1 KiB to 16 MiB: sizes for each of NCCL's protocols and for peer-to-peer memory."""
+ROUNDS = 3  # with other numbers each time, so that stale data is not mistaken for new
 BAD = {"failed", "died"}
-MAX_WORDS = 4096  # bytes
+MAX_WORDS = 4096  # bytes; a process blocked in the driver may not end at all
 END_S = 5.0  # a process in the driver's hands may not end at all
 
 
@@ -45,8 +46,8 @@ def addends(torch: Any, rank: int, count: int, turn: int) -> Any:
     return (torch.arange(count, dtype=torch.int32) * 7 + rank * 5 + turn * 3) % 29 - 14
 
 
-def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
-    """Compare each all-reduce of this rank with the plain sum."""
+def check_all_reduce(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
+    """Compare each all-reduce of this rank with the expected sum."""
     torch = importlib.import_module("torch")
     torch.set_num_threads(1)  # else each rank computes on every core of the host
     dist = importlib.import_module("torch.distributed")
@@ -55,7 +56,7 @@ def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
     if backend == "nccl":
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
-        torch.zeros(1, device=device)  # makes the context, which may take long
+        torch.zeros(1, device=device)  # creates the context, which may take long
     where = f"file://{place}/meeting"
     dist.init_process_group(backend, init_method=where, rank=rank, world_size=ranks)
     group = dist.new_group(backend="gloo") if task["custom"] else None
@@ -78,7 +79,7 @@ def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
         return tensor
 
     kinds = [(name, plain)]
-    # Every rank must do the same: one that cannot keeps the others from it.
+    # Every rank must do the same: if one cannot, none may.
     custom = known["custom"]
     if task["custom"]:
         votes: list[Any] = [None] * ranks
@@ -96,7 +97,7 @@ def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
                 for turn in range(ROUNDS):
                     mine = addends(torch, rank, count, turn).to(getattr(torch, kind)).to(device)
                     came = reduce(mine)
-                    if came is None:  # it is not for so large a tensor
+                    if came is None:  # the tensor is too large for it
                         break
                     if device.type == "cuda":
                         torch.cuda.synchronize(device)
@@ -107,12 +108,12 @@ def check_sums(task: dict[str, Any], rank: int, place: str, tell: Any) -> None:
 
 
 def words_of(place: str, rank: int) -> str:
-    """The file that has all that a rank printed."""
+    """The file with everything that a rank printed."""
     return os.path.join(place, f"rank-{rank}.txt")
 
 
 def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int) -> None:
-    """Answer in lines of JSON; never returns."""
+    """Answer in lines of JSON; never return."""
 
     def tell(**facts: Any) -> None:
         os.write(pipe, (json.dumps(facts) + "\n").encode())
@@ -121,12 +122,13 @@ def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int)
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
-            os._exit(0)  # it ended just before
+            # the parent ended just before; libraries print there, and a rank that dies says why
+            os._exit(0)
         # Libraries print there, and a rank that dies says why.
         words = os.open(words_of(place, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(words, 1)
         os.dup2(words, 2)
-        check_sums(task, rank, place, tell)
+        check_all_reduce(task, rank, place, tell)
     except BaseException as error:
         tell(failed=f"{type(error).__name__}: {error}"[:500])
     finally:
@@ -137,7 +139,7 @@ def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int)
 
 
 def judge(reports: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
-    """The answer from what each rank reported; `late` if they were not over in time."""
+    """The answer from the ranks' reports; `late` if they did not finish in time."""
     lines = [line for rank in reports for line in rank]
     done = [line for line in lines if line.get("done")]
     skipped = next((line["skipped"] for line in lines if line.get("skipped")), "")
@@ -160,7 +162,7 @@ def judge(reports: list[list[dict[str, Any]]], late: bool) -> dict[str, Any]:
         rank = next(place for place, found in enumerate(reports) if first in found)
         text = f"{first['wrong']} of {first['of']} sums of {first['step']} on rank {rank}"
         return {**answer, "verdict": "wrong", "by": first["by"], "text": text}
-    if died or failed:  # a rank that died makes the others fail
+    if died or failed:  # a dead rank makes the others fail
         return {**answer, "verdict": "unclear", "text": (died or failed)[0]}
     if all(rank and rank[-1].get("over") for rank in reports):
         return answer
@@ -181,7 +183,7 @@ def collect_reports(
     waiting = True
 
     def hear(rank: int) -> bool:
-        """Take what a rank has written; False at its end, or where there is no more now."""
+        """Read what a rank has written; return False at its end, or if there is no more now."""
         try:
             data = os.read(pipes[rank], 1 << 16)
         except BlockingIOError:
@@ -195,7 +197,7 @@ def collect_reports(
         for rank, (pid, pipe) in enumerate(zip(pids, pipes, strict=True)):
             os.set_blocking(pipe, False)
             selector.register(pipe, selectors.EVENT_READ, (rank, False))
-            # What a rank has begun may hold its pipe: the process itself tells of its end.
+            # A rank's children may keep its pipe open: only the process itself shows its end.
             process = os.pidfd_open(pid)
             opened.callback(os.close, process)
             selector.register(process, selectors.EVENT_READ, (rank, True))
@@ -219,13 +221,13 @@ def collect_reports(
             if all(rank and rank[-1].get("over") for rank in reports):
                 return reports, False
             if waiting and all(any(line.get("ready") for line in rank) for rank in reports):
-                waiting, deadline = False, time.monotonic() + task["sums_s"]
+                waiting, deadline = False, time.monotonic() + task["check_s"]
     return reports, False
 
 
 def how_died(rank: int, pid: int, place: str) -> str:
-    """Which rank has ended, how, and the last line that it printed."""
-    seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # `end` waits for it
+    """Which rank ended, how, and the last line that it printed."""
+    seen = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # `end` will reap it
     assert seen is not None
     how = f"killed by signal {seen.si_status}"
     if seen.si_code == os.CLD_EXITED:
@@ -239,7 +241,7 @@ def how_died(rank: int, pid: int, place: str) -> str:
 
 
 def end(pids: list[int]) -> None:
-    """Kill the ranks and what they began."""
+    """Kill the ranks and their children."""
     for pid in pids:
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(OSError):
@@ -251,8 +253,8 @@ def end(pids: list[int]) -> None:
 
 
 def main(task: dict[str, Any]) -> dict[str, Any]:
-    """Begin the ranks, watch them, end them."""
-    place, parent = tempfile.mkdtemp(prefix="caovan-sums-"), os.getpid()
+    """Start the ranks, watch them, end them."""
+    place, parent = tempfile.mkdtemp(prefix="caovan-all-reduce-"), os.getpid()
     pids: list[int] = []
     pipes: list[int] = []
     try:

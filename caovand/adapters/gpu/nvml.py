@@ -1,7 +1,7 @@
 """The NVIDIA cards, as the driver's NVML reports them; none without a driver.
 
-Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never the whole. A card
-whose memory is the host's, as of GB10 and Jetson, has none that NVML reports.
+Each part of a partitioned card (MIG) counts as a card: CUDA opens parts, never the whole. For a
+card that uses the host's memory, as GB10 and Jetson do, NVML reports no memory.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.printable import one_line
 
 MIB = 1 << 20
-P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml has as a tuple by mistake
+P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ, which pynvml defines as a tuple by mistake
 P2P_WRITE = 1
 P2P_OK = 0  # NVML_P2P_STATUS_OK
 TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 CLOCK_SM, CLOCK_MEM = 1, 2  # NVML_CLOCK_SM, NVML_CLOCK_MEM
 FEW_CORES = frozenset({(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)})
-"""Generations with 64 CUDA cores a multiprocessor; all others have 128."""
+"""Generations with 64 CUDA cores per multiprocessor; all others have 128."""
 
 
 def read_gpus(environ: Mapping[str, str] = os.environ) -> tuple[Gpu, ...]:
@@ -69,7 +69,7 @@ def visible(gpus: tuple[Gpu, ...], wanted: str | None) -> tuple[Gpu, ...]:
 
 def _asker(nvml: Any) -> Callable[..., Any]:
     def ask(question: str, *arguments: Any) -> Any:
-        """The answer, None if this card, driver or release of the library has none."""
+        """The answer of NVML; None if this card, driver or release of the library has none."""
         try:
             answer = getattr(nvml, question)(*arguments)
         except (nvml.NVMLError, AttributeError, UnicodeDecodeError):  # newer ones decode strictly
@@ -123,7 +123,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
         return None  # a lost card still counts in nvmlDeviceGetCount
     capability = (int(answer[0]), int(answer[1]))
     total_mib, free_mib, unified = memory
-    generation = ask("nvmlDeviceGetMaxPcieLinkGeneration", card)  # an idle link's falls to 1
+    generation = ask("nvmlDeviceGetMaxPcieLinkGeneration", card)  # that of an idle link falls to 1
     lanes = ask("nvmlDeviceGetCurrPcieLinkWidth", card)
     cuda = ask("nvmlSystemGetCudaDriverVersion")
     mig = ask("nvmlDeviceGetMigMode", card)
@@ -155,7 +155,8 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
 
 
 def _memory(nvml: Any, card: Any) -> tuple[int, int, bool] | None:
-    """Total and free MiB, and whether they are the host's; None for a card that does not answer."""
+    """Total and free MiB, and whether the memory is the host's; None for a card that does not
+    answer."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(card)
     except nvml.NVMLError as problem:
@@ -169,7 +170,8 @@ def _memory(nvml: Any, card: Any) -> tuple[int, int, bool] | None:
 
 
 def _memory_gb_s(ask: Callable[..., Any], card: Any) -> float | None:
-    """Two transfers a clock over the whole bus, as every kind of these memories has."""
+    """Memory bandwidth: two transfers a clock over the whole bus, for every type of these
+    memories."""
     clock = ask("nvmlDeviceGetMaxClockInfo", card, CLOCK_MEM)
     bits = ask("nvmlDeviceGetMemoryBusWidth", card)
     return round(clock * 2 * bits / 8 / 1000, 1) if clock and bits else None
@@ -209,7 +211,7 @@ def _behind_switch(nvml: Any, index: int) -> bool:
 def _through_switches(
     index: int, switched: frozenset[int], p2p: tuple[int, ...] | None
 ) -> frozenset[int]:
-    """The cards that NVSwitches connect to this one: all, unless the fabric separates some."""
+    """The cards that NVSwitches connect to this one: all, unless the fabric isolates some."""
     if index not in switched:
         return frozenset()
     return (switched - {index}) if p2p is None else switched & frozenset(p2p)
@@ -228,9 +230,9 @@ def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> frozenset[in
 
 
 def _reached(nvml: Any, ask: Callable[..., Any], index: int, card: Any) -> tuple[int, ...] | None:
-    """Find the cards whose memory this one reads and writes directly; None if one does not answer.
+    """Find the cards whose memory this one accesses directly; None if one does not answer.
 
-    Cards that are gone from the bus have none, and are no card of the inventory either.
+    Cards that are gone from the bus do not answer, and are not in the inventory either.
     """
     others = [at for at in range(nvml.nvmlDeviceGetCount()) if at != index]
     handles = {at: ask("nvmlDeviceGetHandleByIndex", at) for at in others}

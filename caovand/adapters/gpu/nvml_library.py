@@ -8,11 +8,12 @@ import sys
 from typing import Any
 
 VENDORED = "/usr/lib/caovan/vendor"
-"""Where the Debian package puts pynvml: the distribution has none, or one that is too old."""
+"""The folder where the Debian package puts pynvml: the distribution has none, or one that is too
+old."""
 
 
 def pynvml() -> Any:
-    """The module pynvml, wherever it is; raises ImportError if there is none."""
+    """The module pynvml, wherever it is installed; raises ImportError if it is missing."""
     if VENDORED not in sys.path and os.path.isdir(VENDORED):
         sys.path.insert(0, VENDORED)
     return importlib.import_module("pynvml")

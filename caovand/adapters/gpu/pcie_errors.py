@@ -1,4 +1,4 @@
-"""Errors of a card's PCIe link that the hardware corrected, as the kernel counts them."""
+"""Errors on a card's PCIe link that the hardware corrected, as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _TOTAL = re.compile(r"TOTAL_ERR_COR (\d{1,20})\b")
 
 
 def count_corrected(gpus: Iterable[Gpu], devices: Path = DEVICES) -> Mapping[int, int]:
-    """Corrected errors since boot by card; without cards whose kernel or firmware counts none."""
+    """Corrected errors since boot by card; without cards for which kernel or firmware count
+    none."""
     found = {gpu.index: _corrected(gpu.bus, devices) for gpu in gpus}
     return {index: count for index, count in found.items() if count is not None}
 

@@ -30,7 +30,7 @@ OnXid = Callable[[int, str], None]
 
 
 class GpuSampler:
-    """Calls `on_samples(samples)` and `on_xid(index, line)` in its own thread until `stop`.
+    """Call `on_samples(samples)` and `on_xid(index, line)` from its own thread until `stop`.
 
     The line has the wording of the kernel log for the same event.
     """
@@ -57,7 +57,7 @@ class GpuSampler:
         self._stopped.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread's end; returns whether it has ended."""
+        """Wait for the thread's end; return whether it has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -67,7 +67,7 @@ class GpuSampler:
         except ImportError:
             return
         while not self._stopped.is_set():
-            # Without a driver, with one of another version, or while it is replaced: tried again.
+            # Without a driver, with another version's, or while it is replaced: try again.
             with contextlib.suppress(library.NVMLError):
                 library.nvmlInit()
                 try:
@@ -98,7 +98,7 @@ class GpuSampler:
         faults: list[Exception] = []
 
         def ask(name: str, *arguments: Any) -> Any:
-            """Return the answer, None if this card or driver has none; record a fault."""
+            """The answer of NVML, None if this card or driver has none; record a fault."""
             question = getattr(nvml, name, None)
             if question is None:
                 return None
@@ -132,7 +132,7 @@ class GpuSampler:
             None if power is None else power / 1000,
             time.monotonic(),
             throttled=self._throttled(index, bits or 0),
-            # One question without an answer is no fault; a lost card answers none of them.
+            # One question without an answer is not a fault; a lost card answers none of them.
             users=tuple((user.pid, (user.usedGpuMemory or 0) // MIB) for user in users),
         )
         sample = with_traffic(ask, card, with_power(ask, card, sample), self._last.get(index))
@@ -149,7 +149,7 @@ class GpuSampler:
         return GpuSample(index, 0, 0, None, None, None, time.monotonic(), fault=fault)
 
     def _throttled(self, index: int, bits: int) -> str:
-        """Name what slows the card down; a change counts after STEADY samples that agree."""
+        """The reasons that slow the card down; a change counts after STEADY samples that agree."""
         now = ", ".join(text for bit, text in REASONS.items() if bits & bit)
         seen = [*self._reasons.get(index, []), now][-STEADY:]
         self._reasons[index] = seen
@@ -187,6 +187,6 @@ class GpuSampler:
 
 
 def _host_bytes() -> tuple[int, int]:
-    """Total and used memory of a card that has none but the host's, as GB10."""
+    """Total and used memory of a card that uses the host's, as GB10 does."""
     total, available = host.memory_mib()
     return total * MIB, (total - available) * MIB

@@ -1,4 +1,4 @@
-"""The GPU of a Jetson, whose older releases have no NVML: the device tree names it."""
+"""The GPU of a Jetson, whose older releases lack NVML: the device tree identifies it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHIPS = {"tegra194": (7, 2), "tegra234": (8, 7), "tegra264": (11, 0)}
 
 
 def read_gpus(total_mib: int, available_mib: int, proc: Path = Path("/proc")) -> tuple[Gpu, ...]:
-    """The one card, in this much memory of the host's; none on other machines."""
+    """The single card, which shares this much host memory; none on other machines."""
     tree = proc / "device-tree"
     try:
         chips = (tree / "compatible").read_text(errors="replace").split("\0")

@@ -1,6 +1,6 @@
-"""Add PCIe and NVLink traffic, power and clocks to a sample of a card, read from NVML.
+"""Add PCIe and NVLink traffic, power and clocks from NVML to a sample of a card.
 
-A figure that the card or the driver does not have is None.
+A figure that the card or the driver does not report is None.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 
 from caovand.core.health.observation import GpuSample
 
-ALL_LINKS = 0xFFFFFFFF  # the scope that adds up a card's NVLinks
+# the scope that sums a card's NVLinks NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, in KiB the same for
+# _RX
+ALL_LINKS = 0xFFFFFFFF
 NVLINK_SENT = 138  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, in KiB
 NVLINK_RECEIVED = 139  # the same of _RX
 PCIE_SENT = 0
@@ -37,7 +39,7 @@ def with_power(ask: Ask, card: Any, sample: GpuSample) -> GpuSample:
 
 
 def with_traffic(ask: Ask, card: Any, sample: GpuSample, before: GpuSample | None) -> GpuSample:
-    """Add the card's traffic to a sample; NVLink's rates are those since the sample `before`.
+    """Add the card's traffic to a sample; NVLink's rates are averages since the sample `before`.
 
     The driver measures PCIe for 20 ms at each call.
     """

@@ -1,5 +1,7 @@
-"""Read a model into a ModelCard: a folder with config.json and the headers of its weights, or the
-headers of GGUF files, also of one that its engine keeps under a name.
+"""Read a model into a ModelCard.
+
+A model is a folder with config.json and the headers of its weights, or the headers of GGUF files,
+which an engine may store under a name.
 """
 
 from caovand.adapters.model_folder.folder import (
@@ -7,9 +9,9 @@ from caovand.adapters.model_folder.folder import (
     file_identities,
     folder_of,
     read_model,
+    read_named,
     shards_of,
 )
-from caovand.adapters.model_folder.named import read_named
 from caovand.adapters.model_folder.tables import (
     MAX_BYTES,
     MAX_OTHER_BYTES,

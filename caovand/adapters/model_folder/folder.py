@@ -7,6 +7,7 @@ import os
 import re
 import reprlib
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -15,19 +16,28 @@ from typing import Any
 
 from caovand.adapters.files import safe_files
 from caovand.adapters.model_folder import gguf_files
-from caovand.adapters.model_folder.sentence_transformers import read_sentence_transformer
 from caovand.adapters.model_folder.shards import index_of, shards_in, tensors_of
 from caovand.adapters.model_folder.tables import (
     MAX_OTHER_BYTES,
     ModelProblem,
+    read_json,
     read_table,
     unreadable_problem,
 )
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
-from caovand.core.checkpoint.model_task import SentenceTransformer, with_task
+from caovand.core.checkpoint.model_task import (
+    MODULES,
+    TEXT_LENGTH,
+    SentenceTransformer,
+    pooling_folder,
+    sentence_transformer,
+    with_task,
+)
 from caovand.core.checkpoint.tensors import sum_sizes
 from caovand.core.checkpoint.values import BadConfig
+from caovand.core.config.schema import Config
+from caovand.core.engine.named_models import NamedModels
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_source.gguf import SUFFIX
 from caovand.core.problem import Problem
@@ -35,16 +45,18 @@ from caovand.core.problem import Problem
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 NO_OWNERS = ("models", "datasets", "spaces")
-"""First path segments of the hubs' own addresses, which no owner there can have as a name."""
+"""First path segments of the hubs' own addresses, which no owner there can use as a name."""
 SIMILAR = 0.8
+_POOLING_FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
+"""How Sentence Transformers names its folders; a path that leads elsewhere is not followed."""
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What reading a malformed configuration may raise."""
+"""Exceptions that reading a malformed configuration may raise."""
 
 
 def read_model(path: str, weights: bool = True) -> ModelCard:
     """Read the card of the model in this folder, or with this name on the hub.
 
-    A hub model that was never downloaded has a card without an architecture: vLLM fetches it.
+    A hub model that was never downloaded has a card without an architecture: vLLM downloads it.
     Without `weights` (vLLM's --load-format dummy) the folder needs none.
     """
     if not path:
@@ -57,7 +69,8 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         raise ModelProblem(
             f"read model {path}",
             str(why),
-            "let this user enter the folders above it (`chmod a+x`), or set another [model] path",
+            "allow this user to enter the folders above it (`chmod a+x`), or set another [model] "
+            "path",
         ) from problem
     if is_folder:
         folder = Path(os.path.abspath(place))
@@ -78,12 +91,13 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
 
 
 def no_model_problem() -> ModelProblem:
-    """The problem of a configuration without a model."""
+    """The problem for a configuration without a model."""
     return ModelProblem("choose a model", "[model] path is empty", "set it to a model's folder")
 
 
 def _may_be_on_a_hub(path: str) -> bool:
-    """Whether a path that does not exist can be a hub name, rather than a path without its "/"."""
+    """Whether a path that does not exist can be a hub name, rather than a path that lacks its
+    "/"."""
     owner, _, name = path.partition("/")
     is_path = owner in NO_OWNERS or name.endswith(SUFFIX) or Path("/", path).exists()
     return HUB_NAME.match(path) is not None and not is_path
@@ -94,7 +108,7 @@ def _absent(path: str, place: Path) -> ModelProblem:
     fact = f"there is no such {'file' if is_gguf else 'folder'}"
     if not place.is_absolute() and Path("/", place).exists():
         return ModelProblem(f"read model {path}", fact, f'did you mean "/{path}"?')
-    wanted = "a GGUF file" if is_gguf else "one with a config.json in it"
+    wanted = "a GGUF file" if is_gguf else "a folder with a config.json"
     remedy = (
         f"set [model] path to {wanted}, by its full path, or to a name on the hub such as"
         " Qwen/Qwen3-0.6B"
@@ -135,10 +149,10 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         raise ModelProblem(
             f"read model {folder}",
             "it has no config.json",
-            "set [model] path to a folder that has one or to a GGUF file, or download a model with"
+            "set [model] path to a folder that has one, or to a GGUF file, or download a model with"
             " `sudo caovanctl model pull OWNER/NAME`",
         )
-    if not config.get("quantization_config"):  # where ModelOpt before 0.30 put it
+    if not config.get("quantization_config"):  # where ModelOpt before 0.30 wrote it
         quantised = read_table(folder, "hf_quant_config.json", budget)
         config = {**config, "quantization_config": quantised}
     tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
@@ -216,7 +230,7 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> s
     try:
         return safe_files.read(path, MAX_OTHER_BYTES).decode(errors="replace")
     except OSError as problem:
-        if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read this one
+        if problem.errno in (errno.EINVAL, errno.EFBIG):  # vLLM would read this file
             raise ModelProblem(
                 f"read {path}", str(problem.strerror), "download the file again"
             ) from None
@@ -232,9 +246,44 @@ def _chat_template(folder: Path, tokenizer: dict[str, Any], budget: Budget) -> s
 
 
 def _downloaded(name: str) -> Path | None:
-    """The newest snapshot of a hub model in the local cache."""
+    """The latest snapshot of a hub model in the local cache."""
     home = Path(os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface"))
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     snapshots = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*"))
     whole = [folder for folder in snapshots if (folder / "config.json").exists()]
     return max(whole, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def read_sentence_transformer(folder: Path, budget: Budget) -> SentenceTransformer:
+    """Read the files that Sentence Transformers adds to a folder; raises ModelProblem."""
+    modules = read_json(folder, MODULES, budget)
+    lengths = read_table(folder, TEXT_LENGTH, budget) or {}
+    inner = pooling_folder(modules)
+    pooling = {}
+    if inner and _POOLING_FOLDER.fullmatch(inner):
+        pooling = read_table(folder, f"{inner}/config.json", budget) or {}
+    return sentence_transformer(modules, pooling, lengths)
+
+
+def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) -> ModelCard:
+    """The card for [model] path, the name of one of `models`; its path is the GGUF file's.
+
+    Raises ModelProblem.
+    """
+    name = config.model.path
+    if not name:
+        raise no_model_problem()
+    entry = models.entry(name)
+    for folder in models.folders(config, environ) if entry else ():
+        place = Path(os.path.abspath(folder))
+        table = read_table(place, entry, Budget(time.thread_time))
+        if table is None:
+            continue
+        weights = models.weights(table)
+        if not weights:
+            raise ModelProblem(
+                f"serve model {name}", f"{place / entry} names no GGUF file", "choose another model"
+            )
+        return read_gguf(place / weights)
+    problem = models.missing(name)
+    raise ModelProblem(problem.cannot, problem.fact, problem.remedy)

@@ -1,4 +1,4 @@
-"""Reads the headers of GGUF files: one file, or all parts of a split one."""
+"""Read the headers of GGUF files: one file, or all parts of a split one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caovand.core.model_source.gguf import NO_MODEL, PART, SUFFIX
 
 
 class BadParts(Exception):
-    """Why these files make no model, and what to do about it."""
+    """Why these files are not a complete model, and the remedy."""
 
     def __init__(self, why: str, remedy: str = "download the model again") -> None:
         super().__init__(why)
@@ -24,7 +24,7 @@ class BadParts(Exception):
 
 
 def first_files(folder: Path) -> list[Path]:
-    """The GGUF models in a folder, each by its first file."""
+    """The GGUF models in a folder, each represented by its first file."""
     return [
         file
         for file in sorted(folder.glob(f"*{SUFFIX}"))
@@ -75,11 +75,11 @@ def _parts(path: Path) -> list[str]:
 
 
 def _check_counts(files: list[tuple[str, GgufFile]]) -> None:
-    """Raise BadParts unless the files are as many, and have as many tensors, as the first says."""
+    """Raise BadParts unless the number of files and of tensors is what the first file says."""
     declared = files[0][1].values.get("split.count", 1)
     if declared not in (len(files), 0) and not (declared == 1 and len(files) == 1):
         raise BadParts(
-            f"{files[0][0]} is the first of {declared} parts, and its name says {len(files)}"
+            f"{files[0][0]} is the first of {declared} parts, but its name says {len(files)}"
         )
     wanted = files[0][1].values.get("split.tensors.count")
     have = sum(len(file.tensors) for _, file in files)

@@ -1,4 +1,4 @@
-"""Read the headers of a checkpoint's shards: every tensor, and what is missing or damaged."""
+"""Read the headers of a checkpoint's shards: every tensor, and missing or damaged shards."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ MAX_NAME = 255
 
 
 def shards_in(folder: Path, table: dict[str, str]) -> list[Path]:
-    """The shards that the index names, or all there are."""
+    """The shards that the index names, or all that exist."""
     named = [folder / name for name in sorted(set(table.values()))]
     return named or sorted(folder.glob("*.safetensors"))
 
 
 def tensors_of(folder: Path, budget: Budget) -> Iterable[Tensor]:
-    """Yield every tensor of the checkpoint; ModelProblem names all bad shards."""
+    """Yield every tensor of the checkpoint; the ModelProblem names all bad shards."""
     table = index_of(folder, budget)
     shards = shards_in(folder, table)
     if not shards:
@@ -90,7 +90,7 @@ def index_of(folder: Path, budget: Budget) -> dict[str, str]:
 
 
 def _is_plain(name: Any) -> bool:
-    """Whether this can be the name of a file in the folder itself."""
+    """Whether this can be the name of a file directly in the folder."""
     fits = isinstance(name, str) and name.isprintable() and 0 < len(name.encode()) <= MAX_NAME
     return fits and "/" not in name and name not in (".", "..")
 
@@ -109,7 +109,7 @@ def _shard(path: Path, budget: Budget) -> list[Tensor]:
 
 
 def _missing(folder: Path, shards: list[Path]) -> list[str]:
-    """Name the missing shards, by the index and by the numbering."""
+    """Name the missing shards, by the index and by their numbering."""
     missing = {shard.name for shard in shards if not shard.exists()}
     for match in filter(None, (SHARD_NUMBER.match(shard.name) for shard in shards)):
         stem, _, last = match.groups()

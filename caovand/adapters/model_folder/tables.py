@@ -18,7 +18,7 @@ MAX_VALUES = 500_000
 
 
 class ModelProblem(ProblemError):
-    """The model cannot be served from this folder."""
+    """The model in this folder cannot be served."""
 
 
 def read_table(folder: Path, name: str, budget: Budget) -> dict[str, Any] | None:
@@ -49,10 +49,10 @@ def read_json(folder: Path, name: str, budget: Budget) -> Any:
 
 
 def unreadable_problem(what: str, folder: Path, more: int = 0) -> ModelProblem:
-    """The problem of existing files that this user may not read."""
+    """The problem for existing files that this user may not read."""
     others = f" and {more} more files" if more else ""
     return ModelProblem(
         f"read {what}{others}",
-        "this user may not",
+        "this user may not read it",
         f"run `chmod -R a+rX {folder}` and let others enter the folders above it",
     )

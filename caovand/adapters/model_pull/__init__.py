@@ -1,1 +1,1 @@
-"""Downloads models from hubs, and keeps account of what was downloaded."""
+"""Download models from hubs, and record what was downloaded."""

@@ -1,7 +1,7 @@
 """HTTP to a hub through requests: proxies, certificates, one redirect at a time, a guarded token.
 
-requests follows redirects by itself and adds passwords from ~/.netrc; both are off. A hub sends
-its large files from another host: the token never goes there.
+requests itself follows redirects and adds passwords from ~/.netrc; both are off. A hub serves its
+large files from another host: the token is never sent there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ConnectionCut(Exception):
 
 
 class Answer:
-    """An answer whose body is still to come."""
+    """An answer whose body has not been read yet."""
 
     def __init__(self, response: requests.Response, host: str) -> None:
         self._response, self._host = response, host
@@ -46,7 +46,7 @@ class Answer:
         self.headers = {name.lower(): value for name, value in response.headers.items()}
 
     def pieces(self, most_bytes: int) -> Iterator[bytes]:
-        """The body as it comes, at most this much of it. Raises ConnectionCut."""
+        """The body as it arrives, at most this much of it. Raises ConnectionCut."""
         left = most_bytes
         while left > 0:
             with _cuts(self._host):
@@ -57,7 +57,7 @@ class Answer:
             yield piece
 
     def retry_after_s(self) -> float | None:
-        """The wait that Retry-After asks for; None if there is no usable one."""
+        """The wait that Retry-After requests; None if there is no usable one."""
         text = self.headers.get("retry-after", "").strip()
         if text.isdecimal() and len(text) < 10:
             return float(text)
@@ -68,20 +68,21 @@ class Answer:
 
 
 class Client:
-    """Requests to one hub. `token` is sent to its own scheme, host and port alone."""
+    """Requests to one hub. `token` is sent only to the hub's own scheme, host and port."""
 
     def __init__(self, hub: Hub, token: str, environ: Mapping[str, str]) -> None:
         self.hub = hub
         self._secret = hub.token_headers(token) if token else {}
         self._home = urlsplit(hub.endpoint)
         bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
-        self._verify: str | bool = bundle or True  # an empty variable is no way to switch it off
+        self._verify: str | bool = bundle or True  # an empty variable must not switch it off
         self._session = requests.Session()
         self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
 
     @contextlib.contextmanager
     def get(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
-        """GET, through redirects. Raises ConnectionCut; PullError for one not to be followed."""
+        """GET, following redirects. Raises ConnectionCut; PullError for a redirect that is not
+        allowed."""
         for _ in range(MAX_REDIRECTS):
             where = self._allowed(url)
             own = _origin(where) == _origin(self._home)
@@ -90,7 +91,7 @@ class Client:
                 if response.status_code not in REDIRECTS:
                     yield Answer(response, where.hostname or "")
                     return
-                # As the bytes stand there: UTF-8, which requests reads as Latin-1.
+                # The header's bytes as sent: UTF-8, which requests reads as Latin-1.
                 target = response.headers.get("location", "").encode("latin-1", "replace")
                 url = urljoin(url, target.decode("utf-8", "replace"))
             finally:
@@ -98,7 +99,7 @@ class Client:
         raise PullError(
             f"download from {self._home.hostname}",
             f"it redirects more than {MAX_REDIRECTS} times",
-            "check the endpoint, or try later",
+            "check the endpoint, or try again later",
         )
 
     def json(self, url: str, most_bytes: int) -> tuple[Answer, Any]:
@@ -115,11 +116,13 @@ class Client:
         try:
             return answer, Budget(time.thread_time).json(data, MAX_VALUES)
         except BadHeader as problem:
-            raise self._strange(f"its list of files cannot be read: {problem}") from None
+            raise self._strange(f"its answer cannot be read: {problem}") from None
 
     def _strange(self, fact: str) -> PullError:
         return PullError(
-            f"read what {self._home.hostname} offers", fact, "check the endpoint, or try later"
+            f"read what {self._home.hostname} offers",
+            fact,
+            "check the endpoint, or try again later",
         )
 
     def _send(self, url: str, where: SplitResult, headers: Mapping[str, str]) -> requests.Response:
@@ -127,7 +130,7 @@ class Client:
             "User-Agent": f"caovan/{__version__}", "Accept-Encoding": "identity", **headers
         }  # fmt: skip
         with _cuts(where.hostname or ""):
-            # An `auth` of our own, though it adds nothing, keeps ~/.netrc out.
+            # Our own `auth`, though it adds nothing, keeps requests from reading ~/.netrc.
             asked = requests.Request("GET", url, headers=all_headers, auth=lambda request: request)
             local = is_loopback(where.hostname or "")
             return self._session.send(
@@ -140,7 +143,7 @@ class Client:
             )
 
     def _allowed(self, url: str) -> SplitResult:
-        """The parts of an address that may be asked; raises PullError for any other."""
+        """Parse an address that may be requested; raises PullError for any other."""
         try:
             where = urlsplit(url)
             host, _ = where.hostname or "", where.port
@@ -171,7 +174,7 @@ def _cuts(host: str) -> Iterator[None]:
         raise PullError(
             "download",
             f"the certificate of {host} is not accepted ({_innermost(problem)})",
-            "check the clock, the endpoint, and the proxy; REQUESTS_CA_BUNDLE names other roots",
+            "check the clock, the endpoint, and the proxy; REQUESTS_CA_BUNDLE sets other roots",
         ) from None
     except (
         requests.exceptions.InvalidURL,
@@ -180,14 +183,17 @@ def _cuts(host: str) -> Iterator[None]:
         UnicodeError,
     ):
         raise PullError(
-            "download", f"{host} leads to no possible address", "check the endpoint, or try later"
+            "download",
+            f"{host} does not resolve to a valid address",
+            "check the endpoint, or try again later",
         ) from None
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as problem:
         raise ConnectionCut(f"{host}: {_innermost(problem)}") from None
 
 
 def _innermost(problem: BaseException) -> str:
-    """Why, as the system or the outermost library says it; never an address with its signature."""
+    """The reason in the words of the system or the outermost library; never an address with its
+    signature."""
     if isinstance(problem, (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)):
         return "no answer in time"
     seen: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Downloads one file, however often the connection is cut, until it is the publisher's."""
+"""Download one file, however often the connection is cut, until it matches the publisher's."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from caovand.core.model_source.selection import Offer
 from caovand.core.model_source.transfer import Do
 
 MAX_WRONG = 2
-"""Whole downloads that do not have the publisher's hash."""
+"""Maximum of complete downloads that do not have the publisher's hash."""
 
 
 def download(
     client: Client, world: World, offer: Offer, file: RemoteFile, blob: Path, meter: Meter
 ) -> None:
-    """Make `blob` this file, going on with its part. Raises PullError and OSError."""
+    """Make `blob` this file, resuming its partial download. Raises PullError and OSError."""
     cannot = f"pull {offer.title}"
     url = client.hub.file(offer.name, offer.address, file.path)
     path = blob.with_name(blob.name + ".part")
@@ -38,9 +38,11 @@ def download(
                     raise PullError(
                         cannot,
                         f"{file.path} did not match the publisher's hash {wrong} times",
-                        "check the endpoint and the proxy; nothing of it is kept",
+                        "check the endpoint and the proxy; no part of it is kept",
                     )
-                world.say(f"      {file.path} does not have the publisher's hash; once more")
+                world.say(
+                    f"      {file.path} does not have the publisher's hash; downloading it again"
+                )
             before = part.size_bytes
             try:
                 _go_on(client, url, file, part, meter, cannot)
@@ -57,7 +59,7 @@ def download(
 def _go_on(
     client: Client, url: str, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
 ) -> None:
-    """One request, and its bytes into the part. Raises ConnectionCut and PullError."""
+    """Make one request, and append its bytes to the part. Raises ConnectionCut and PullError."""
     asked = transfer.ask(part.size_bytes, file.size_bytes, part.etag)
     if asked.offset != part.size_bytes:
         _restart(part, meter)
@@ -70,7 +72,7 @@ def _go_on(
             raise PullError(
                 cannot,
                 f"the answer for {file.path} is refused: {found.why}",
-                "check the endpoint and the proxy, or try later",
+                "check the endpoint and the proxy, or try again later",
             )
         if found.do is Do.START_OVER or found.offset != part.size_bytes:
             _restart(part, meter)
@@ -89,7 +91,7 @@ def _write(
             raise PullError(
                 cannot,
                 f"the server sent more than the {file.size_bytes} bytes of {file.path}",
-                "check the endpoint and the proxy, or try later",
+                "check the endpoint and the proxy, or try again later",
             )
         part.append(piece)
         meter.add(len(piece))

@@ -1,4 +1,4 @@
-"""The one error of downloading and keeping models; whoever catches it prints it and exits 1."""
+"""The one error of downloading and keeping models; callers print it and exit with status 1."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from caovand.core.problem import ProblemError
 
 
 class PullError(ProblemError):
-    """Something kept a model from being downloaded, checked or removed."""
+    """A model could not be downloaded, checked or removed."""

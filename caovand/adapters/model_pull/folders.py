@@ -71,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A pull that was started: what it is of, and how much is there."""
+    """An unfinished pull: the model, and how much of it has been downloaded."""
 
     name: str
     size_bytes: int
@@ -79,17 +79,17 @@ class Unfinished:
 
 
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
-    """The models' folder: the option, else the one in `ROOT_VARIABLE`, else the system's."""
+    """The models' folder: the option, else `ROOT_VARIABLE`, else the system's."""
     return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
 
 
 def place_of(root: Path, name: str) -> Place:
-    """The place of the model OWNER/NAME or OWNER/NAME:TYPE."""
+    """The place for the model OWNER/NAME or OWNER/NAME:TYPE."""
     return Place(root / name.replace("/", "--").replace(":", "--"))
 
 
 def find(root: Path, text: str) -> Place:
-    """The place of OWNER/NAME[:TYPE], or of a folder by its name in the root or its path."""
+    """The place of OWNER/NAME[:TYPE], or of a folder, by its name in the root or by its path."""
     if split_name(text):
         known = place_of(root, text)
         if known.folder.is_dir() or known.staging.is_dir() or not Path(text).exists():
@@ -108,7 +108,7 @@ def read(folder: Path) -> Manifest | None:
 
 
 def require(place: Place, what: str) -> Manifest:
-    """The manifest of a pulled model, PullError where there is none."""
+    """The manifest of a pulled model; raises PullError if there is none."""
     found = read(place.folder)
     if found is not None and not place.folder.is_symlink():
         return found
@@ -116,9 +116,12 @@ def require(place: Place, what: str) -> Manifest:
         fact, remedy = f"{place.folder.name} is not complete", "run the same model pull again"
     elif place.folder.is_dir():
         fact = f"{place.folder} has no {MANIFEST}: it was not pulled by caovanctl"
-        remedy = "name a model that `caovanctl model list` shows"
+        remedy = "choose a model that `caovanctl model list` shows"
     else:
-        fact, remedy = f"there is no {place.folder}", "caovanctl model list shows what there is"
+        fact, remedy = (
+            f"there is no {place.folder}",
+            "`caovanctl model list` shows the pulled models",
+        )
     raise PullError(what, fact, remedy)
 
 
@@ -146,14 +149,14 @@ def unfinished(root: Path) -> list[Unfinished]:
 
 
 def begin(place: Place, name: str, size_bytes: int) -> None:
-    """Make the folder of an unfinished pull."""
+    """Create the folder of an unfinished pull."""
     place.blobs.mkdir(parents=True, exist_ok=True)
     purpose = json.dumps({"name": name, "size": size_bytes})
     safe_files.replace(place.staging / _PURPOSE, purpose, 0o644)
 
 
 def publish(place: Place, made: Manifest) -> None:
-    """Give the assembled folder its manifest and its final name."""
+    """Add the manifest to the assembled folder, and move it to its final name."""
     safe_files.replace(
         place.assembled / MANIFEST, json.dumps(made.document(), indent=1) + "\n", 0o644
     )
@@ -165,7 +168,7 @@ def publish(place: Place, made: Manifest) -> None:
 
 
 def assemble(place: Place, made: Manifest) -> None:
-    """Put the checked files under their names into a folder of its own."""
+    """Link the checked files under their names in a new folder."""
     shutil.rmtree(place.assembled, ignore_errors=True)
     placed: dict[Path, Path] = {}
     for one in made.files:
@@ -173,7 +176,9 @@ def assemble(place: Place, made: Manifest) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         blob = blob_of(place, str(one.digest))
         try:
-            os.link(blob, target)  # a kill in between loses no download
+            # if this is killed in between, no download is lost; copied on a file system without
+            # links
+            os.link(blob, target)
         except OSError:  # a file system without links
             if blob in placed:
                 safe_files.copy(placed[blob], target)
@@ -188,7 +193,8 @@ def blob_of(place: Place, digest: str) -> Path:
 
 
 def link_existing(place: Place, path: str, digest: str) -> bool:
-    """Take a file of the folder that is to be replaced, without a copy; False if that cannot be."""
+    """Link a file of the folder that will be replaced, without a copy; False if that is
+    impossible."""
     try:
         os.link(place.folder / path, blob_of(place, digest), follow_symlinks=False)
     except OSError:
@@ -197,7 +203,8 @@ def link_existing(place: Place, path: str, digest: str) -> bool:
 
 
 def discard(place: Place) -> None:
-    """Delete a model, complete or not; renamed first, so that a half of one never looks whole."""
+    """Delete a model, complete or not; renamed first, so that a half-deleted one never seems
+    complete."""
     sweep(place)
     if place.folder.is_dir():
         os.rename(place.folder, place.grave)
@@ -214,12 +221,12 @@ def sweep(place: Place) -> None:
 
 @contextlib.contextmanager
 def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
-    """Lock a model's place; raises PullError if it is locked already, or others can write there.
+    """Lock a model's place; raises PullError if it is locked already, or if others can write there.
 
-    With `make` the folder around it is made.
+    With `make` its parent folder is created.
     """
     require_own(place.root, what)
-    busy = f"another model command is at work on {place.folder}"
+    busy = f"another model command is running on {place.folder}"
     with installed.locked(place.lock, what, busy, PullError, make=make):
         try:
             yield
@@ -241,7 +248,7 @@ def require_own(folder: Path, what: str) -> None:
 
 
 def closed_to_others(folder: Path) -> Path | None:
-    """Find the first folder on the way that the service's user may not enter, if any."""
+    """The first folder on the way that the service's user may not enter, if any."""
     for path in reversed((folder, *folder.parents)):
         if not path.stat().st_mode & 0o001:
             return path

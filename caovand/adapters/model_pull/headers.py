@@ -1,6 +1,7 @@
-"""A model's folder without its weights: configuration, and shards that are headers and holes.
+"""A model's folder without its weights: configuration, and shards that consist of headers and
+holes.
 
-A planner reads sizes and headers alone, so it can plan a model that was not downloaded.
+A planner reads only sizes and headers, so it can plan a model that was not downloaded.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ FIRST_BYTES = 64 << 10
 
 @contextlib.contextmanager
 def fetch_headers(client: Client, world: World, offer: Offer) -> Iterator[Path]:
-    """The folder, for as long as someone plans with it. Raises PullError."""
+    """The folder, as long as the caller plans with it. Raises PullError."""
     with tempfile.TemporaryDirectory(prefix="caovan-model-") as name:
         folder = Path(name)
         for file in offer.selection.files:
@@ -47,7 +48,7 @@ def fetch_headers(client: Client, world: World, offer: Offer) -> Iterator[Path]:
                     file.size_bytes,
                 )
             elif file.path in model_folder.TOKENIZERS:
-                _write(folder / file.path, b"", 0)  # that it is there is all that is asked
+                _write(folder / file.path, b"", 0)  # only its existence matters
         shards, budget = offer.selection.weights, Budget(time.thread_time)
         for done, shard in enumerate(shards):
             world.progress(done, len(shards), f"reading headers: {shard.path}")
@@ -59,7 +60,7 @@ def fetch_headers(client: Client, world: World, offer: Offer) -> Iterator[Path]:
 def _header(client: Client, world: World, offer: Offer, shard: RemoteFile, budget: Budget) -> bytes:
     """The start of a shard up to the end of its header, or a little further.
 
-    Nothing of it has a hash that could be checked yet.
+    No hash exists to check it with yet.
     """
     cannot = f"pull {offer.title}"
     if offer.variant:
@@ -81,7 +82,7 @@ def _header(client: Client, world: World, offer: Offer, shard: RemoteFile, budge
 def _gguf_header(
     client: Client, world: World, offer: Offer, part: RemoteFile, budget: Budget
 ) -> bytes:
-    """The start of a GGUF file: only who reads all of its header knows where that ends."""
+    """The start of a GGUF file: where its header ends is known only after reading all of it."""
     got: list[bytes] = []
 
     def read(count: int) -> bytes:
@@ -113,10 +114,10 @@ def _range(
             if answer.status == 206 and not ranged:
                 raise PullError(
                     cannot,
-                    f"the server sends another part of {shard.path} than was asked for",
+                    f"the server sends another part of {shard.path} than was requested",
                     "check the endpoint and the proxy",
                 )
-            # A server that knows no ranges begins with the whole file.
+            # A server without ranges sends the whole file from its start.
             skip = 0 if answer.status == 206 else begin
             data = b"".join(answer.pieces(skip + end - begin))[skip:]
         if len(data) < end - begin:
@@ -127,7 +128,8 @@ def _range(
 
 
 def _write(path: Path, start: bytes, size_bytes: int) -> None:
-    """A file of this size that begins so; the rest is a hole and takes no room."""
+    """Create a file of this size that starts with these bytes; the rest is a hole and takes no
+    space."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with os.fdopen(safe_files.open_own(path, safe_files.NEW), "wb") as file:
         file.write(start)

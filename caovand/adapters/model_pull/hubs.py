@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from caovand.adapters.model_pull.errors import PullError
 from caovand.core.addresses import is_loopback
-from caovand.core.model_source.listing import Listing, of_hugging_face, of_modelscope
+from caovand.core.model_source.listing import Listing, parse_hugging_face, parse_modelscope
 
 MAX_TOKEN = 1024
 
@@ -27,20 +27,20 @@ class Hub:
     endpoint_variable: str
     token_variable: str
     revision: str
-    """The one that is meant where none is named."""
+    """The default hub."""
     terms: str
-    """What someone does who may not read a model."""
+    """The remedy for a user who may not read a model."""
     list_path: Callable[[str, str], str]
     file_path: Callable[[str, str, str], str]
     token_headers: Callable[[str], dict[str, str]]
     read: Callable[[Any], Listing]
 
     def listing(self, name: str, revision: str) -> str:
-        """The address of a model's list of files."""
+        """The URL of a model's list of files."""
         return self.endpoint + self.list_path(name, revision)
 
     def file(self, name: str, revision: str, path: str) -> str:
-        """The address of a file."""
+        """The URL of a file."""
         return self.endpoint + self.file_path(name, revision, path)
 
 
@@ -58,7 +58,7 @@ HUGGING_FACE = Hub(
         f"/{name}/resolve/{quote(revision, safe='')}/{quote(path)}"
     ),
     token_headers=lambda token: {"Authorization": f"Bearer {token}"},
-    read=of_hugging_face,
+    read=parse_hugging_face,
 )
 MODELSCOPE = Hub(
     title="ModelScope",
@@ -74,17 +74,17 @@ MODELSCOPE = Hub(
     file_path=lambda name, revision, path: (
         f"/api/v1/models/{name}/repo?" + urlencode({"Revision": revision, "FilePath": path})
     ),
-    # Older addresses of its interface know a token as a cookie only.
+    # Older versions of its API accept a token only as a cookie.
     token_headers=lambda token: {
         "Authorization": f"Bearer {token}", "Cookie": f"m_session_id={token}"
     },
-    read=of_modelscope,
+    read=parse_modelscope,
 )  # fmt: skip
 NAMES: Mapping[str, Hub] = {"hf": HUGGING_FACE, "modelscope": MODELSCOPE}
 
 
 def find_hub(text: str, environ: Mapping[str, str]) -> Hub:
-    """The hub with this name or address, at the endpoint that the environment names."""
+    """The hub with this name or address, at the endpoint that the environment sets."""
     hub = NAMES.get(text)
     if hub is None:
         return replace(HUGGING_FACE, endpoint=_endpoint(text, "--from"))
@@ -95,28 +95,28 @@ def find_hub(text: str, environ: Mapping[str, str]) -> Hub:
 def token_for(hub: Hub, environ: Mapping[str, str]) -> str:
     """The token for a hub; empty for none."""
     found = environ.get(hub.token_variable, "").strip()
-    # Neither a header of its own making, nor a text that an error would quote.
+    # It must be neither an extra header, nor a text that an error would quote.
     if len(found) > MAX_TOKEN or not all(
         "!" <= letter <= "~" and letter != ";" for letter in found
     ):
         raise PullError(
             f"use {hub.token_variable}",
             "its value is not a token",
-            "copy the token again, without spaces and line ends",
+            "copy the token again, without spaces and newlines",
         )
     return found
 
 
 def _endpoint(text: str, origin: str) -> str:
-    """An address that may get a token: encrypted, unless it never leaves this machine."""
-    remedy = "name hf, modelscope, or an address such as https://hub.example.org"
+    """An address that may get a token: encrypted, unless the token never leaves this machine."""
+    remedy = "use hf, modelscope, or an address such as https://hub.example.org"
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
     except ValueError:
         host = None
     if not host or not text.isprintable() or parts.query or parts.fragment:
-        raise PullError(f"use {origin}", "that is not the address of a hub", remedy)
+        raise PullError(f"use {origin}", "it is not the address of a hub", remedy)
     if parts.username is not None or parts.password is not None:
         raise PullError(f"use {origin}", "it has a password in it", remedy)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):

@@ -1,6 +1,6 @@
-"""Download a model that an engine keeps under a name, by a server of that engine started for it.
+"""Download a model that an engine stores under a name, through a temporary server of that engine.
 
-The server has a port of its own and runs as the user who owns the folder.
+The server has its own port and runs as the user who owns the folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from caovand.core.printable import one_line
 
 READY_S = 60.0
 SILENCE_S = 600.0
-"""It reports a few times a second, but may be silent while it compares many GiB with their hash."""
+"""The server reports a few times a second, but may be silent while it verifies the hash of many
+GiB."""
 MAX_LINE_BYTES = 64 << 10
 MAX_LINES = 1 << 22
 END_S = 10.0
@@ -35,7 +36,7 @@ RETRY = "check the network and the name, then run the same command again: it con
 
 
 def pull(how: NamedPull, program: str, folder: Path, name: str, world: World) -> None:
-    """Have `program` download a model into its `folder`. Raises PullError."""
+    """Let `program` download a model into its `folder`. Raises PullError."""
     cannot = f"pull {name}"
     port = free_port()
     with _server(how, program, folder, port, cannot) as server:
@@ -87,7 +88,7 @@ def _server(
 
 
 def _as_owner(folder: Path, home: str) -> dict[str, Any]:
-    """As root, start it as the user who owns the folder, or the nearest one that exists."""
+    """As root, start it as the user who owns the folder, or its nearest existing parent."""
     if os.geteuid() != 0:
         return {}
     owner = next(path for path in (folder, *folder.parents) if path.exists()).stat()
@@ -109,7 +110,7 @@ def _wait_ready(
         if server.poll() is None
         else f"it ended with status {server.returncode}"
     )
-    raise PullError(cannot, f"the server that downloads was no use: {fact}", f"try `{how.by_hand}`")
+    raise PullError(cannot, f"the server that downloads failed: {fact}", f"try `{how.by_hand}`")
 
 
 def _steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> Iterator[PullStep]:

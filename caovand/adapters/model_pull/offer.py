@@ -1,4 +1,4 @@
-"""List a hub's files of a model and choose which to download; nothing is stored yet."""
+"""List a hub's files of a model and choose which to download; nothing is written yet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_LISTING_BYTES = 16 << 20
 class RequestedModel:
     """A model to pull: a repository, and which of its GGUF models.
 
-    An empty `variant` leaves that to `prefer`, which is called only if there are several and no
+    With an empty `variant`, `prefer` chooses it; it is called only if there are several and no
     safetensors. `code` is whether the repository's Python files belong to it.
     """
 
@@ -39,7 +39,7 @@ class RequestedModel:
 
 
 def read(client: Client, world: World, wanted: RequestedModel) -> Offer:
-    """Ask the hub for a model's files. Raises PullError."""
+    """Request a model's list of files from the hub. Raises PullError."""
     name, code = wanted.name, wanted.code
     hub = client.hub
     revision = wanted.revision or hub.revision
@@ -82,7 +82,7 @@ def read(client: Client, world: World, wanted: RequestedModel) -> Offer:
 
 
 def _variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: str) -> Variant:
-    """The GGUF model that is wanted. Raises PullError."""
+    """The requested GGUF model. Raises PullError."""
     if not wanted.variant:
         return wanted.prefer(found)
     if variant := gguf.find_variant(found, wanted.variant):
@@ -91,7 +91,7 @@ def _variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: str) ->
     raise PullError(
         f"{cannot}:{wanted.variant}",
         f"it has no GGUF model {wanted.variant}" if found else "it has no GGUF model",
-        f"choose one of {labels}" if found else f"leave :{wanted.variant} out",
+        f"choose one of {labels}" if found else f"omit :{wanted.variant}",
     )
 
 

@@ -17,15 +17,16 @@ MAX_NOTE = 64 << 10
 
 
 def begin_hash(digest: Digest, size_bytes: int) -> hashlib._Hash:
-    """A hash of a digest's kind, begun for a file of this size."""
+    """Start a digest's hash for a file of this size."""
     if digest.kind == GIT:
-        # An identity, not a signature: the list that it is compared with came over TLS.
+        # It identifies, it does not authenticate: the list that it is compared with came over TLS.
         return hashlib.sha1(b"blob %d\0" % size_bytes, usedforsecurity=False)
     return hashlib.sha256()
 
 
 def matches(path: Path, file: RemoteFile, read: Callable[[int], None]) -> bool:
-    """Whether this is the publisher's file; `read` gets each count of bytes. Raises OSError."""
+    """Whether this is the publisher's file; `read` is called with each count of bytes. Raises
+    OSError."""
     if path.is_symlink():
         return False
     with os.fdopen(safe_files.open_regular(path), "rb") as opened:
@@ -39,7 +40,7 @@ def matches(path: Path, file: RemoteFile, read: Callable[[int], None]) -> bool:
 
 
 class PartialDownload:
-    """The partial download of one file at `path`, with a note next to it; raises OSError."""
+    """The partial download of one file at `path`, with a note next to it; methods raise OSError."""
 
     def __init__(self, path: Path, file: RemoteFile) -> None:
         self.path, self._file = path, file
@@ -59,7 +60,7 @@ class PartialDownload:
             raise
 
     def cut(self) -> None:
-        """Begin anew."""
+        """Start again from the beginning."""
         os.ftruncate(self._opened, 0)
         os.lseek(self._opened, 0, os.SEEK_SET)
         self.size_bytes, self.etag = 0, ""
@@ -81,7 +82,8 @@ class PartialDownload:
         self.size_bytes += len(data)
 
     def is_right(self) -> bool:
-        """Whether the whole content is there, and is the publisher's; then it is on disk."""
+        """Whether the whole content is there and matches the publisher's; if so it is flushed to
+        disk."""
         whole = self.size_bytes == self._file.size_bytes
         if not whole or self._hash.hexdigest() != self._file.digest.value:
             return False
@@ -89,11 +91,11 @@ class PartialDownload:
         return True
 
     def close(self) -> None:
-        """Keep it for another time."""
+        """Close the file, keeping it for a later attempt."""
         os.close(self._opened)
 
     def drop_note(self) -> None:
-        """The file is complete."""
+        """Delete the note: the file is complete."""
         self._note.unlink(missing_ok=True)
 
     def _noted(self) -> str:

@@ -1,4 +1,4 @@
-"""Which failures are worth another attempt, and how long to wait before it."""
+"""Which failures are worth a retry, and how long to wait before it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
 from caovand.core.model_source import transfer
 
-FEW_ATTEMPTS = 4  # before anything has come, someone waits for an answer
+FEW_ATTEMPTS = 4  # until the first byte, someone is waiting for an answer
 T = TypeVar("T")
 
 
 class Busy(ConnectionCut):
-    """The server answered that it cannot answer now."""
+    """The server answered that it is busy."""
 
     def __init__(self, text: str, retry_after_s: float | None) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ def retry_cut(world: World, act: Callable[[], T], cannot: str, attempts: int) ->
 def wait_before_retry(
     world: World, cut: ConnectionCut, attempt: int, attempts: int, cannot: str
 ) -> None:
-    """Wait before the next attempt; PullError instead, after the last."""
+    """Wait before the next attempt; raise PullError after the last."""
     asked = cut.retry_after_s if isinstance(cut, Busy) else None
     wait_s = transfer.pause_s(attempt, world.chance(), asked) if attempt < attempts else None
     if wait_s is None:
@@ -44,25 +44,23 @@ def wait_before_retry(
         raise PullError(
             cannot,
             f"{cut}, after {attempt} attempts{later}" if attempt > 1 else f"{cut}{later}",
-            "check the network, the proxy and the endpoint, then run the same command again:"
-            " what has come is kept",
+            "check the network, the proxy and the endpoint, then run the same command again: "
+            "downloaded data is kept"
+            "",
         ) from None
     world.say(f"      {cut}; again in {wait_s:.0f} s")
     world.sleep(wait_s)
 
 
 def require_success(client: Client, answer: Answer, cannot: str, absent: str) -> None:
-    """PullError, or a ConnectionCut where trying again may help, for any answer but a good one."""
+    """Raise ConnectionCut if a retry may help, PullError for any other unsuccessful answer."""
     status, hub = answer.status, client.hub
     if status in (200, 206):
         return
     if status in transfer.RETRIED:
         raise Busy(f"HTTP {status}", answer.retry_after_s())
     if status in (401, 403):
-        fact = (
-            f"{hub.title} lets nobody read it without permission (HTTP {status}), or it does not"
-            " exist"
-        )
+        fact = f"{hub.title} requires permission to read it (HTTP {status}), or it does not exist"
         raise PullError(cannot, fact, f"check the name; else {hub.terms}")
     if status in (404, 410):
         raise PullError(cannot, absent, "check the name, --revision and --from")

@@ -1,4 +1,4 @@
-"""Downloads what was offered, checks it, and gives it its name once all of it is there."""
+"""Download the offered files, check them, and rename the folder once it is complete."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _MIB = 1 << 20
 
 
 def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
-    """Make `place` this model. Raises PullError and OSError; what has come is kept for next time.
+    """Make `place` this model. Raises PullError and OSError; downloaded data is kept for the next
+    attempt.
 
-    Files of an existing model are checked, and taken over where they are right.
+    Files of an existing model are checked, and reused if they are right.
     """
     what = f"pull {offer.title}"
     made = Manifest(
@@ -53,7 +54,7 @@ def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
 
 
 def require_replaceable(place: Place, what: str) -> None:
-    """PullError where the folder has something that no pull made."""
+    """Raise PullError if the folder has something that no pull created."""
     if place.folder.is_symlink() or (
         place.folder.exists()
         and folders.read(place.folder) is None
@@ -61,13 +62,13 @@ def require_replaceable(place: Place, what: str) -> None:
     ):
         raise PullError(
             what,
-            f"{place.folder} is there, and was not pulled by caovanctl",
+            f"{place.folder} exists, and was not pulled by caovanctl",
             "choose another folder with --to, or move it away",
         )
 
 
 def _take_over(world: World, place: Place, made: Manifest) -> None:
-    """Link the right files of the model that is there."""
+    """Link the right files of the existing model."""
     before = folders.read(place.folder)
     known = {(one.path, one.digest) for one in before.files} if before else set()
     old = [
@@ -87,7 +88,7 @@ def _take_over(world: World, place: Place, made: Manifest) -> None:
 
 
 def _drop_strangers(place: Place, made: Manifest) -> None:
-    """Delete what an earlier revision left: its room counts."""
+    """Delete files of an earlier revision, to free their space."""
     wanted = {_blob(place, one).name for one in made.files}
     for path in place.blobs.iterdir():
         if path.name.partition(".")[0] not in wanted:
@@ -95,7 +96,8 @@ def _drop_strangers(place: Place, made: Manifest) -> None:
 
 
 def _distinct(files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
-    """Each content once, small files first: what they lack shows before the hours."""
+    """Each content once, small files first: a problem with them shows before hours of
+    downloading."""
     return sorted({one.digest: one for one in files}.values(), key=lambda one: one.size_bytes)
 
 

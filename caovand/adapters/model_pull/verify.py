@@ -1,4 +1,4 @@
-"""Compares a pulled model with the hashes it was pulled by."""
+"""Compare a pulled model with the hashes in its manifest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def verify(world: World, place: Place, made: Manifest) -> tuple[list[str], list[
         path = place.folder / one.path
         try:
             if not matches(path, one, meter.add):
-                damage.append(f"{one.path} is not what the publisher has")
+                damage.append(f"{one.path} differs from the publisher's")
         except FileNotFoundError:
             damage.append(f"{one.path} is missing")
         except OSError as problem:

@@ -1,4 +1,4 @@
-"""The effects of a download other than files and the hub; tests replace them."""
+"""The effects of a download outside files and the hub; tests replace them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class World:
 
 @dataclass
 class Meter:
-    """Shows how far one step is: bytes of `total_bytes`, with rate and time left."""
+    """Show the progress of one step: bytes of `total_bytes`, with rate and time left."""
 
     world: World
     total_bytes: int
@@ -38,16 +38,16 @@ class Meter:
     _shown_s: float = -1.0
 
     def begin(self, name: str) -> None:
-        """The bytes that follow are this file's."""
+        """Start a file: the bytes that follow belong to it."""
         self.name = name
 
     def skip(self, count: int) -> None:
-        """So many bytes more, or fewer, that say nothing about the rate."""
+        """Add or subtract bytes that do not count towards the rate."""
         self.done_bytes += count
         self._pace = Pace()
 
     def add(self, count: int) -> None:
-        """So many bytes more, or fewer; shown a few times a second."""
+        """Add or subtract bytes; the display is updated a few times a second."""
         self.done_bytes += count
         now = self.world.monotonic_s()
         if now - self._shown_s < 0.25 and self.done_bytes < self.total_bytes:

@@ -1,6 +1,7 @@
 """A connection whose callbacks reach the protocol behind it once the connection is admitted.
 
-The page and the gateway put one before the HTTP library's protocol, which has no bounds of its own.
+The page and the gateway put it in front of the HTTP library's protocol, which has no limits of its
+own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from abc import abstractmethod
 
 
 class Admitted(asyncio.Protocol):
-    """Passes on everything but data, which is for code that derives from it, to `inside`."""
+    """Forward everything but data to `inside`; subclasses handle data."""
 
     def __init__(self, inside: asyncio.Protocol) -> None:
         self._inside = inside
@@ -18,11 +19,11 @@ class Admitted(asyncio.Protocol):
 
     @abstractmethod
     def admit(self, transport: asyncio.Transport) -> bool:
-        """Whether the connection may stay."""
+        """Decide whether the connection may stay."""
 
     @abstractmethod
     def on_lost(self, transport: asyncio.Transport) -> None:
-        """An admitted connection is lost."""
+        """Called when an admitted connection is lost."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -49,6 +50,6 @@ class Admitted(asyncio.Protocol):
 
 
 def abort(transport: asyncio.BaseTransport) -> None:
-    """End a connection at once, whatever is still to be written."""
+    """End a connection at once, discarding unsent data."""
     assert isinstance(transport, asyncio.Transport)
     transport.abort()

@@ -1,4 +1,4 @@
-"""The file with a cluster's key, and the keys for CURVE that both ends of a link derive from it."""
+"""The file with a cluster's key, and the CURVE keys that both ends of a link derive from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_BYTES = 4 << 10
 
 
 class Pairs(NamedTuple):
-    """Both key pairs of a cluster for CURVE, each key as 40 bytes of Z85; repr shows none.
+    """Both CURVE key pairs of a cluster, each key as 40 bytes of Z85; repr shows none.
 
     `token` is for the engine's own processes.
     """
@@ -48,7 +48,7 @@ def read(path: Path) -> ClusterKey:
     cannot = f"use the cluster key {path}"
     fix = f"chown root:caovan {path} && chmod {MODE:o} {path}"
     try:
-        # A stranger's link may lead to a FIFO or a device: nothing is opened before this.
+        # Another user's link may point to a FIFO or a device: check before opening anything.
         if found := trust.find_doubt(path, (0, os.geteuid())):
             raise BadKey(cannot, str(found), _remedy(found, path, fix))
         descriptor = safe_files.open_regular(path)
@@ -67,7 +67,7 @@ def read(path: Path) -> ClusterKey:
         raise BadKey(
             cannot,
             "there is no such file",
-            "`sudo caovanctl cluster init` on the head makes it; copy it to each worker",
+            "`sudo caovanctl cluster init` on the head creates it; copy it to each worker",
         ) from None
     except PermissionError as problem:
         remedy = f"run this with sudo; for the service: `sudo sh -c '{fix}'`"
@@ -85,9 +85,9 @@ def _remedy(found: trust.Untrusted, path: Path, fix: str) -> str:
 
 
 def make(path: Path, group: str) -> ClusterKey:
-    """Make a new key in a new file, readable for this group if the group exists.
+    """Create a file with a new key, readable for this group if the group exists.
 
-    Raises BadKey; a file that is there is never overwritten.
+    Raises BadKey; an existing file is never overwritten.
     """
     cannot = f"make the cluster key {path}"
     key = new_key()
@@ -99,7 +99,7 @@ def make(path: Path, group: str) -> ClusterKey:
             path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         safe_files.create(path, key.text(), MODE, (-1, _gid(group)))
     except FileExistsError:
-        raise BadKey(cannot, "it is there already", "use that one, or remove it first") from None
+        raise BadKey(cannot, "it exists already", "use it, or remove it first") from None
     except OSError as problem:
         remedy = (
             "run this with sudo"
@@ -113,7 +113,7 @@ def make(path: Path, group: str) -> ClusterKey:
 def share(path: Path, group: str) -> bool:
     """Let a group read a key that root copied here; return whether that changed anything.
 
-    The service is no member of root's group, and `scp` makes the file root's. Raises BadKey.
+    The service is not a member of root's group, and `scp` makes the file root's. Raises BadKey.
     """
     gid = _gid(group)
     if os.geteuid() != 0 or gid < 0:

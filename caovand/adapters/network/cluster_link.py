@@ -1,9 +1,9 @@
 """The link between a head and its workers: ZeroMQ over TCP, encrypted and authenticated by CURVE.
 
 A peer without the cluster's key gets no further than libzmq's handshake. CURVE numbers the messages
-of a connection, so that none can be repeated into it. At both ends libzmq is behind a relay of
-ours: it would accept whoever connects until the process has no descriptor left, and keep the parts
-of a message that never ends until it has no memory left.
+of a connection, so that none can be replayed into it. At both ends libzmq is behind our relay: on
+its own it would accept every connection until the process runs out of descriptors, and keep the
+parts of an endless message until memory runs out.
 """
 
 from __future__ import annotations
@@ -39,26 +39,30 @@ from caovand.core.problem import ProblemError
 
 HEARTBEAT_MS, SILENCE_MS = 2000, 8000
 HANDSHAKE_MS = 5000
-AHEAD = 16  # messages that the other side may leave unread: each tells everything
+AHEAD = 16  # messages that the peer may leave unread: each contains the whole state
 RECONNECT_MS = 200
-CONNECT_S = 3.0  # then reconnect: the kernel retransmits ever more slowly
+# then reconnect: the kernel's retransmissions become ever rarer until the next attempt
+CONNECT_S = 3.0
 UNREACHABLE_S = 0.5  # until the next attempt
 MAX_UNHEARD = 4 * MAX_BYTES
-"""Limit of bytes since the last whole message; real traffic, heartbeats included, stays below."""
+"""Limit of bytes since the last complete message; real traffic, heartbeats included, stays
+below."""
 MAX_LINKS, LINKS_EACH = 128, 8
-RATE = 20  # new connections a second from one address
+# new connections a second from one address more, for addresses that a worker has come from
+RATE = 20
 SPARE_LINKS = 64  # more, for addresses that a worker has come from
 MAX_KNOWN = 256
 NAME, WORKERS_NAME = "cluster", "worker"
 
 OnFrame = Callable[[bytes, bytes], None]
-"""Takes a sender's identity and its frame."""
+"""Called with a sender's identity and its frame."""
 
 
 class _Doorkeeper:
-    """Lets in who has the workers' key: libzmq asks for each connection (rfc.zeromq.org/spec/27).
+    """Admit clients with the workers' key: libzmq asks for each connection
+    (rfc.zeromq.org/spec/27).
 
-    pyzmq's own authenticator sometimes leaves the first question unread.
+    pyzmq's own authenticator sometimes leaves the first request unread.
     """
 
     def __init__(self, context: Any, public: bytes) -> None:
@@ -101,7 +105,7 @@ class _Link(ABC):
 
     async def _read(self) -> None:
         while True:
-            await asyncio.sleep(0)  # frames that are there already come without a pause
+            await asyncio.sleep(0)  # queued frames are read without a pause
             frames = await self._socket.recv_multipart(copy=False)
             self._heard(frames[-1])
             if len(frames) <= 2:
@@ -112,7 +116,7 @@ class _Link(ABC):
         """Record that the message ending with this frame is complete."""
 
     async def _send(self, frames: list[bytes]) -> bool:
-        # One that does not read gets the next message.
+        # A peer that does not read gets the next message instead.
         try:
             await self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.ZMQError as problem:
@@ -120,14 +124,14 @@ class _Link(ABC):
         return True
 
     def close(self) -> None:
-        """Drop the link."""
+        """Close the link."""
         if self._reading is not None:
             self._reading.cancel()
         self._socket.close()
 
 
 def numeric_address(address: str) -> str:
-    """HOST:PORT with the host's address for its name, which libzmq listens on; blocking.
+    """HOST:PORT with the host name resolved, as libzmq needs it for listening; blocks.
 
     Raises ProblemError.
     """
@@ -186,7 +190,7 @@ class HeadLink(_Link):
         self._door.start()
 
     async def _admit(self, link: socket.socket) -> None:
-        """Let a connection in, and remember its address once it has proved to be a worker's."""
+        """Admit a connection, and remember its address once it has proved to be a worker's."""
         address = peer_address(link)
 
         def is_worker() -> None:
@@ -196,7 +200,8 @@ class HeadLink(_Link):
                 del self._known[next(iter(self._known))]
 
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The worker's heartbeats end what is silent, unless what we send it waits in the kernel.
+        # The worker's heartbeats end a silent connection, unless our data to it waits in the
+        # kernel.
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS)
         follower = Encrypted(MAX_UNHEARD, is_worker)
         names = []
@@ -213,7 +218,7 @@ class HeadLink(_Link):
                 del self._followers[name]
 
     def _heard(self, frame: zmq.Frame) -> None:
-        # The other end of libzmq's connection is ours. If it has been closed since, its number may
+        # We own the other end of libzmq's connection. If it was closed meanwhile, its number may
         # have been reused.
         with contextlib.suppress(OSError):
             inside = socket.socket(fileno=int(frame.get("__fd")))
@@ -237,11 +242,11 @@ class HeadLink(_Link):
 
 
 class WorkerLink(_Link):
-    """A worker's end, connected to the head at `address` as soon as that is there.
+    """A worker's end, which connects to the head at `address` as soon as the head is up.
 
-    `rejected` says that its last connection ended before both had proved to have the key. A head
-    with another key, or with no room, ends it without a word. `runtime` is the folder of the
-    daemon's sockets. Raises ProblemError.
+    `rejected`: the last connection ended before both sides had proved that they have the key. A
+    head that has another key, or no room, closes the connection silently. `runtime` is the folder
+    of the daemon's sockets. Raises ProblemError.
     """
 
     _count = itertools.count()
@@ -269,7 +274,7 @@ class WorkerLink(_Link):
         self._begin()
 
     async def _to_head(self, inside: socket.socket) -> None:
-        """Pass bytes between libzmq and the head."""
+        """Relay bytes between libzmq and the head."""
         try:
             link = await asyncio.wait_for(_connected(*self._address), CONNECT_S)
         except (OSError, asyncio.TimeoutError):
@@ -292,7 +297,7 @@ class WorkerLink(_Link):
         await self._send([frame])
 
     def close(self) -> None:
-        """Drop the link."""
+        """Close the link."""
         super().close()
         self._context.destroy(linger=0)
         self._door.close()
@@ -301,7 +306,7 @@ class WorkerLink(_Link):
 
 
 async def _connected(host: str, port: int) -> socket.socket:
-    """A connection to the first address of `host` that takes one; raises OSError."""
+    """A connection to the first address of `host` that accepts one; raises OSError."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")
     for family, kind, _, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):

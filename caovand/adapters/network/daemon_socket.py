@@ -1,4 +1,4 @@
-"""A socket of the daemon's for a server of its own: a line of JSON there, one back."""
+"""A client of the daemon's sockets for its own servers: one line of JSON each way."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ ANSWER_S = 10.0
 
 
 class Unreachable(ProblemError):
-    """The daemon cannot be asked."""
+    """The daemon cannot be reached."""
 
     def __init__(self, fact: str) -> None:
         super().__init__("ask caovand", fact, "check `systemctl status caovan`")
 
 
 class Declined(ProblemError):
-    """The daemon's answer is a problem; `code` is the protocol's."""
+    """The daemon answered with a problem; `code` is the protocol's."""
 
     def __init__(self, code: str, message: str, hint: str) -> None:
         cannot, _, fact = message.removeprefix("cannot ").partition(": ")

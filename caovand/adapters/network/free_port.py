@@ -1,4 +1,4 @@
-"""A port for a server that is started for a moment."""
+"""A free port for a server that runs only for a moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """A port of loopback that nobody used just now."""
+    """A loopback port that nobody used a moment ago."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]

@@ -1,7 +1,7 @@
-"""HTTP requests to servers on this machine: bounded in time and size, one connection a request.
+"""HTTP requests to servers on this machine: bounded in time and size, one connection per request.
 
-The other end is not trusted: whatever it sends, a call ends in an Answer or in Unanswered. Hubs on
-the internet need proxies, certificates and redirects: `model_pull.client` leaves those to requests.
+The server is not trusted: whatever it sends, a call ends in an Answer or in Unanswered. Hubs on the
+internet need proxies, certificates and redirects: `model_pull.client` leaves those to requests.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from typing import Any
 
 from caovand.core import api_key, limits
 from caovand.core.engine.record import TaskRequest, Upload
+from caovand.core.json_values import is_whole
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
 MAX_COUNT_BYTES = 1 << 20  # the largest answer that is searched for a number
 MAX_HEAD_BYTES = 1 << 20
 MAX_COUNT = 1 << 53
-QUOTED = 300  # characters of an answer in a message
+# characters of an answer that a message quotes separator of a form's parts; no name or sound
+# contains it
+QUOTED = 300
 BOUNDARY = "caovan-3f9a1c77d0"  # between the parts of a form; a name or a sound never has it
 
 
@@ -35,7 +38,7 @@ class Unanswered(Exception):
 
 
 class Stranger(Unanswered):
-    """Another process than the engine has the port; nothing was sent."""
+    """A process other than the engine has the port; nothing was sent."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +50,15 @@ class Answer:
 
 
 Vet = Callable[[socket.socket, threading.Event], None]
-"""Check who is at the other end of a connection, until the event is set; raises Stranger."""
+"""Check which process is at the other end of a connection, until the event is set; raises
+Stranger."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An address where a server listens; `key` is the API key it requires, empty for none.
+    """The address of a server; `key` is the API key that it requires, empty for none.
 
-    With `tls` its certificate is not checked: `vet` makes sure, before anything is sent, that the
+    With `tls` its certificate is not checked: before anything is sent, `vet` makes sure that the
     other end is our own child.
     """
 
@@ -83,7 +87,7 @@ def call(
     body: Mapping[str, Any] | Upload | None = None,
     most: int | None = None,
 ) -> Answer:
-    """GET `path`, or POST `body`, for an answer of `most` bytes; raises Unanswered."""
+    """GET `path`, or POST `body`, with an answer of at most `most` bytes; raises Unanswered."""
     most = most or MAX_ANSWER_BYTES
     max_bytes = most + MAX_HEAD_BYTES
     with open_connection(
@@ -93,7 +97,7 @@ def call(
         data = answer.read(most + 1)
     if len(data) > most:
         raise Unanswered(f"{path}: more than {most} bytes")
-    if answer.length:  # announced bytes that never came
+    if answer.length:  # announced bytes that never arrived
         raise Unanswered(f"{path}: an incomplete answer")
     return Answer(answer.status, data.decode("utf-8", "replace"))
 
@@ -107,9 +111,9 @@ def open_connection(
     within_s: float | None = None,
     max_bytes: int | None = None,
 ) -> Iterator[http.client.HTTPConnection]:
-    """Connect in order to ask for `path`; whatever then fails is raised as Unanswered.
+    """Connect in order to request `path`; every failure of the block is raised as Unanswered.
 
-    The other end may be silent for `silence_s`. The connection is cut after `within_s`, and after
+    The server may be silent for `silence_s`. The connection is cut after `within_s`, and after
     `max_bytes`.
     """
     if endpoint.key and not api_key.is_usable(endpoint.key):
@@ -141,7 +145,7 @@ def open_connection(
     except Exception as problem:  # http.client may raise anything on a malformed answer
         if not expired.is_set() or limits.limit_reached(problem):
             text = redact_key(endpoint, str(problem) or type(problem).__name__)
-            # Chained only if we hit a limit of our own: others may quote the answer verbatim.
+            # Chained only if we hit our own limit: other exceptions may quote the answer verbatim.
             cause = problem if limits.limit_reached(problem) else None
             raise Unanswered(f"{path}: {text}") from cause
     finally:
@@ -158,7 +162,7 @@ def ask(
     path: str,
     body: Mapping[str, Any] | Upload | None = None,
 ) -> http.client.HTTPResponse:
-    """GET `path`, or POST `body`, as JSON unless it is a form; the answer is still to be read."""
+    """GET `path`, or POST `body`, as JSON unless it is a form; the caller reads the answer."""
     headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
     if body is None:
         connection.request("GET", path, headers=headers)
@@ -179,9 +183,9 @@ def _form(body: Upload) -> bytes:
 
 
 def shut_down(link: socket.socket) -> None:
-    """End a connection that another thread is reading from."""
+    """End a connection that another thread is reading."""
     with contextlib.suppress(OSError):
-        # SSLSocket's own shutdown would leave a reader with a socket without TLS.
+        # SSLSocket's own shutdown would leave the reader with a socket without TLS.
         socket.socket.shutdown(link, socket.SHUT_RDWR)
 
 
@@ -212,7 +216,7 @@ class _Metered(io.RawIOBase):
         super().close()
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Itself, as http.client expects a socket."""
+        """Return this object itself, as http.client expects of a socket."""
         return io.BufferedReader(self)
 
 
@@ -240,7 +244,7 @@ def complete(
     tokens: int,
     timeout_s: float,
 ) -> int:
-    """Generate `tokens` tokens after `prompt`, a text or token ids; return how many came.
+    """Generate `tokens` tokens after `prompt`, a text or token ids; return how many arrived.
 
     `ignore_eos` makes a model generate them all, even if it would stop at once. Raises Unanswered.
     """
@@ -254,7 +258,8 @@ def complete(
 def run_task(
     endpoint: Endpoint, work: TaskRequest, model: str, prompt: Sequence[int], timeout_s: float
 ) -> None:
-    """Make a model that generates no text work once; raises Unanswered, also for a wrong answer."""
+    """Run one request on a model that generates no text; raises Unanswered, also for a wrong
+    answer."""
     answer = call(endpoint, work.path, timeout_s, work.body(model, prompt))
     if answer.status != 200:
         raise Unanswered(f"{work.path}: HTTP {answer.status}: {redact_key(endpoint, answer.body)}")
@@ -277,7 +282,7 @@ def complete_as_json(
     timeout_s: float,
     **more: Any,
 ) -> str:
-    """Return the JSON of such a completion, asked for with `more` fields; raises Unanswered."""
+    """Return a completion's JSON, requested with `more` fields; raises Unanswered."""
     body = {
         "model": model,
         "prompt": prompt if isinstance(prompt, str) else list(prompt),
@@ -293,7 +298,7 @@ def complete_as_json(
 
 
 def _count(text: str, *path: str) -> int | None:
-    """Find the count under these keys of a JSON text; None if there is none."""
+    """Find the count under these keys in a JSON text; None if there is none."""
     try:
         return count_in(json.loads(text), *path)
     except (ValueError, RecursionError):
@@ -301,11 +306,10 @@ def _count(text: str, *path: str) -> int | None:
 
 
 def count_in(found: Any, *path: str) -> int | None:
-    """Find the count under these keys of a JSON document; None if there is none."""
+    """Find the count under these keys in a JSON document; None if there is none."""
     try:
         for key in path:
             found = found[key]
     except (LookupError, TypeError):
         return None
-    whole = isinstance(found, int) and not isinstance(found, bool)
-    return found if whole and 0 <= found <= MAX_COUNT else None
+    return found if is_whole(found, 0, MAX_COUNT) else None

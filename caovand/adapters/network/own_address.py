@@ -1,17 +1,17 @@
-"""The address that this machine uses towards others."""
+"""The address that this machine uses towards other hosts."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 
-# Addresses for documentation: none of them is any machine's, so only a default route leads there.
+# Addresses reserved for documentation: no machine has them, so only a default route leads there.
 FAR = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 DISCARD = 9
 
 
 def address_towards(family: int, host: str) -> str:
-    """Our address on the route to a host, which is an address too; OSError without a route."""
+    """Our address on the route to a host, itself an address; OSError without a route."""
     # Connecting a UDP socket sends nothing: the kernel only chooses route and address.
     with socket.socket(family, socket.SOCK_DGRAM) as link:
         link.connect((host, DISCARD))

@@ -1,8 +1,8 @@
 """A TCP port, and whether another node reaches it: the listener proves that it is caovan.
 
-The connecting side sends a word and expects another, then sends as much as fills packets of the
-largest size. Whoever sends another word is closed without an answer; connections, time and bytes
-are bounded.
+The connecting side sends one word and expects another, then sends enough to fill packets of the
+largest size. A client with another word is disconnected without an answer; connections, time and
+bytes are bounded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 from caovand.core.cluster.link import LOST, MAX_TEXT
 
 CONNECT_S = 4.0
-"""The time of two repeated handshakes: a connection that takes longer is dropped on the way."""
+"""The time of two repeated handshakes: if a connection takes longer, something on the way drops
+it."""
 ANSWER_S = 8.0
 MAX_ADDRESSES = 3
 MAX_CLIENTS, BACKLOG = 128, 128
-"""Connections at the same time; a new one takes the place of the oldest."""
+"""Concurrent connections; a new one replaces the oldest."""
 PADDING = bytes(64 << 10)
 """More than the largest packet of any network."""
 LINE_BYTES = 256
@@ -36,8 +37,8 @@ async def listening(
 ) -> AsyncIterator[tuple[str, int]]:
     """Listen on an address of this node, at a free port for 0: the address and the port.
 
-    Whoever sends `asks` gets `answers` and the address that the connection comes from. Raises
-    OSError if this node cannot listen there.
+    A client that sends `asks` gets `answers` and the address it comes from. Raises OSError if this
+    node cannot listen there.
     """
     clients: list[asyncio.Task[None]] = []
 
@@ -46,7 +47,7 @@ async def listening(
         if len(clients) >= MAX_CLIENTS:
             clients[0].cancel()
         client = asyncio.ensure_future(_answer(reader, writer, asks, answers))
-        client.add_done_callback(lambda _: writer.close())  # also of one that never ran
+        client.add_done_callback(lambda _: writer.close())  # including a task that never ran
         clients.append(client)
 
     loop = asyncio.get_running_loop()
@@ -85,7 +86,7 @@ async def _answer(
 
 
 class Connection(NamedTuple):
-    """How a connection went: `failure` is why it failed, "" if it did not.
+    """How a connection went: `failure` is why it failed, "" if it succeeded.
 
     `own` is its address on this side, `seen` on the other, and the handshake took `connect_s`.
     """
@@ -97,11 +98,11 @@ class Connection(NamedTuple):
 
 
 async def connect(host: str, port: int, asks: bytes, answers: bytes) -> Connection:
-    """Connect to the listener with these words at any address of the host."""
+    """Connect to the listener with these words, at any address of the host."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError, RuntimeError) as problem:  # the last for want of a thread
+    except (OSError, UnicodeError, RuntimeError) as problem:  # the last, if no thread was left
         return Connection(f"{host}: {kernel_reason(problem)}"[:MAX_TEXT])
     made = Connection(f"{host} has no address")
     for *_, end in found[:MAX_ADDRESSES]:
@@ -136,7 +137,8 @@ async def _connect(address: str, port: int, asks: bytes, answers: bytes) -> Conn
 async def _prove(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asks: bytes, answers: bytes
 ) -> tuple[str, str]:
-    """Why the other side is not the listener with these words, "", and the address that it sees."""
+    """Why the other side is not the listener with these words, or "", and the address that it
+    sees."""
     writer.write(asks + b"\n")
     try:
         line = await asyncio.wait_for(reader.readuntil(), ANSWER_S)
@@ -150,7 +152,7 @@ async def _prove(
         line = b""
     answer, _, seen = line.rstrip(b"\n").partition(b" ")
     if not compare_digest(answer, answers):
-        return "something else than caovan answers there", ""
+        return "something other than caovan answers there", ""
     writer.write(PADDING)
     try:
         await asyncio.wait_for(reader.readuntil(), ANSWER_S)
@@ -160,12 +162,12 @@ async def _prove(
 
 
 def address_text(end: Any) -> str:
-    """The address in a socket's name, without its interface."""
+    """The address in a socket name, without its interface."""
     return str(end[0]).partition("%")[0]
 
 
 def kernel_reason(problem: Exception) -> str:
-    """The kernel's reason: asyncio writes the address in its place."""
+    """The kernel's reason: asyncio's message has the address instead."""
     number = getattr(problem, "errno", None)
     if isinstance(problem, socket.gaierror) or not number:
         return getattr(problem, "strerror", None) or str(problem)

@@ -1,6 +1,6 @@
-"""Find who uses a TCP port: vLLM 0.21 shares a port silently (SO_REUSEPORT).
+"""Find out who uses a TCP port: vLLM 0.21 shares a port silently (SO_REUSEPORT).
 
-From the kernel's answers about single sockets, or, where it gives none, from /proc/net.
+The kernel answers about single sockets; where it does not, /proc/net is read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def listeners(port: int) -> list[Listener]:
 
 
 def listening(port: int) -> list[Listener]:
-    """Find the listeners without their processes, which need a walk through all of /proc."""
+    """Find the listeners without their processes, which would require walking all of /proc."""
     try:
         return [_listener(found) for found in sock_diag.listening(port)]
     except sock_diag.Unsupported:
@@ -52,7 +52,7 @@ def listening(port: int) -> list[Listener]:
 
 
 def with_owners(found: Collection[Listener]) -> list[Listener]:
-    """Add to each socket its process, if we may read that."""
+    """Add the process to each socket, if we may read it."""
     if not found:
         return []
     inodes = [listener.inode for listener in found]
@@ -116,8 +116,8 @@ def _ends_in_tables(link: socket.socket) -> ConnectionEnds:
 def process_with_socket(pids: Sequence[int], inode: int) -> int | None:
     """Find which of the engine's processes has this socket open; None if none is known to.
 
-    The first that answers is the one, so those that did before come first. limits.NoAnswer where
-    the engine's user cannot be asked.
+    The first that answers is used, so processes that answered before come first. Raises
+    limits.NoAnswer if the engine's user cannot be asked.
     """
     try:
         return engine_user.as_engine(first_with, list(pids), f"socket:[{inode}]")
@@ -126,12 +126,12 @@ def process_with_socket(pids: Sequence[int], inode: int) -> int | None:
 
 
 def first_with(pids: Iterable[int], file: str) -> int | None:
-    """The first process that has this file open, of those that our user may read."""
+    """The first process that has this file open, among those that our user may read."""
     return next((pid for pid in pids if file in _open_files(pid)), None)
 
 
 def _open_files(pid: int) -> Iterator[str]:
-    """What the kernel says of each descriptor of a process that our user may read."""
+    """The targets of the descriptors of a process that our user may read."""
     with limits.suppress_absent():
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with limits.suppress_absent():
@@ -139,7 +139,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 
 def _tables(port: int) -> list[list[str]]:
-    """The rows of each table with this local port; the others may be tens of thousands."""
+    """The rows of each table with this local port; there may be tens of thousands of others."""
     end = b":%04X" % port
     found = []
     for table in TABLES:
@@ -151,7 +151,7 @@ def _tables(port: int) -> list[list[str]]:
 
 
 def _end(name: tuple[Any, ...]) -> tuple[str, int]:
-    """The address, which may name its interface, and port of a socket, as in the tables."""
+    """A socket's address, which may name its interface, and port, as in the tables."""
     return _plain(name[0].partition("%")[0]), name[1]
 
 
@@ -185,7 +185,7 @@ def _address(text: str) -> str:
 
 
 def owners_of(inodes: Iterable[int]) -> list[tuple[int, int, str]]:
-    """Each of these sockets with a process that has it open, as far as our user may read that."""
+    """Each of these sockets with a process that has it open, if our user may read that."""
     owners: list[tuple[int, int, str]] = []
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):

@@ -1,4 +1,4 @@
-"""Asks the kernel about single TCP sockets (NETLINK_SOCK_DIAG), as `ss` does.
+"""Ask the kernel about single TCP sockets (NETLINK_SOCK_DIAG), as `ss` does.
 
 Reading /proc/net/tcp walks the table of all connections: 5 ms and more each time on a host with
 much memory, however few there are. Layouts: linux/inet_diag.h and linux/netlink.h.
@@ -35,7 +35,7 @@ _BYTES = 1 << 16
 
 
 class Unsupported(Exception):
-    """This kernel, or what confines us, answers no such questions."""
+    """This kernel, or our confinement, does not answer such requests."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ def listening(port: int) -> list[SocketEntry]:
 def other_end(link: socket.socket) -> SocketEntry | None:
     """The socket at the other end of a TCP connection of ours, if it is on this machine.
 
-    May be a listener, where the connection has no socket of its own; OSError. Ask `listening`
-    first, which tells whether the kernel answers such questions.
+    It may be a listener, if the connection has no socket yet; raises OSError. Call `listening`
+    first, which finds out whether the kernel answers such requests.
     """
     here, there = link.getsockname(), link.getpeername()
     ends = (

@@ -1,7 +1,7 @@
-"""Digests of a model's files, which tell whether two machines have the same model.
+"""Digests of a model's files, which show whether two machines have the same model.
 
-A large file is sampled: reading a model whole takes minutes, and copies go wrong by being cut off,
-of another revision or of another quantisation, which changes all of a file.
+A large file is sampled: reading a whole model takes minutes, and bad copies are truncated, of
+another revision, or of another quantisation, which changes all of a file.
 """
 
 from __future__ import annotations
@@ -18,31 +18,32 @@ from caovand.core.model_source.selection import MANIFEST
 
 MIB = 1 << 20
 WHOLE_BYTES = 64 * MIB
-"""The largest file that is read whole."""
+"""The largest file that is read completely."""
 PIECES, PIECE_BYTES = 64, 64 << 10
 UNREAD_SUFFIXES = (".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".pdf")
-UNREAD_STEMS = ("", "license", "licence", "notice")  # "" is that of a hidden file
-"""Files that no engine reads, and that two downloads of one model may not share."""
+UNREAD_STEMS = ("", "license", "licence", "notice")  # "" is the suffix of a hidden file
+"""Files that no engine reads, and that may differ between two downloads of one model."""
 
 
 def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]:
     """SHA-256 of each of these files in a folder. Raises OSError.
 
-    They are kept in the folder `cache`: a file is read again once its size, time or inode changes.
+    They are cached in the folder `cache`: a file is read again once its size, time or inode
+    changes.
     """
     place = cache / f"model-digests-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
     kept = state_file.read_or_none(place)
     before: dict[str, Any] = kept if isinstance(kept, dict) else {}
     now = {name: _entry(folder / name, before.get(name)) for name in sorted(names)}
     if now != before:
-        with suppress(OSError):  # then they are read again the next time
+        with suppress(OSError):  # next time they are read again
             cache.mkdir(parents=True, exist_ok=True)
             state_file.write(place, now)
     return {name: entry[-1] for name, entry in now.items()}
 
 
 def names_in(folder: Path) -> list[str]:
-    """The files in a folder itself that an engine may read. Raises OSError."""
+    """The files directly in a folder that an engine may read. Raises OSError."""
     with os.scandir(folder) as entries:
         return [one.name for one in entries if one.is_file() and _is_read(one.name)]
 
@@ -54,14 +55,14 @@ def _is_read(name: str) -> bool:
 
 
 def _entry(path: Path, kept: Any) -> list[Any]:
-    """Size, time, inode and digest of a file; those that were kept if they are still right."""
+    """Size, time, inode and digest of a file; the cached entry if it is still valid."""
     descriptor = safe_files.open_regular(path)
     try:
         stamp = _stamp(descriptor)
         if isinstance(kept, list) and kept[:3] == stamp and isinstance(kept[-1], str):
             return kept
         digest = _digest(descriptor, stamp[0])
-        if _stamp(descriptor) != stamp:  # it is being written: keep what no file has
+        if _stamp(descriptor) != stamp:  # it is being written: store an entry that matches no file
             stamp = [-1, -1, -1]
     finally:
         os.close(descriptor)

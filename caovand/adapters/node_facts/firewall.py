@@ -1,4 +1,4 @@
-"""Which firewall is on here, as far as any user can see: its rules are root's to read."""
+"""Which firewall is active here, as far as any user can see: only root can read its rules."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from caovand.adapters.system import processes
 ETC = Path("/etc")
 MAX_BYTES = 1 << 20
 _COMMENT = re.compile(r"#.*")
-# Within a line's length: rules made to be slow shall not keep the daemon.
+# Line-length limit: input crafted to be slow must not block the daemon.
 _DROPS = re.compile(r"\bhook\s+input\b[^{}]{0,200}\bpolicy\s+drop\b")
 
 
 def active_firewall() -> str:
-    """One of ufw, firewalld and nftables; "" where none can be seen, which proves nothing."""
+    """One of ufw, firewalld and nftables; "" if none is visible, which proves nothing."""
     if re.search(r"(?mi)^ENABLED=yes\s*$", _text(ETC / "ufw/ufw.conf")):
         return "ufw"
     if any(process.name == "firewalld" for process in processes.all_processes()):
         return "firewalld"
-    # What is loaded cannot be seen: the rules of a service that starts with the machine can.
+    # Loaded rules are not visible, but the rules of a service that starts at boot are.
     enabled = any((ETC / "systemd/system").glob("*.wants/nftables.service"))
     rules = _COMMENT.sub("", _text(ETC / "nftables.conf"))
     return "nftables" if enabled and _DROPS.search(rules) else ""

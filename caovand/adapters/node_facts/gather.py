@@ -1,4 +1,4 @@
-"""Gathers a node's facts: what the inventory has, the way to the head, and the model's digests."""
+"""Gather a node's facts: those of the inventory, the route to the head, and the model's digests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from caovand import __version__
 from caovand.adapters import model_folder
 from caovand.adapters.network import own_address
-from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
+from caovand.adapters.node_facts import digests, firewall, interfaces, rdma
 from caovand.adapters.system import wall_clock
 from caovand.core.cluster.node import Card, NodeFacts, fits_report
 from caovand.core.cluster.node_document import MAX_TEXT
@@ -35,12 +35,12 @@ def read(
     cache: Path,
     by_host_name: Callable[[str], bool],
 ) -> NodeFacts:
-    """The facts of this machine as the node `name`, with an engine of this kind, which may use
-    these of its cards; ProblemError.
+    """The facts of this machine as the node `name`, whose engine of this kind may use these of its
+    cards; raises ProblemError.
 
-    Blocking: the first time, samples of the model's files are read. Without an `interface` it is
-    the one of the route to the head. `by_host_name` takes it: whether ranks
-    listen where the host's name leads.
+    Blocking: the first time, it reads samples of the model's files. Without an `interface`, the
+    interface of the route to the head is used. With `by_host_name`, ranks listen on the address
+    that the host's name resolves to.
     """
     engine = inventory.engine
     address, used, mtu = _network(head_host, interface)
@@ -68,7 +68,7 @@ def read(
         interface=used,
         mtu=mtu,
         speed_mbit=interfaces.speed_mbit(used),
-        listens_at=host_name.address_of_host_name() if by_host_name(used) else address,
+        listens_at=interfaces.address_of_host_name() if by_host_name(used) else address,
         firewall=firewall.active_firewall(),
         rdma=rdma.devices(),
         memlock_mib=rdma.lockable_mib(),
@@ -82,18 +82,18 @@ def read(
 
 
 def _reach_each_other(gpus: tuple[Gpu, ...]) -> bool | None:
-    """Whether each card reaches the memory of each other; None for one card, or if unknown."""
+    """Whether each card reaches the memory of every other; None for one card, or if unknown."""
     if len(gpus) < 2 or any(gpu.p2p is None for gpu in gpus):
         return None
     return all(other.index in (gpu.p2p or ()) for gpu in gpus for other in gpus if other is not gpu)
 
 
 def _network(head_host: str, interface: str | None) -> tuple[str, str, int]:
-    """Our address towards the head, its interface, and that one's MTU."""
+    """Our address towards the head, its interface and the interface's MTU."""
     try:
         address, used = _way(head_host, interface)
         return address, used, interfaces.mtu(used)
-    except OSError as problem:  # an interface that came or went meanwhile, or no netlink
+    except OSError as problem:  # an interface that appeared or vanished meanwhile, or no netlink
         raise ProblemError(
             "read this machine's network interfaces",
             str(problem.strerror),
@@ -102,14 +102,15 @@ def _network(head_host: str, interface: str | None) -> tuple[str, str, int]:
 
 
 def _way(head_host: str, interface: str | None) -> tuple[str, str]:
-    """Our address towards the head, and its interface. OSError or ProblemError."""
+    """Our address towards the head, and its interface. Raises OSError or ProblemError."""
     ends = _resolved(head_host)
     known = interfaces.addresses()
     if interface is not None:
         return _address_of(interface, [family for family, _ in ends], known), interface
     by_address = {one.text: one.interface for one in reversed(known)}
     for _, host in ends:
-        if host in by_address:  # we are the head; the route to it may use another of its addresses
+        # we are the head; the route to ourselves may use another of our addresses
+        if host in by_address:
             return host, by_address[host]
     address = _source(head_host, ends)
     used = by_address.get(address.partition("%")[0])
@@ -150,7 +151,8 @@ def _source(head_host: str, ends: list[tuple[int, str]]) -> str:
 
 
 def _address_of(interface: str, families: list[int], known: list[interfaces.Address]) -> str:
-    """The first address of an interface in the first of the head's families that it has."""
+    """The first address of an interface in the first of the head's families for which it has
+    one."""
     for family in families:
         for one in known:
             if one.interface == interface and one.family == family and one.complete:
@@ -166,7 +168,7 @@ def _address_of(interface: str, families: list[int], known: list[interfaces.Addr
 
 
 def _free_mib(folder: Path) -> int:
-    """0 where there is no such folder."""
+    """Free MiB; 0 if the folder does not exist."""
     try:
         seen = os.statvfs(folder)
     except OSError:
@@ -185,7 +187,7 @@ def _model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
             raise ProblemError(
                 COMPARE,
                 f"{folder} has {len(parts)} files, more than a node can report",
-                "set [model] path to a folder with nothing but the model",
+                "set [model] path to a folder that contains only the model",
             )
         found = digests.digests(folder, parts, cache)
     except OSError as problem:

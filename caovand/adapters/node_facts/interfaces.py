@@ -1,7 +1,7 @@
 """Addresses and network interfaces of this machine (NETLINK_ROUTE), as `ip address` shows them.
 
-Layouts: linux/rtnetlink.h, linux/if_addr.h, net/if.h and linux/ethtool.h. /sys is not asked: it
-shows the network namespace that it was mounted in, which need not be ours.
+Layouts: linux/rtnetlink.h, linux/if_addr.h, net/if.h and linux/ethtool.h. /sys is not used: it
+shows the network namespace that it was mounted in, which may not be ours.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+LOOPBACK = "127.0.0.1"
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _HEADER = struct.Struct("=IHHII")
 _ADDRESS = struct.Struct("=BBBBI")
@@ -22,7 +23,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER = struct.Struct("=i")
 _REQUEST_DUMP = 0x301
 _GET_ADDRESS, _ERROR, _DONE = 22, 2, 3
-_REMOTE_END, _LOCAL = 1, 2  # the first is the address itself where a link has no far end
+_REMOTE_END, _LOCAL = 1, 2  # the first equals the address itself if a link has no far end
 _SCOPE_LINK = 253
 _SECONDARY = 0x01  # IPv4's further addresses, IPv6's temporary ones
 _GET_MTU = 0x8921  # SIOCGIFMTU
@@ -38,7 +39,8 @@ _BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Address:
-    """One address of an interface; `rank` sorts global before local ones, lasting before others."""
+    """One address of an interface; `rank` sorts global before local addresses, and permanent before
+    others."""
 
     interface: str
     family: int
@@ -47,24 +49,24 @@ class Address:
 
     @property
     def complete(self) -> bool:
-        """Whether it suffices to reach us: an IPv6 address of a link lacks the interface."""
+        """Whether the address alone reaches us: a link-local IPv6 address lacks the interface."""
         return self.family == socket.AF_INET or self.rank[0] != _SCOPE_LINK
 
 
 def addresses() -> list[Address]:
-    """All, the first of each interface and family is the one to use; raises OSError."""
+    """All addresses; the first of each interface and family is the one to use; raises OSError."""
     return sorted(_answers(), key=lambda address: address.rank)
 
 
 def mtu(interface: str) -> int:
-    """Bytes of a packet; raises OSError."""
+    """The MTU in bytes; raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         answer = fcntl.ioctl(asked, _GET_MTU, _MTU.pack(interface.encode(), 0))
     return int(_MTU.unpack(answer)[1])
 
 
 def speed_mbit(interface: str) -> int:
-    """Mbit/s of its link, 0 for one that has no such figure, as most virtual ones."""
+    """The link's speed in Mbit/s; 0 if it has no such figure, like most virtual ones."""
     settings = ctypes.create_string_buffer(_SETTINGS.size)
     _SETTINGS.pack_into(settings, 0, _GET_SETTINGS, *[0] * 17)
     request = _POINTER.pack(interface.encode(), ctypes.addressof(settings))
@@ -102,7 +104,7 @@ def _address(message: bytes) -> Iterator[Address]:
         return
     attributes = dict(_attributes(message[_ADDRESS.size :]))
     packed = attributes.get(_LOCAL) or attributes[_REMOTE_END]
-    with suppress(OSError):  # the interface is gone by now
+    with suppress(OSError):  # the interface has vanished meanwhile
         name = socket.if_indextoname(index)
         yield Address(name, family, socket.inet_ntop(family, packed), (scope, flags & _SECONDARY))
 
@@ -116,3 +118,20 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _aligned(length: int) -> int:
     return (length + 3) & ~3
+
+
+def address_of_host_name() -> str:
+    """The address of this host's own name, at which Gloo and others listen without an interface.
+
+    The first that is this machine's; loopback where there is none, as in Gloo. Debian writes
+    127.0.1.1 for the name into /etc/hosts.
+    """
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return LOOPBACK
+    for family, kind, _, _, end in found:
+        with suppress(OSError), socket.socket(family, kind) as tried:
+            tried.bind(end)
+            return str(end[0])
+    return LOOPBACK

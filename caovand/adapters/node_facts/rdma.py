@@ -13,12 +13,12 @@ from caovand.adapters.privileges import capabilities
 SYS, DEV = Path("/sys/class"), Path("/dev/infiniband")
 ACTIVE = "4: ACTIVE"
 LIBRARY = "libibverbs.so.1"
-IPC_LOCK = 14  # CAP_IPC_LOCK: no limit counts
+IPC_LOCK = 14  # CAP_IPC_LOCK: no limit applies
 MIB = 1 << 20
 
 
 def devices() -> dict[str, str]:
-    """The link layer of each device that has a port which is up; none that NCCL could not open."""
+    """The link layer of each device with an active port that NCCL can open."""
     opened = {_text(one / "ibdev") for one in _entries(SYS / "infiniband_verbs") if _may_open(one)}
     found = {}
     for device in _entries(SYS / "infiniband"):
@@ -38,7 +38,7 @@ def lockable_mib() -> int | None:
 
 
 def _has_library() -> bool:
-    """Whether NCCL can load the library: without it, it goes over sockets."""
+    """Whether NCCL can load the library: without it, it uses sockets."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError:

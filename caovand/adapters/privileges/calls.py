@@ -1,9 +1,9 @@
-"""Calls functions of caovan as the engine's user: a program that the daemon starts as that user.
+"""Call functions of caovan as the engine's user: a program that the daemon starts as that user.
 
     python3 -I -S calls.py HOME < SOCKET
 
-Each message has two descriptors: the function's name, arguments and seconds as JSON, and where to
-write the answer. Each call has a process of its own, since reading about a hung process may hang.
+Each message has two descriptors: the function's name, arguments and seconds as JSON, and the file
+for the answer. Each call has its own process, since reading about a hung process may hang.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
         importlib.import_module(f"{OURS}adapters.{name}")
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NAME, b"caovan-calls", 0, 0, 0)
-    # No engine may look into or change this process, though it has the same user.
+    # No engine may inspect or change this process, though it has the same user.
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     link, us = socket.socket(fileno=0), os.getpid()
@@ -45,7 +45,7 @@ def main() -> None:
         if not data:
             return
         if len(descriptors) == 2 and os.fork() == 0:
-            # One that hangs, or that an engine has stopped, must not outlive us.
+            # A call that hangs, or that an engine has stopped, must not outlive us.
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != us:
                 os._exit(0)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def _answer(request: int, answers: int) -> None:
-    """Make one call, in a process of its own; never return."""
+    """Run one call in its own process; never return."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with open(request, "rb") as file:
@@ -72,7 +72,7 @@ def call(name: str, args: list[Any]) -> dict[str, Any]:
     try:
         module, _, function = name.partition(":")
         if not module.startswith(OURS):
-            raise ValueError(f"{module} is not caovan's")
+            raise ValueError(f"{module} does not belong to caovan")
         return {"result": getattr(importlib.import_module(module), function)(*args)}
     except OSError as problem:
         return {"errno": problem.errno} if problem.errno else {"error": str(problem)}

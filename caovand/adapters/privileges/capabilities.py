@@ -1,4 +1,4 @@
-"""The capabilities of this process, and dropping those that a unit lends to the spawner."""
+"""The capabilities of this process, and dropping those that a unit grants only for the spawner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATUS = Path("/proc/self/status")
 
 
 def read_set(kind: str) -> int:
-    """A set of this process's capabilities, by its name in /proc; 0 where that shows none; OSError.
+    """A capability set of this process, by its name in /proc; 0 if it is not shown; raises OSError.
 
     `kind` is such as "CapEff".
     """
@@ -21,7 +21,7 @@ def read_set(kind: str) -> int:
 def drop_overrides() -> None:
     """Drop the two capabilities of a user who is not root, as far as the kernel permits.
 
-    Others are the operator's, such as one to read models of other owners.
+    Others are the operator's choice, such as one to read models of other owners.
     """
     with contextlib.suppress(OSError):
         if os.getuid() == 0 or not (permitted := read_set("CapPrm")):

@@ -1,7 +1,7 @@
-"""The engine's own user, where the daemon has one: programs, signals and calls as that user.
+"""The engine's own user, if the daemon has one: programs, signals and calls as that user.
 
-A packaged unit gives the daemon CAP_SETUID and CAP_SETGID. It passes them on to the spawner before
-it does anything else, and drops them. Without them, or without the user, engines run as the
+A packaged unit grants the daemon CAP_SETUID and CAP_SETGID. The daemon passes them to the spawner
+before it does anything else, and drops them. Without them, or without the user, engines run as the
 daemon's user.
 """
 
@@ -29,7 +29,7 @@ from caovand.adapters.privileges.program import Captured, Program
 
 NAME = "caovan-engine"
 VARIABLE = "CAOVAN_ENGINE_USER"
-"""Names another user, as in tests."""
+"""The variable that names another user, for tests."""
 STARTS = Path(spawner.__file__)
 BEGIN_S = 10.0
 CALL_S = 10.0
@@ -39,7 +39,8 @@ Result = TypeVar("Result")
 
 
 class EngineUser:
-    """The user `name`, whose programs the spawner starts, the program `process` behind `link`."""
+    """The user `name`, whose programs are started by the spawner, the program `process` behind
+    `link`."""
 
     def __init__(
         self, name: str, uid: int, process: subprocess.Popen[bytes], link: socket.socket
@@ -50,7 +51,7 @@ class EngineUser:
         self.ended = select.epoll()
         """Readable once the spawner has ended or was abandoned."""
         self.ended.register(self._pidfd, select.EPOLLIN)
-        self.ended.register(link, 0)  # that it was hung up is reported anyway
+        self.ended.register(link, 0)  # its end is reported anyway
         self._helper = Helper(name, self._program)
         self.call = self._helper.call
         """Call a function of caovan's as this user."""
@@ -65,9 +66,9 @@ class EngineUser:
         session: bool = False,
         ends_with: signal.Signals = signal.SIGKILL,
     ) -> int:
-        """Start a program with three descriptors; its pid, or OSError.
+        """Start a program with three descriptors; return its pid, or raise OSError.
 
-        It joins `cgroup`, begins a `session` of its own, and gets the signal `ends_with` if we die.
+        It joins `cgroup`, begins its own `session`, and gets the signal `ends_with` if we die.
         """
         with contextlib.ExitStack() as opened:
             descriptors = list(stdio)
@@ -79,7 +80,7 @@ class EngineUser:
             return self._link.ask({**asked, **more}, descriptors)["pid"]
 
     def capture(self, argv: Sequence[str], env: Mapping[str, str], stdin: int) -> Captured:
-        """Start a program and keep what it prints; raises OSError."""
+        """Start a program and capture its output; raises OSError."""
         with contextlib.ExitStack() as opened:
             files = [opened.enter_context(open(os.memfd_create("output"), "w+b")) for _ in "12"]
             pid = self.start(argv, env, [stdin, *(file.fileno() for file in files)])
@@ -90,7 +91,7 @@ class EngineUser:
     def run(
         self, argv: Sequence[str], env: Mapping[str, str], stdin: int, timeout_s: float
     ) -> CompletedProcess[str]:
-        """Run a program to its end; raises OSError, or subprocess.TimeoutExpired."""
+        """Run a program to completion; raises OSError, or subprocess.TimeoutExpired."""
         with self.capture(argv, env, stdin) as program:
             try:
                 output, errors = program.communicate(timeout_s)
@@ -113,11 +114,12 @@ class EngineUser:
 
     @property
     def why_ended(self) -> str:
-        """Why no program can be started or signalled, once that is so."""
+        """Why no more programs can be started or signalled; "" while they can."""
         return self._link.why_ended
 
     def close(self) -> None:
-        """End the spawner and all that it started, so that nothing of us is left when we end."""
+        """End the spawner and everything that it started, so that no process of ours outlives
+        us."""
         self._helper.close()
         self._link.close()
         try:
@@ -127,14 +129,15 @@ class EngineUser:
             self._process.wait()
 
     def _wake(self) -> None:
-        """Let a spawner that was stopped see that it was abandoned, and end what it started."""
+        """Wake a stopped spawner, so that it notices that it was abandoned, and ends what it
+        started."""
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def _program(
         self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]
     ) -> Program:
-        # In our process group, engines could signal that.
+        # Engines could signal it if it were in our process group.
         return Program(self, self.start(argv, env, stdio, session=True))
 
 
@@ -143,26 +146,26 @@ class _Own:
     """The engine's user of this process, or why there is none."""
 
     user: EngineUser | None = None
-    why_none: str = "this is no daemon"
+    why_none: str = "this is not a daemon"
 
 
 _own = _Own()
 
 
 def current() -> EngineUser | None:
-    """The engine's user of this process; None if engines run as our own."""
+    """The engine's user of this process; None if engines run as our own user."""
     return _own.user
 
 
 def why_none() -> str:
-    """Why engines run as our own user; "" where they do not."""
+    """Why engines run as our own user; "" if they do not."""
     return _own.why_none
 
 
 def as_engine(function: Callable[..., Result], *args: Any, limit_s: float = CALL_S) -> Result:
-    """Call a function of a module of caovan's as the engine's user, or here if that is our own.
+    """Call a function in a module of caovan as the engine's user, or directly if that is our own.
 
-    Arguments and result are what JSON has; raises OSError.
+    Arguments and result are JSON values; raises OSError.
     """
     user = current()
     if user is None:
@@ -172,9 +175,10 @@ def as_engine(function: Callable[..., Result], *args: Any, limit_s: float = CALL
 
 
 def begin(environ: Mapping[str, str]) -> None:
-    """Start the spawner and drop all rights, where there are such a user and such rights.
+    """Start the spawner and drop all privileges, if there are such a user and such privileges.
 
-    Before anything else in the daemon: what runs with its rights must not have read anything yet.
+    Call it before anything else in the daemon: a process with these privileges must not have read
+    anything yet.
     """
     if os.getuid() == 0:
         _own.why_none = "the daemon runs as root"
@@ -190,13 +194,13 @@ def begin(environ: Mapping[str, str]) -> None:
 
 
 def end() -> None:
-    """End the spawner, so that nothing of the daemon is left when it ends."""
+    """End the spawner, so that no process of the daemon outlives it."""
     if _own.user is not None:
         _own.user.close()
 
 
 class _Alone(Exception):
-    """Why the daemon's own user has to do."""
+    """Why engines must run as the daemon's own user."""
 
 
 def _begun(name: str) -> EngineUser:
@@ -206,7 +210,7 @@ def _begun(name: str) -> EngineUser:
         raise _Alone(f"there is no user {name}") from None
     needed = spawner.SETUID_AND_SETGID
     if capabilities.read_set("CapPrm") & needed != needed:
-        raise _Alone("the daemon has not the capabilities CAP_SETUID and CAP_SETGID")
+        raise _Alone("the daemon lacks the capabilities CAP_SETUID and CAP_SETGID")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     groups = os.getgrouplist(found.pw_name, found.pw_gid)
     groups = [found.pw_gid, *(group for group in groups if group != found.pw_gid)]

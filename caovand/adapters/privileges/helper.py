@@ -22,18 +22,19 @@ from caovand.adapters.privileges.program import Program
 PROGRAM = Path(__file__).with_name("calls.py")
 ANSWER_S = 10.0
 MARGIN_S = 2.0
-"""A call has ended by then; what has not answered was stopped."""
+"""A call takes less; a helper that has not answered by then was stopped."""
 END_S = 5.0
 LOOP_S = 0.5
-"""How long a call keeps an event loop, which is not to wait for a program that was stopped."""
+"""How long a call may block an event loop, which must not wait for a stopped program."""
 MAX_ANSWER = 64 << 20
 READ_BYTES = 1 << 20
 
 
 class Helper:
-    """Calls functions as the user `name`, by a program that `start` starts with three descriptors.
+    """Calls functions as the user `name`, through a program that `start` starts with three
+    descriptors.
 
-    Whatever that user's other programs do to it, a call ends in time, and a new one takes over.
+    Whatever that user's other programs do to it, a call ends in time, and a new program takes over.
     """
 
     def __init__(self, name: str, start: Callable[..., Program]) -> None:
@@ -41,12 +42,12 @@ class Helper:
         self._lock = threading.Lock()
         self._running: tuple[socket.socket, Program] | None = None
         self._owed: tuple[Any, float] | None = None
-        """The answer that an event loop did not wait for any longer, and since when."""
+        """The answer that an event loop stopped waiting for, and since when it is due."""
 
     def call(self, name: str, args: Sequence[Any], limit_s: float) -> Any:
-        """Call a function by its name; raises OSError, also where it takes too long.
+        """Call a function by its name; raises OSError, also if it takes too long.
 
-        On an event loop, that is LOOP_S.
+        On an event loop the limit is LOOP_S.
         """
         if _is_on_loop():
             data = self._called_briefly(json.dumps([name, args, LOOP_S]))
@@ -67,12 +68,12 @@ class Helper:
         return answer.get("result")
 
     def close(self) -> None:
-        """End it."""
+        """End the helper program."""
         with self._lock:
             self._end(END_S)
 
     def _called(self, text: str, limit_s: float) -> bytes:
-        """The answer to one request; TimeoutError ends the program that did not give it."""
+        """The answer to one request; a TimeoutError ends the program that did not answer."""
         with self._lock:
             answers, asked = self._asked(text, ANSWER_S)
         with answers:
@@ -85,7 +86,7 @@ class Helper:
                 raise
 
     def _called_briefly(self, text: str) -> bytes:
-        """The answer to one request within LOOP_S; the program may owe it for ANSWER_S.
+        """The answer to one request within LOOP_S; the program may answer up to ANSWER_S later.
 
         It may be starting. Until it has answered, further calls fail at once.
         """
@@ -98,7 +99,7 @@ class Helper:
                 if _is_readable(answers, 0.0):
                     self._settle()
                 elif time.monotonic() < since + ANSWER_S:
-                    raise TimeoutError("it owes an answer")
+                    raise TimeoutError("it has not answered yet")
                 else:
                     self._end(LOOP_S)
             answers, _ = self._asked(text, LOOP_S)
@@ -113,7 +114,7 @@ class Helper:
         return data
 
     def _asked(self, text: str, limit_s: float) -> tuple[Any, tuple[socket.socket, Program]]:
-        """Send a request; where its answer comes, and who is to answer."""
+        """Send a request; return the socket for its answer, and the program that will answer."""
         read_end, write_end = os.pipe()
         answers = open(read_end, "rb", buffering=0)  # noqa: SIM115
         try:
@@ -126,10 +127,10 @@ class Helper:
             os.close(write_end)
 
     def _send(self, descriptors: Sequence[int], limit_s: float) -> tuple[socket.socket, Program]:
-        """Send a request to the program, to a new one if there is none; return it."""
+        """Send a request to the program, starting one if there is none; return it."""
         if self._running is not None:
             with contextlib.suppress(OSError):
-                self._running[0].settimeout(limit_s)  # a stopped one's buffer fills
+                self._running[0].settimeout(limit_s)  # the buffer of a stopped one fills up
                 socket.send_fds(self._running[0], [b"call"], descriptors)
                 return self._running
             self._end(min(END_S, limit_s))  # before Linux 6.12, an engine may have ended it
@@ -138,7 +139,7 @@ class Helper:
         return self._running
 
     def _begun(self) -> tuple[socket.socket, Program]:
-        """Start the program; the socket that it listens to."""
+        """Start the program; return the socket that it listens to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
         with theirs, open(os.devnull, "r+b") as nothing:
@@ -162,7 +163,7 @@ class Helper:
 
 
 def _is_on_loop() -> bool:
-    """Whether this thread has an event loop that waits for us."""
+    """Whether this thread runs an event loop that waits for us."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -171,7 +172,7 @@ def _is_on_loop() -> bool:
 
 
 def _is_readable(answers: Any, limit_s: float) -> bool:
-    """Whether there is something to read, or the end, within this time."""
+    """Whether there is data, or the end of it, within this time."""
     poll = select.poll()
     poll.register(answers, select.POLLIN)
     return bool(poll.poll(max(limit_s, 0.0) * 1000))

@@ -13,7 +13,7 @@ from typing import Any
 from caovand.adapters.privileges import spawner
 
 ANSWER_S = 5.0
-"""It answers within milliseconds; the loop may wait for it once so long, and never again."""
+"""It answers within milliseconds; the loop may wait this long once, and never again."""
 
 
 class SpawnerEnded(OSError):
@@ -27,7 +27,8 @@ class SpawnerEnded(OSError):
 
 
 class SpawnerLink:
-    """Asks the spawner at the other end of `link`; calls `on_silence` as it is abandoned."""
+    """Send requests to the spawner at the other end of `link`; call `on_silence` once it is
+    abandoned."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class SpawnerLink:
         link.settimeout(answer_s)
         self._gone = False
         self.why_ended = "the spawner of engines has ended"
-        """Why nothing more can be asked, once that is so."""
+        """Why no more requests are possible; "" while they are."""
         self._abandoned: set[int] = set()
         """Programs that nobody waits for."""
 
@@ -88,7 +89,7 @@ class SpawnerLink:
 
     def _hang_up(self) -> None:
         self._gone = True
-        with contextlib.suppress(OSError):  # it has ended by itself
+        with contextlib.suppress(OSError):  # it has ended on its own
             self._link.shutdown(socket.SHUT_RDWR)
 
     def _reap(self) -> None:

@@ -1,6 +1,6 @@
-"""Whether the engine's own user may read a model and fill the hub's cache, and what lets it.
+"""Whether the engine's own user may read a model and fill the hub's cache, and how to allow it.
 
-A daemon that may does not mean that its engines do: they are another user's.
+That the daemon may does not mean that its engines may: they run as another user.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ NOT_WRITABLE, READ_ONLY = "write to", "write to, since it is read-only for the s
 
 
 def check(card: ModelCard, env: Mapping[str, str]) -> None:
-    """Raise ModelProblem if engines run as a user who may not read this model, or not fetch it."""
+    """Raise ModelProblem if engines run as a user who may not read this model, or not download
+    it."""
     user = engine_user.current()
     if user is None:
         return
@@ -49,13 +50,13 @@ def check(card: ModelCard, env: Mapping[str, str]) -> None:
 
 
 def hub_cache(env: Mapping[str, str]) -> Path | None:
-    """Where an engine with this environment puts models of the hub, if a variable says so."""
+    """The folder where an engine with this environment stores hub models, if a variable sets it."""
     value = env.get("HF_HUB_CACHE") or env.get("HF_HOME") or ""
     return Path(value) if os.path.isabs(value) else None
 
 
 def remedy(user: str, place: Path, denied: str, verb: str) -> str:
-    """The command that lets the user in; of a folder on the way it shows no contents."""
+    """The command that grants access; for a folder on the way, without listing its contents."""
     if verb == READ_ONLY:
         return (
             "allow it: `sudo systemctl edit caovan`, with [Service] and"
@@ -69,11 +70,11 @@ def remedy(user: str, place: Path, denied: str, verb: str) -> str:
         acl, mode, path = f"setfacl -m u:{user}:x", "chmod o+x", quote(denied)
     else:
         acl, mode, path = f"setfacl -R -m u:{user}:rX", "chmod -R o+rX", quote(str(place))
-    return f"run `sudo {acl} {path}`, or let everybody: `sudo {mode} {path}`"
+    return f"run `sudo {acl} {path}`, or allow everybody: `sudo {mode} {path}`"
 
 
 def _group(place: str, bit: int) -> str:
-    """The group that is allowed in there, if it is not root's."""
+    """The group that has access, unless it is root's."""
     with contextlib.suppress(OSError, KeyError):
         seen = os.stat(place)
         if seen.st_gid and seen.st_mode & bit:
@@ -82,9 +83,10 @@ def _group(place: str, bit: int) -> str:
 
 
 def closed_to(name: str, folder: Path) -> str:
-    """The first place that a user may not enter or read, by its mode; empty if there is none.
+    """The first path that a user may not enter or read, by its mode; empty if there is none.
 
-    For a caller of another user. What has an ACL is taken as open: a start finds out.
+    For a caller who runs as another user. A path with an ACL is assumed to be open: a start finds
+    out.
     """
     try:
         user = pwd.getpwnam(name)
@@ -101,7 +103,7 @@ def closed_to(name: str, folder: Path) -> str:
 
 
 def _may(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
-    """Whether a user has the right that `bit` is for others."""
+    """Whether a user has the permission that `bit` grants to others."""
     with contextlib.suppress(OSError):
         if os.getxattr(path, ACL):
             return True
@@ -112,7 +114,7 @@ def _may(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
 
 
 def find_barrier(path: str) -> list[str]:
-    """The first place that keeps our own user from reading a model, and from doing what there."""
+    """The first path that keeps our own user from reading a model, and which access it denies."""
     for place in _way(path):
         if not os.access(place, os.X_OK):
             return [place, ENTER]
@@ -124,13 +126,13 @@ def find_barrier(path: str) -> list[str]:
         return [path, ENTER]
     files = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(READ))
     closed = (file for file in files if os.path.isfile(file) and not os.access(file, os.R_OK))
-    # The hub's caches are made of links, whose files may lie in a folder that is closed.
+    # The hub's caches consist of links, whose targets may lie in a closed folder.
     linked = (found for file in files if os.path.islink(file) and (found := _in_link(file)))
     return next(linked, None) or next(([file, OPEN] for file in closed), [])
 
 
 def write_barrier(path: str) -> list[str]:
-    """The first place that keeps our own user from writing to a folder, or from making it."""
+    """The first path that keeps our own user from writing to a folder, or from creating it."""
     place = next(one for one in (path, *map(str, Path(path).parents)) if os.path.lexists(one))
     for folder in (*_way(place), place):
         if not os.access(folder, os.X_OK):
@@ -146,6 +148,6 @@ def _in_link(file: str) -> list[str]:
 
 
 def _way(path: str) -> Iterator[str]:
-    """The folders above a path and above the target of its links, topmost first."""
+    """The folders above a path and above its links' targets, topmost first."""
     for end in (os.path.abspath(path), os.path.realpath(path)):
         yield from map(str, reversed(Path(end).parents))

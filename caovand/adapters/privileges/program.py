@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import BinaryIO, Protocol
 
 MAX_OUTPUT = 16 << 20
-"""What is kept of a program's output: a child of its own may print forever."""
+"""Bytes of a program's output that are kept: a child of it may print forever."""
 
 
 class Keeper(Protocol):
-    """Who may signal programs of the engine's user."""
+    """May signal programs of the engine's user."""
 
     def signal(self, pidfd: int, number: int) -> None:
         """Signal a process of that user; raises OSError."""
@@ -26,7 +26,8 @@ class Keeper(Protocol):
 
 
 class Program:
-    """A running program of the engine's user; the part of subprocess.Popen that is used here."""
+    """A running program of the engine's user, with the part of subprocess.Popen that is used
+    here."""
 
     def __init__(self, user: Keeper, pid: int) -> None:
         self.pid = pid
@@ -39,7 +40,7 @@ class Program:
             raise
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it lives."""
+        """Exit status, negative for a signal; None while it lives."""
         with self._lock:
             if self.returncode is None:
                 try:
@@ -52,7 +53,7 @@ class Program:
             return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end; its exit status, or subprocess.TimeoutExpired."""
+        """Wait for its end; return the exit status, or raise subprocess.TimeoutExpired."""
         while (status := self.poll()) is None:
             poll = select.poll()
             poll.register(self._watch, select.POLLIN)
@@ -79,7 +80,7 @@ class Captured(Program):
         self._files = output, errors
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait for its end, and return what it printed; subprocess.TimeoutExpired."""
+        """Wait for its end, and return its output; raises subprocess.TimeoutExpired."""
         self.wait(timeout)
         output, errors = map(_content, self._files)
         return output, errors
@@ -93,7 +94,7 @@ class Captured(Program):
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Wait for its end and forget what it printed, as subprocess.Popen does."""
+        """Wait for its end and discard its output, as subprocess.Popen does."""
         for file in self._files:
             file.close()
         self.wait()

@@ -1,7 +1,7 @@
-"""Starts and signals programs of the engine's user: all that is left of the daemon's rights.
+"""Start and signal programs of the engine's user: the only use of the daemon's capabilities.
 
-A program of its own, which the daemon executes before anything else, with CAP_SETUID and
-CAP_SETGID; the daemon then drops both.
+A separate program, which the daemon executes before anything else, with CAP_SETUID and CAP_SETGID;
+the daemon then drops both.
 
     python3 -I -S spawner.py SOCKET UID GID,GROUP...
 
@@ -19,11 +19,11 @@ The answers come in the order of the messages.
 
 Anything else is refused: {"refused": WHY}. What the kernel refuses is {"errno": NUMBER}.
 
-Whatever a message asks for happens with the rights of the engine's user alone: those of a program
-that is started, and for a signal those of this process, which has the effective user of the engine
-then, and no effective capability. So the daemon gains nothing by a message but that user, which it
-may become. It has the daemon's otherwise: a user may slow down what it effectively owns. This
-process cannot be traced, and it ends with the daemon.
+Every request is carried out with the rights of the engine's user only: a program starts with them,
+and to send a signal this process takes the engine's effective user and no effective capability. So
+all that the daemon gains by a message is that user, which it may become. Otherwise this process has
+the daemon's effective user: a user may slow down the processes it effectively owns. This process
+cannot be traced, and it ends with the daemon.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Refused(Exception):
-    """A message that asks for nothing that is done here."""
+    """A request that the spawner does not serve."""
 
 
 class Spawner:
-    """Serves the daemon at the other end of `link`, as the user `uid` with these groups."""
+    """Serve the daemon at the other end of `link`, as the user `uid` with these groups."""
 
     def __init__(self, link: socket.socket, uid: int, groups: Sequence[int]) -> None:
         self._link, self._uid, self._groups = link, uid, groups
         self._started: dict[int, tuple[int, int]] = {}
-        """The pid of each program and the signal with which it ends, by its pidfd."""
+        """The pid of each program, and the signal that ends it, by its pidfd."""
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
 
     def serve(self) -> None:
-        """Answer until the daemon is gone, then end what it left."""
+        """Answer until the daemon is gone, then end the programs that it left running."""
         while True:
             for descriptor, event in self._poll.poll():
                 if descriptor in self._started:  # it has ended
@@ -112,7 +112,7 @@ class Spawner:
             raise Refused("it is too long")
         asked = json.loads(data)
         if not isinstance(asked, dict):
-            raise Refused("it is no object")
+            raise Refused("it is not a JSON object")
         names, op = asked.keys(), asked.get("op")
         if op == "signal" and names == {"op", "signal"} and len(received) == 1:
             self._send(received[0], _signal(asked["signal"]))
@@ -124,7 +124,7 @@ class Spawner:
             if len(received) not in (3, 4):
                 raise Refused(f"it has {len(received)} descriptors")
             return {"pid": self._start(asked, received)}
-        raise Refused("it asks for nothing that is done here")
+        raise Refused("it requests nothing that the spawner does")
 
     def _kill(self, pid: object) -> None:
         pidfds = [pidfd for pidfd, (its, _) in self._started.items() if its == pid]
@@ -142,7 +142,7 @@ class Spawner:
         finally:
             os.setresuid(-1, os.getuid(), -1)
             capabilities(effective=0, permitted=SETUID_AND_SETGID)
-            libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # a change of users may undo it
+            libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # changing the user may undo it
 
     def _start(self, asked: dict[str, Any], received: list[int]) -> int:
         argv, env, session = asked["argv"], asked["env"], asked["session"]
@@ -168,9 +168,10 @@ class Spawner:
     def _become(
         self, argv: list[str], env: dict[str, str], session: bool, received: list[int]
     ) -> None:
-        """Execute a program in this new process, which has no rights by then; never return."""
+        """Execute a program in this new process, which has no privileges by then; never return."""
         try:
-            if len(received) == 4:  # only one of its own user may the daemon's user put there
+            # only a process of the same user may be moved there by the daemon's user
+            if len(received) == 4:
                 os.write(received[3], str(os.getpid()).encode())
             if session:
                 os.setsid()
@@ -189,7 +190,7 @@ class Spawner:
 
 
 def become(uid: int, groups: Sequence[int]) -> None:
-    """Become another user for good, without any capability; raises OSError."""
+    """Switch to another user for good, without any capability; raises OSError."""
     capabilities(effective=SETUID_AND_SETGID, permitted=SETUID_AND_SETGID)
     os.setgroups(groups)
     os.setresgid(groups[0], groups[0], groups[0])
@@ -233,12 +234,12 @@ def main() -> None:
     uid, groups = int(sys.argv[2]), [int(group) for group in sys.argv[3].split(",")]
     if uid in (0, os.getuid()) or 0 in groups:
         raise SystemExit("the engine's user is neither root nor the daemon's")
-    # systemd sends TERM to all of a unit, a terminal INT: the daemon may still need this process.
-    # Blocked, not ignored: one for a new program waits there until the program has begun.
+    # systemd sends TERM to the whole unit, a terminal INT: the daemon may still need this process.
+    # Blocked, not ignored: a signal for a new program stays pending until that program has begun.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     with contextlib.suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
-        fcntl.ioctl(terminal, termios.TIOCNOTTY)  # what has one could type into it
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)  # a process with a terminal could type into it
     libc.prctl(PR_SET_NAME, b"caovan-spawner", 0, 0, 0)
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     capabilities(effective=0, permitted=SETUID_AND_SETGID)

@@ -2,13 +2,13 @@
 
     ENGINE/bin/python ray_in_env --address HOST:PORT --own IP --cards N [-- COMMAND ...]
 
-The node whose rank is 0 has the COMMAND and becomes Ray's head at the address; the others join it
-there. The COMMAND is started once all nodes have joined with their cards (joined.py). Whatever ends
-first, all ends: the COMMAND, then Ray. What the actors on this node print is printed here, and not
-sent to the head.
+The node with rank 0 has the COMMAND and becomes Ray's head at the address; the others join it
+there. The COMMAND is started once all nodes have joined with their cards (joined.py). When anything
+ends, everything is ended: the COMMAND, then Ray. The output of the actors on this node is printed
+here, and not sent to the head.
 
-CAOVAN_RAY_NODES has the addresses of all nodes, for the head alone. This must not import anything
-of caovan.
+CAOVAN_RAY_NODES has the addresses of all nodes, for the head alone. This program must not import
+anything of caovan.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ from typing import BinaryIO
 
 JOINED = Path(__file__).with_name("joined.py")
 JOIN_S = 120.0
-"""From the start until all nodes must have joined."""
+"""Seconds from the start until all nodes must have joined."""
 LOOK_S = 0.2
 STORE_BYTES = 256 << 20
 """The size of Ray's object store: vLLM's ranks exchange only their configuration through it."""
 MAX_FOLDER = 43
-"""Ray puts a socket below its folder, in 64 bytes more, and a socket's path has at most 107."""
+"""Ray puts a socket below its folder, which takes 64 more bytes; a socket's path has at most
+107."""
 PIECE_BYTES = 1 << 20
 QUIET: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "warning",
-    # Ray would kill a rank where memory is short, and that is for the kernel and the daemon.
+    # Ray would kill a rank if memory is short, which is up to the kernel and the daemon.
     "RAY_memory_monitor_refresh_ms": "0",
 }
 MARKS = (b":job_id:", b":actor_name:", b":task_name:")
-"""How lines begin that Ray puts into an actor's output for a reader of its own."""
+"""Prefixes of lines that Ray writes into an actor's output for its own reader."""
 PR_SET_PDEATHSIG = 1
 
 
 class StopRequested(Exception):
-    """A signal asks this program to end."""
+    """A signal requested that this program ends."""
 
 
 class Program:
-    """A program in a group of its own, which gets the signal `alone` when this one is gone."""
+    """A program in its own process group, which gets the signal `alone` when this one is gone."""
 
     def __init__(
         self, words: Sequence[str], env: Mapping[str, str], alone: signal.Signals = signal.SIGTERM
@@ -76,12 +77,12 @@ class Program:
 
     @property
     def status(self) -> int | None:
-        """Its exit status as a shell has it, None while it runs."""
+        """Its exit status in a shell's notation; None while it runs."""
         status = self._process.poll()
         return status if status is None or status >= 0 else 128 - status
 
     def end(self) -> None:
-        """End it with its group; how long it may take is for whoever ends this program."""
+        """End it with its group; the caller that ends this program limits the time."""
         if self.status is None:
             self._process.send_signal(self._alone)
             self._process.wait()
@@ -97,23 +98,24 @@ class ActorOutput:
         self._files: dict[Path, BinaryIO] = {}
 
     def pass_on(self, *, whole: bool = True) -> None:
-        """Print what is new, up to the end of its last line if that is to be `whole`."""
+        """Print new output; only complete lines if `whole`."""
         for path in self._named():
-            with contextlib.suppress(OSError):  # gone again, or there is no descriptor for now
+            # it is gone again, or there is no descriptor for now
+            with contextlib.suppress(OSError):
                 self._open(path)
         for file in self._files.values():
             print_new(file, whole=whole)
         sys.stdout.flush()
 
     def _named(self) -> list[Path]:
-        """The files there are; none where the folder cannot be listed for now."""
+        """The existing files; none if the folder cannot be listed for now."""
         try:
             return [*self._logs.glob("worker-*.out"), *self._logs.glob("worker-*.err")]
         except OSError:
             return []
 
     def _open(self, path: Path) -> None:
-        """Open a file that is new, or that has taken the place of another. Raises OSError."""
+        """Open a file that is new, or that replaced another. Raises OSError."""
         before = self._files.get(path)
         if before is not None and os.path.samestat(os.fstat(before.fileno()), path.stat()):
             return
@@ -139,7 +141,7 @@ def print_new(file: BinaryIO, *, whole: bool) -> None:
 
 
 def main() -> int:
-    """The exit status of what ended first."""
+    """Run; the exit status is that of the program that ended first."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--address", required=True)
     parser.add_argument("--own", required=True)
@@ -173,7 +175,7 @@ def run(
     running: list[Program],
     printed: ActorOutput,
 ) -> int:
-    """Start what this node needs, each time it is `running`, and wait for the first that ends."""
+    """Start this node's programs, each once it is `running`, and wait for the first that ends."""
     host, _, port = options.address.rpartition(":")
     try:
         host = socket.gethostbyname(host)
@@ -191,11 +193,11 @@ def run(
             f"--node-ip-address={options.own}", f"--num-gpus={options.cards}", "--num-cpus=1",
             f"--object-store-memory={STORE_BYTES}", f"--temp-dir={folder}", "--block",
             "--include-log-monitor=false", "--disable-usage-stats",
-            # Those that the kernel chooses: Ray's own might be a server's.
+            # Ports that the kernel chooses: Ray's own might collide with a server's.
             "--min-worker-port=0", "--max-worker-port=0",
         ],
         os.environ,
-        # Asked to end, it would wait half a minute for its actors.
+        # On a graceful stop it would wait half a minute for its actors.
         signal.SIGKILL,
     )  # fmt: skip
     running.append(ray)
@@ -217,7 +219,7 @@ def run(
 
 
 def wait_for_first(running: Sequence[Program], printed: ActorOutput) -> Program:
-    """Wait until one of these has ended, and print what the actors print."""
+    """Wait until one of these has ended, printing the actors' output."""
     while True:
         printed.pass_on()
         for program in reversed(running):
@@ -227,7 +229,7 @@ def wait_for_first(running: Sequence[Program], printed: ActorOutput) -> Program:
 
 
 def wait_for(host: str, port: int) -> None:
-    """Wait until Ray's head listens; SystemExit if it does not in time."""
+    """Wait until Ray's head listens; raise SystemExit if it does not in time."""
     say(f"waiting for Ray's head at {host}:{port}")
     deadline = time.monotonic() + JOIN_S
     while True:
@@ -245,8 +247,8 @@ def wait_for(host: str, port: int) -> None:
 def make_folder() -> Path:
     """A private folder whose path leaves room for the names of Ray's sockets.
 
-    In the temporary folder, which the daemon empties, or else one in /tmp of a name that the next
-    launcher knows: one that was killed leaves it behind. A confined launcher makes none in a /tmp
+    It is in the temporary folder, which the daemon empties, or else in /tmp under a name that the
+    next launcher knows: a killed one leaves it behind. A confined launcher creates none in a /tmp
     that has folders of the daemon's, but one in /var/tmp.
     """
     usual = tempfile.gettempdir()
@@ -264,18 +266,18 @@ def _made(place: Path) -> Path:
             shutil.rmtree(place)
     try:
         place.mkdir(mode=0o700)
-    except FileExistsError:  # another user's, or one that cannot be removed
+    except FileExistsError:  # another user's, or it cannot be removed
         return Path(tempfile.mkdtemp(prefix="ray-", dir=place.parent))
     return place
 
 
 def say(text: str) -> None:
-    """A line for the log."""
+    """Print a line for the log."""
     print(text, flush=True)
 
 
 def ask(*_: object) -> None:
-    """The handler of signals."""
+    """Handle a signal."""
     raise StopRequested
 
 

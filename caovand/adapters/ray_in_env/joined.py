@@ -2,9 +2,9 @@
 
     ENGINE/bin/python joined.py ADDRESS,... CARDS SECONDS
 
-ADDRESS are the nodes, each of which has to offer CARDS cards. A line reports each change; the exit
-status is 1, and the last line names the missing, if they do not come in time. RAY_ADDRESS is
-where Ray is. It must not import anything of caovan.
+ADDRESS are the nodes, each of which has to offer CARDS cards. It prints a line for each change; the
+exit status is 1, and the last line names the missing nodes, if they do not join in time.
+RAY_ADDRESS is the address of Ray. It must not import anything of caovan.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOOK_S = 0.5
 
 
 def main() -> int:
-    """0 once all are there."""
+    """Wait for the nodes; 0 once all have joined."""
     nodes, cards, seconds = sys.argv[1].split(","), int(sys.argv[2]), float(sys.argv[3])
     deadline, shown = time.monotonic() + seconds, ""
     ray = connect(deadline)
@@ -43,7 +43,7 @@ def main() -> int:
 
 
 def connect(deadline: float) -> Any:
-    """The module of Ray, connected; its own exception where that fails until then."""
+    """The module of Ray, connected; raises Ray's own exception if the time runs out."""
     ray = importlib.import_module("ray")
     while True:
         try:

@@ -1,1 +1,1 @@
-"""The servers that the daemon starts, and its figures as metrics."""
+"""The servers that the daemon starts, and its metrics."""

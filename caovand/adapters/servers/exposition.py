@@ -1,4 +1,4 @@
-"""The status document as metrics of Prometheus: names and units by its conventions.
+"""The status document as Prometheus metrics: names and units follow its conventions.
 
 An unknown value has no series, rather than a wrong one.
 """
@@ -65,13 +65,13 @@ def _total(name: str) -> Callable[[Document], Value]:
 
 
 def _compared(name: str, which: str) -> Callable[[Document], Value]:
-    """A size of the forecast or the engine's report; None unless there are both."""
+    """A size in the forecast or in the engine's report; None unless both exist."""
     return lambda slot: slot["forecast"].get(name, {}).get(which)
 
 
 GAUGES: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
     ("engine_up", "Whether the engine serves.", lambda slot: slot["state"] == "SERVING"),
-    ("mtp_depth", "Tokens drafted at once.", lambda slot: slot["mtp"] or 0),
+    ("mtp_depth", "Tokens drafted per step.", lambda slot: slot["mtp"] or 0),
     ("degraded", "Whether the plan is degraded.", lambda slot: slot["degraded"] is not None),
     ("warnings", "Warnings in the status.", lambda slot: len(slot["warnings"])),
     ("requests_running", "Requests being computed.", _figures("running")),
@@ -124,7 +124,7 @@ def _counted(counts: Document, known: Iterable[str]) -> Labelled:
 
 
 def _sizes(which: str) -> Callable[[Document], Labelled]:
-    """The sizes of the forecast or of the engine's report, in bytes."""
+    """The sizes in the forecast or in the engine's report, in bytes."""
 
     def sizes(slot: Document) -> Labelled:
         for part, name in (("weights", "weights_gib"), ("kv", "kv_gib")):
@@ -184,7 +184,7 @@ def _gateway_totals(totals: Document) -> Iterator[Metric]:
 
 GATEWAY_TOTALS = (
     ("gateway_waited_seconds", "Time that requests have waited for an engine.", "waited_s"),
-    ("gateway_requests_resent", "Requests sent again since an engine had ended.", "resent"),
+    ("gateway_requests_resent", "Requests sent again because an engine had ended.", "resent"),
 )
 GATEWAY = (
     ("gateway_up", "Whether the gateway serves.", "serving"),
@@ -229,7 +229,7 @@ CARD_COUNTERS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
 
 
 def _cards(gpus: Iterable[Document]) -> Iterator[Metric]:
-    # A card with a fault answers nothing else.
+    # A card with a fault reports nothing else.
     cards = [((str(gpu["index"]),), gpu) for gpu in gpus]
     well = [card for card in cards if not card[1]["fault"]]
     for name, help, value in CARDS:

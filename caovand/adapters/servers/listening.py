@@ -1,7 +1,7 @@
-"""TCP sockets that listen on what the configuration calls ADDRESS:PORT.
+"""TCP sockets that listen on an ADDRESS:PORT of the configuration.
 
-systemd keeps those of the daemon's servers while the daemon is started again (the unit's
-FileDescriptorStoreMax): clients who come meanwhile wait instead of being refused.
+systemd keeps the sockets of the daemon's servers while the daemon restarts (the unit's
+FileDescriptorStoreMax): new clients wait instead of being refused.
 """
 
 from __future__ import annotations
@@ -43,20 +43,21 @@ class Listeners:
         self._passed = _passed(environ)
 
     def listen(self, name: str, listen: str, backlog: int) -> socket.socket:
-        """The socket that an earlier daemon listened with, or a new one; OSError without either."""
+        """The socket that an earlier daemon listened with, or a new one; raises OSError if there is
+        neither."""
         before = self._passed.pop(name, None)
         if before is not None:
             if (before.family, before.getsockname()[:2]) == _resolved(listen):
                 before.listen(backlog)
                 return before
             before.close()
-        self._notifier.forget(name)  # the socket of another address
+        self._notifier.forget(name)  # the socket of a previous address
         found = listen_on(listen, backlog)
         self._notifier.keep(name, found.fileno())
         return found
 
     def forget(self, name: str) -> None:
-        """Nobody listens there any more, nor after the daemon's next start."""
+        """Close it: nobody listens there any more, nor after the daemon's next start."""
         self._notifier.forget(name)
         if before := self._passed.pop(name, None):
             before.close()
@@ -70,7 +71,7 @@ def _passed(environ: Mapping[str, str]) -> dict[str, socket.socket]:
     names = environ.get("LISTEN_FDNAMES", "").split(":")
     found: dict[str, socket.socket] = {}
     for number, name in zip(range(FIRST_FD, FIRST_FD + int(count)), names, strict=False):
-        with contextlib.suppress(OSError):  # no socket: none of ours
+        with contextlib.suppress(OSError):  # not a socket: not one of ours
             os.set_inheritable(number, False)
             found[name] = socket.socket(fileno=number)
     return found

@@ -1,7 +1,7 @@
-"""The daemon's own metrics for Prometheus, served on the loop; imported only where wanted.
+"""The daemon's own metrics for Prometheus, served on the loop; imported only if enabled.
 
 Anybody on the network may connect, so everything a client can use up is bounded: connections and
-how often they come, the time of each, the bytes of a request, and how often values are written out.
+their rate, the duration of each, the bytes of a request, and how often values are rendered.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ class Metrics:
         return tuple(exposition.metrics(self._read()))
 
     def describe(self) -> list[Metric]:
-        """Nothing: so that registering asks for no values."""
+        """Return nothing, so that registering requests no values."""
         return []
 
 
 class _Scrape(BaseHTTPRequestHandler):
-    """The answer to a request that has been read already; `written` makes the text of a kind."""
+    """The answer to a request that has been read already; `written` renders the text in a
+    format."""
 
     def __init__(self, request: bytes, written: Callable[[str], tuple[str, bytes]]) -> None:
         self._written = written
@@ -59,7 +60,7 @@ class _Scrape(BaseHTTPRequestHandler):
         self.rfile, self.wfile = self.request, self.answer
 
     def finish(self) -> None:
-        """The caller sends what was written."""
+        """Do nothing: the caller sends the response."""
 
     def do_GET(self) -> None:
         """All metrics, whatever the path."""
@@ -108,9 +109,10 @@ class Server:
         await loop.sock_sendall(link, _Scrape(request + end, self._written).answer.getvalue())
 
     def _written(self, accept: str) -> tuple[str, bytes]:
-        """The content type that a scraper accepts, and the text: writing it out is what costs.
+        """The content type that a scraper accepts, and the rendered text: rendering is the costly
+        part.
 
-        There are two formats. Versions in Accept are ignored: each would need a text of its own.
+        There are two formats. Versions in Accept are ignored: each would need its own text.
         """
         now = time.monotonic()
         if now >= self._stale_at:

@@ -1,7 +1,7 @@
 """Limits and lifetime of the server processes of the page and the gateway.
 
-Each prints READY once it listens, else the problem and exits with status 1. It limits its own
-memory and descriptors, and its own alarm ends it if its loop hangs.
+Each prints READY once it listens, or else the problem, and exits with status 1. It limits its own
+memory and descriptors, and an alarm ends it if its loop hangs.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -22,10 +23,12 @@ from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 
 HANG_S = 60
+YOUNG_OBJECTS = 5000
+"""How many new objects start a collection: a burst of requests makes thousands that stay for it."""
 
 
 def parser(kind: Kind, description: str | None) -> argparse.ArgumentParser:
-    """The arguments that the daemon passes to each."""
+    """The arguments that the daemon passes to each server."""
     made = argparse.ArgumentParser(prog=f"python -m caovand.{kind.name}", description=description)
     made.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
     made.add_argument(
@@ -34,7 +37,9 @@ def parser(kind: Kind, description: str | None) -> argparse.ArgumentParser:
     made.add_argument(
         "--socket", required=True, type=Path, help=f"the daemon's socket `{kind.name}`"
     )
-    made.add_argument("--parent", type=int, help="the daemon's pid: without it this ends at once")
+    made.add_argument(
+        "--parent", type=int, help="the daemon's pid: this process ends when the daemon does"
+    )
     return made
 
 
@@ -57,15 +62,17 @@ def run(
     limit: Callable[[], None],
     prepare: Callable[[], Callable[[socket.socket], Awaitable[object]]],
 ) -> int:
-    """Serve until this is ended; the exit status.
+    """Serve until the process is ended; return the exit status.
 
     `prepare` loads the server and returns the function that serves on the listening socket.
     """
     if options.parent not in (None, os.getppid()):
-        return 1  # it died before the kernel was asked to end us with it
+        # the daemon died before the kernel was asked to end us with it of a terminal: the daemon
+        # ends us
+        return 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon ends us
     limit()
-    # The library writes a traceback for whatever a client sends that is not HTTP.
+    # The library logs a traceback for every input that is not HTTP.
     logging.getLogger("aiohttp").addHandler(logging.NullHandler())
     logging.getLogger("aiohttp").propagate = False
     try:
@@ -83,7 +90,15 @@ async def _serve(
     start: Callable[[socket.socket], Awaitable[object]], listener: socket.socket
 ) -> None:
     server = await start(listener)
+    settle_collector()
     print(READY, flush=True)
     while server is not None:
         signal.alarm(HANG_S)
         await asyncio.sleep(HANG_S / 4)
+
+
+def settle_collector() -> None:
+    """Keep the garbage collector from what is there already, which takes it 25 ms at a time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)

@@ -1,8 +1,8 @@
-"""A server of caovan's own, the page or the gateway: a process that the daemon starts and ends.
+"""One of caovan's own servers, the page or the gateway: a process that the daemon starts and ends.
 
 It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
-kernel ends it with the daemon: that signal is bound to the thread that forks, so this is for the
-main thread.
+kernel ends it with the daemon, by SIGTERM: that signal is bound to the forking thread, so this must
+be called in the main thread. The gateway then ends begun answers with errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import importlib.util
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -25,9 +24,10 @@ from caovand.core.printable import one_line
 from caovand.core.problem import Problem
 
 READY = "ready"
-"""What it prints once it listens; before that, what is wrong."""
+"""The line it prints once it listens; an earlier line is a problem."""
 INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH")
-MAX_OUTPUT = 64 << 10  # of one process; what prints more is broken, and is not listened to
+# per process; a process that prints more is broken, and its output is ignored
+MAX_OUTPUT = 64 << 10
 READ_BYTES = 4096
 MAX_LINE = 500
 END_S = 2.0
@@ -35,8 +35,8 @@ END_S = 2.0
 
 @dataclass(frozen=True)
 class Kind:
-    """A server: its section of the configuration, its socket of the daemon's and its module have
-    the same `name`; `title` is for people. `backlog` is how many connections may wait for it.
+    """A server: its section of the configuration, its socket and its module have the same `name`;
+    `title` is for people. `backlog` is how many connections may wait for it.
     """
 
     name: str
@@ -59,9 +59,10 @@ GATEWAY = Kind("gateway", "the gateway", 1024)
 
 
 class ServerProcess:
-    """A running server on the socket `listener`; `words` are arguments of its own.
+    """A running server on the socket `listener`; `words` are its own arguments.
 
-    `on_line` gets what it prints, line by line; `on_end` its exit status, unless it was ended.
+    `on_line` is called with each line of its output; `on_end` with its exit status, unless we ended
+    it.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class ServerProcess:
         try:
             listening = ("--listener", str(listener.fileno()))
             command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
-            with popen_arguments(command, env, confinement, ends_with=signal.SIGKILL) as launch:
+            with popen_arguments(command, env, confinement) as launch:
                 self._process = subprocess.Popen(
                     **launch,
                     stdout=write_end,
@@ -111,15 +112,19 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """The pid of its process."""
         return self._process.pid
 
     def end(self) -> None:
-        """Kill it: it has nothing to finish."""
+        """End it: the gateway sends errors to its clients, which takes it END_S at most."""
         if self._watch >= 0:
             self._release()
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+                return
             self._process.kill()
-            # One that hangs in the kernel is reaped by whoever comes after us.
+            # A process that hangs in the kernel is reaped by our successor.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_S)
 
@@ -170,7 +175,7 @@ def _command(kind: Kind, words: Sequence[str], runtime: Path) -> list[str]:
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Only the variables it needs: others may be secrets."""
+    """Only the variables that it needs: others may be secrets."""
     kept = {name: environ[name] for name in INHERITED if name in environ}
     folders = [HOME, *filter(None, [environ.get("PYTHONPATH", "")])]
     return {**kept, "PYTHONPATH": os.pathsep.join(folders), "MALLOC_ARENA_MAX": "2"}

@@ -20,7 +20,7 @@ EXTENSIONS = (
 def read_host(
     cache_dir: Path | None = None, proc: Path = Path("/proc"), nodes: Path = NODES
 ) -> Host:
-    """Memory, swap, shared memory, cores, limits, and free disk at `cache_dir`."""
+    """Memory, swap, shared memory, cores, limits, and free disk space at `cache_dir`."""
     memory = _meminfo(proc)
     total, available = memory_mib(proc)
     limit = _cgroup_limit(proc)
@@ -42,14 +42,14 @@ def read_host(
 
 
 def memory_mib(proc: Path = Path("/proc")) -> tuple[int, int]:
-    """Total and available MiB of the machine, whatever a control group allows of it."""
+    """Total and available MiB of the machine, regardless of control groups."""
     memory = _meminfo(proc)
     return memory.get("MemTotal", 0), memory.get("MemAvailable", 0)
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="surrogateescape")  # the name of a control group is a path
+        return path.read_text(errors="surrogateescape")  # a control group's name is a path
     except OSError:
         return ""
 
@@ -60,7 +60,8 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 
 def _cgroup_limit(proc: Path) -> int:
-    """MiB that this process's cgroups allow, 0 for no limit: MemTotal may be a whole host's."""
+    """The memory limit of this process's cgroups in MiB, 0 for none: MemTotal may be a whole
+    host's."""
     group = next(
         (line[3:] for line in _text(proc / "self/cgroup").splitlines() if line.startswith("0::")),
         "",
@@ -103,7 +104,7 @@ def _is_wsl(proc: Path) -> bool:
 
 
 def _disk(path: Path) -> tuple[int, int]:
-    """Total and free MiB of the file system of this path, or of its nearest parent."""
+    """Total and free MiB of the file system of this path, or of its nearest existing parent."""
     for place in (path, *path.parents):
         try:
             seen = os.statvfs(place)

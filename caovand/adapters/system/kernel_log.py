@@ -1,7 +1,7 @@
 """The kernel's log.
 
 Reading `/dev/kmsg` needs root, CAP_SYSLOG, or `kernel.dmesg_restrict=0`; without them there are no
-lines. Only lines from after the opening are read.
+lines. Only lines logged after opening are read.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _ADDRESS = re.compile(r"([\da-fA-F]{4,8}):([\da-fA-F]{2}):([\da-fA-F]{2})")
 
 
 def without_other_cards(lines: Iterable[str], buses: Collection[str]) -> list[str]:
-    """The lines without those that name a card at none of these PCI addresses.
+    """The lines, except those that name cards at other PCI addresses than these.
 
-    If an address is unknown every card's line stays: one too many restarts an engine, one too few
+    If an address is unknown every card's line is kept: one too many restarts an engine, one too few
     leaves a dead one.
     """
     found = [_ADDRESS.match(bus) for bus in buses]
@@ -79,7 +79,8 @@ class KernelLog:
 
 
 def _messages(record: bytes) -> list[str]:
-    """The text of `6,1234,5678,-;text`, without continuation lines, which begin with a blank."""
+    """The text of a record like `6,1234,5678,-;text`, without continuation lines, which begin with
+    a blank."""
     first = record.decode("utf-8", errors="replace").split("\n", 1)[0]
     head, semicolon, text = first.partition(";")
     return [text] if semicolon and head[:1].isdigit() else []

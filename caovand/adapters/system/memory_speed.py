@@ -1,7 +1,7 @@
-"""The speed of the host's memory: measured once in a process of its own, and kept.
+"""The speed of the host's memory: measured once in a separate process, and saved.
 
-Copies between buffers larger than any cache, one thread a core, is what engines reach that read
-weights from host memory: each byte copied is read once and written once.
+Copies between buffers larger than any cache, with one thread a core, reach the same speed as
+engines that read weights from host memory: each copied byte is read once and written once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMIT_S = 30.0
 ROUNDS = 4
 BUFFER_MIB = 64
 MAX_MIB = 1024
-"""All buffers together: many cores have smaller ones each."""
+"""Size of all buffers together: with many cores each is smaller."""
 PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
@@ -33,11 +33,11 @@ from caovand.adapters.system import memory_speed
 print(memory_speed.copy_gb_s(int(sys.argv[2])))
 """
 SLOWEST, FASTEST = 0.1, 10_000.0
-"""GB/s of any machine there is; anything else is no measurement."""
+"""Plausible GB/s for any machine; anything else is not a measurement."""
 
 
 def with_memory_speed(host: Host, *folders: Path, measure_in: Path | None = None) -> Host:
-    """The host with the speed kept in one of the folders, else as measured now and kept there."""
+    """The host with the speed saved in one of the folders, or else measured now and saved there."""
     speed = _kept(host, folders)
     if speed is None and measure_in is not None:
         speed = _measured(host, measure_in)
@@ -68,17 +68,17 @@ def _measured(host: Host, folder: Path) -> float | None:
 
 
 def _machine(host: Host) -> dict[str, Any]:
-    """Identify the machine: the measurement is of these cores and this memory."""
+    """Identify the machine: a measurement is valid for its cores and memory."""
     return {"cpus": host.cpus, "ram_mib": host.ram_mib}
 
 
 def copy_gb_s(threads: int) -> float:
-    """GB/s of the quickest of ROUNDS copies by `threads` threads at once."""
+    """GB/s of the fastest of ROUNDS copies by `threads` parallel threads."""
     size = min(BUFFER_MIB, MAX_MIB // (2 * threads)) << 20
     buffers = [[ctypes.create_string_buffer(size) for _ in range(2)] for _ in range(threads)]
     for pair in buffers:
         for one in pair:
-            ctypes.memset(one, 1, size)  # its pages are there before the clock runs
+            ctypes.memset(one, 1, size)  # its pages are mapped before the clock starts
     return max(2 * threads * size / _seconds(buffers, size) / 1e9 for _ in range(ROUNDS))
 
 
@@ -87,7 +87,7 @@ def _seconds(buffers: list[Any], size: int) -> float:
 
     def copy(source: Any, target: Any) -> None:
         start.wait()
-        ctypes.memmove(target, source, size)  # other threads run meanwhile
+        ctypes.memmove(target, source, size)  # releases the GIL: other threads run meanwhile
 
     workers = [threading.Thread(target=copy, args=pair) for pair in buffers]
     for worker in workers:

@@ -1,6 +1,6 @@
 """Messages to systemd: ready, status, watchdog, reloading, stopping, and sockets that it keeps.
 
-A no-op elsewhere.
+Without systemd they do nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Notifier:
         self._notifier = sdnotify.SystemdNotifier()
         self._owed: dict[str, str] = {}
         if self._notifier.socket is not None:
-            # systemd's queue is short, and unread while systemd reloads itself.
+            # systemd's queue is short, and is not read while systemd reloads itself.
             self._notifier.socket.setblocking(False)
-            self._notifier.debug = True  # raise what could not be sent
+            self._notifier.debug = True  # raise errors of sending
         micros = environ.get("WATCHDOG_USEC", "")
         for_us = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self.watchdog_s = int(micros) / 1e6 if micros.isdigit() and for_us else None
@@ -41,11 +41,11 @@ class Notifier:
             self._owed = {name: values[name] for name in ("READY", "STATUS") if name in values}
 
     def ready(self, status: str) -> None:
-        """Configuration is valid and the sockets are bound."""
+        """Report that the configuration is valid and the sockets are bound."""
         self._send("READY=1", f"STATUS={status}")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
+        """Set the status line of `systemctl status`."""
         self._send(f"STATUS={text}")
 
     def alive(self) -> None:
@@ -53,15 +53,15 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def reloading(self) -> None:
-        """The configuration is being read again; `ready` ends this."""
+        """Report that the configuration is being read again, until `ready`."""
         self._send("RELOADING=1")
 
     def extend(self, within_s: float) -> None:
-        """An operator's stop is under way, perhaps through the unit's ExecStop."""
+        """Ask for more time for an operator's stop, perhaps through the unit's ExecStop."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(within_s * 1e6)}")
 
     def stopping(self, within_s: float) -> None:
-        """The daemon is ending and needs up to `within_s` more seconds."""
+        """Report that the daemon is ending and needs up to `within_s` more seconds."""
         self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(within_s * 1e6)}")
 
     def keep(self, name: str, descriptor: int) -> None:

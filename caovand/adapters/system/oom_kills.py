@@ -8,9 +8,9 @@ ROOT = Path("/sys/fs/cgroup")
 
 
 class OomKills:
-    """The kills of one engine since this was made, by its own group's count where there is one.
+    """The kills of one engine since this was created, by its own group's count if it has one.
 
-    A group counts if it has the memory controller. That of the unit always has, and its limit
+    A group has a count if it has the memory controller. The unit's group always has, and its limit
     applies to the daemon and all its engines together: there another engine's kill counts as well.
     """
 
@@ -21,7 +21,7 @@ class OomKills:
         self._counted = next(((group, n) for group, n in counts if n is not None), None)
 
     def any(self) -> bool:
-        """Whether a process was killed."""
+        """Whether any process was killed."""
         if self._counted is None:
             return False
         group, before = self._counted
@@ -39,7 +39,7 @@ def _own_group(root: Path) -> Path | None:
 def memory_cgroup(membership: str, root: Path = ROOT) -> Path | None:
     """Find the cgroup whose memory limit applies, from a process's `/proc/PID/cgroup`.
 
-    None in the root cgroup: its kills are those of the whole machine.
+    None for the root cgroup: its kills are those of the whole machine.
     """
     unified = None
     for line in membership.splitlines():

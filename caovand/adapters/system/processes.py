@@ -15,7 +15,9 @@ from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (f
 from caovand.core.printable import one_line
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOKS = 5  # at the parents of a process, which may end meanwhile
+# to find the parents of a process, which may end meanwhile Variables that systemd, a terminal and a
+# virtual environment set for the daemon alone.
+LOOKS = 5
 # What systemd, a terminal and a virtual environment give to the daemon alone.
 PRIVATE_VARIABLES = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
@@ -32,7 +34,7 @@ def become_subreaper() -> None:
 
 
 def inherited_environ(environ: Mapping[str, str], python: str) -> dict[str, str]:
-    """Select the part of our environment for the engine, with its own environment's tools first.
+    """The part of our environment that an engine gets, with its own environment's tools first.
 
     FlashInfer runs `ninja` from PATH: it is next to the engine's Python, seldom elsewhere.
     vLLM considers it unusable without `nvcc` on PATH: an engine's own is in its `cuda`.
@@ -58,8 +60,8 @@ def read(pid: int) -> Process | None:
     if found is None or uid is None:
         return None
     name, fields = found
-    # A first thread that ended looks like a zombie while others of its process still run, or
-    # hang in a driver: only with none left is the process dead.
+    # A process whose first thread has ended looks like a zombie while its other threads still run,
+    # or hang in a driver: it is dead only when none is left.
     dead = fields[0] in "ZX" and int(fields[17]) <= 1
     return Process(pid, int(fields[19]), int(fields[1]), int(fields[3]), uid, name, dead)
 
@@ -71,15 +73,15 @@ def stat_of(pid: int) -> tuple[str, list[str]] | None:
         text = file.read().decode("utf-8", "replace")
     if not text:
         return None
-    # The name stands in parentheses and may hold anything, parentheses too.
+    # The name is in parentheses and may contain anything, even parentheses.
     begin, end = text.index("("), text.rindex(")")
     return one_line(text[begin + 1 : end]), text[end + 2 :].split()
 
 
 def name_of(pid: int) -> str | None:
-    """Read a process's name, on one line; None if it is gone or hidden.
+    """Read a process's name, as one line; None if it is gone or hidden.
 
-    Names are any bytes: the kernel cuts them at the 15th, in the middle of a character too.
+    Names are any bytes: the kernel cuts them at the 15th, even inside a character.
     """
     try:
         text = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
@@ -89,7 +91,7 @@ def name_of(pid: int) -> str | None:
 
 
 def command_of(pid: int) -> str:
-    """Read a command line, on one line; empty if the process is gone, hidden or the kernel's."""
+    """Read a command line, as one line; empty if the process is gone, hidden or the kernel's."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -122,13 +124,13 @@ def is_resource_tracker(process: Process) -> bool:
 
 
 def held_mib(pids: Iterable[int]) -> int:
-    """Memory that these processes would give back by ending, in MiB."""
+    """Memory in MiB that would be freed if these processes ended."""
     pages = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):
             with open(f"/proc/{pid}/statm", encoding="ascii", errors="replace") as file:
                 size = file.read().split()
-            pages += int(size[1]) - int(size[2])  # resident, without what is of files or shared
+            pages += int(size[1]) - int(size[2])  # resident, without file-backed and shared pages
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
@@ -157,7 +159,7 @@ def read_environ(pid: int) -> list[str]:
 
 
 def outputs(process: Process) -> set[str]:
-    """Read where a process writes its output and its errors, such as `pipe:[17]`."""
+    """The files to which a process writes its output and its errors, such as `pipe:[17]`."""
     return set(_as_its_user(read_outputs, process))
 
 
@@ -193,7 +195,7 @@ def reap(found: Iterable[Process], session: int) -> list[Process]:
 
 
 def is_populated(group: Path | None) -> bool:
-    """Whether the kernel counts processes in or below a cgroup; False if it does not tell."""
+    """Whether the kernel counts processes in or below a cgroup; False if it does not say."""
     if group is not None:
         with limits.suppress_absent():
             return b"populated 1" in (group / "cgroup.events").read_bytes().splitlines()
@@ -201,7 +203,8 @@ def is_populated(group: Path | None) -> bool:
 
 
 def kill_group(group: Path | None) -> bool:
-    """KILL all in a cgroup at once, even forking ones; False if the kernel cannot do that."""
+    """KILL all processes in a cgroup at once, even forking ones; False if the kernel cannot do
+    that."""
     if group is None:
         return False
     try:
@@ -233,11 +236,11 @@ def descendants(table: Iterable[Process], roots: Iterable[int]) -> set[int]:
 
 
 def descends(pid: int) -> bool:
-    """Whether we, or what we started, may have started this process.
+    """Whether we, or our descendants, may have started this process.
 
     Orphans of our children become our children, whatever they do. A process that is gone, or whose
-    parents keep ending, counts as one. Where /proc hides the processes of others (`hidepid`), one
-    that stays hidden, or has such a parent, is another user's, which nothing that we start can
+    parents keep ending, counts as ours. Where /proc hides the processes of others (`hidepid`), one
+    that stays hidden, or has such a parent, is another user's, which none of our descendants can
     become.
     """
     us = os.getpid()
@@ -269,9 +272,9 @@ def _is_anothers(pid: int) -> bool:
 
 
 def send(process: Process, number: signal.Signals) -> bool:
-    """Signal exactly this process, never one that has got its pid since.
+    """Signal exactly this process, never another that has got its pid since.
 
-    False for one that may not be signalled; one that is gone is fine.
+    Returns False if it may not be signalled; a process that is gone is fine.
     """
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -297,10 +300,10 @@ def send(process: Process, number: signal.Signals) -> bool:
 
 
 def engine_cgroup(environ: Mapping[str, str], slot: str) -> Path | None:
-    """Make the sub-group `engine-SLOT` of our unit's delegated cgroup; None if there is none.
+    """Create the sub-group `engine-SLOT` of our unit's delegated cgroup; None if there is none.
 
-    Only as the main process of a unit: elsewhere, such as in a terminal that is a unit of its own,
-    the group is everybody's there, and another user's engine would count as ours.
+    Only as the main process of a unit: elsewhere, such as in a terminal that is itself a unit, the
+    group is shared, and another user's engine would count as ours.
     """
     us = str(os.getpid())
     # Before version 248 systemd did not say who the main process is.

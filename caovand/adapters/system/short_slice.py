@@ -1,9 +1,9 @@
-"""Short slices of the processor for the daemon's loop.
+"""Short time slices for the daemon's loop.
 
-The scheduler of Linux 6.6 and later lets a task that has just begun finish its slice, of some
-milliseconds, before another that wakes gets its core: whoever asks for the status waits for that at
-each of several steps. From 6.12 on, one whose slices are shorter need not wait (sched(7),
-sched_setattr(2), PREEMPT_SHORT in kernel/sched/features.h). Earlier kernels ignore the length.
+The scheduler of Linux 6.6 and later lets a task that has just started finish its slice, of some
+milliseconds, before another that wakes gets its core: a status request waits for that at each of
+several steps. From 6.12 on, a task with shorter slices need not wait (sched(7), sched_setattr(2),
+PREEMPT_SHORT in kernel/sched/features.h). Earlier kernels ignore the length.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _ATTR = struct.Struct("=IIQiIQQQII")
 
 
 def shorten() -> bool:
-    """Shorten the time slices of this thread alone; return whether the kernel agreed.
+    """Shorten the time slices of this thread only; return whether the kernel agreed.
 
-    Children, the engine above all, have the usual ones. An operator's priority is left alone.
+    Children, above all the engine, have the usual ones. An operator's priority stays.
     """
     number = SETATTR.get(platform.machine())
     nice = os.getpriority(os.PRIO_PROCESS, 0)

@@ -1,4 +1,4 @@
-"""Ends a child process that may have something to finish."""
+"""End a child process that may have something to finish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 
 
 def term_then_kill(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """TERM, and KILL if it lives `grace_s` longer; it is waited for."""
+    """Send TERM, then KILL if it lives `grace_s` longer, and wait for it."""
     process.terminate()
     try:
         process.wait(grace_s)

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Threads(ThreadPoolExecutor):
-    """An event loop's executor with one daemon thread a call, which nothing joins.
+    """An event loop's executor with one daemon thread per call, which nothing joins.
 
     The default executor has a few threads, which hung calls use up, and joins them when the loop
     ends and again when Python does.

@@ -1,4 +1,4 @@
-"""Resource usage of processes: memory, cores and open descriptors; and the use of /dev/shm."""
+"""Resource usage of processes: memory, cores and open descriptors; and the usage of /dev/shm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED_MEMORY = "/dev/shm"
 
 @dataclass(frozen=True)
 class Usage:
-    """MiB that would be free without these processes, and their open files; None is unknown."""
+    """MiB that would be free without these processes, and their open files; None if unknown."""
 
     held_mib: int | None = None
     files: int | None = None
@@ -22,7 +22,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class ProcessUsage:
-    """The usage of one process, read `at`, and when it `began`: both in seconds since boot."""
+    """The usage of one process, read `at`; it `began` then: both in seconds since boot."""
 
     at: float
     began: float
@@ -30,7 +30,7 @@ class ProcessUsage:
     resident_mib: int
 
     def cores_since(self, before: ProcessUsage | None) -> float | None:
-        """How many cores it kept busy since `before`; None if that was another process."""
+        """The number of cores it kept busy since `before`; None if that was another process."""
         if before is None or before.began != self.began or before.at >= self.at:
             return None
         return (self.cpu_s - before.cpu_s) / (self.at - before.at)
@@ -55,7 +55,7 @@ def living_tree(root: int) -> frozenset[int]:
 
 
 def total_usage(pids: Collection[int]) -> Usage:
-    """Sum the usage of these. Other users' descriptors are unknown to all but root."""
+    """The total usage of these processes. Other users' descriptors are unknown to all but root."""
     if not pids:
         return Usage()
     memory_mib = processes.held_mib(pids)
@@ -66,7 +66,7 @@ def total_usage(pids: Collection[int]) -> Usage:
 
 
 def shared_memory_mib() -> float | None:
-    """The MiB in use of /dev/shm, by all users."""
+    """The MiB of /dev/shm in use, by all users."""
     try:
         found = os.statvfs(SHARED_MEMORY)
     except OSError:

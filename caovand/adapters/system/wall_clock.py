@@ -1,6 +1,6 @@
-"""The time of day, as everything here asks for it: on any clock there is an answer.
+"""The time of day, which everything here reads from this module: on any clock there is an answer.
 
-Python's own raises OverflowError if the machine's clock stands behind the year 2262.
+Python's own raises OverflowError if the machine's clock is set after the year 2262.
 """
 
 from __future__ import annotations

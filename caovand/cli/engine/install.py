@@ -11,7 +11,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import install, lock, places
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.from_source import Compilers
+from caovand.adapters.engine_install.from_source import BuildOptions
 from caovand.adapters.files import safe_files
 from caovand.adapters.gpu.nvml import read_gpus
 from caovand.adapters.system import host
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             plugin=_plugin(args.plugin, wanted),
             again=args.again,
             public=os.geteuid() == 0 and root == places.DEFAULT_ROOT,
-            compilers=_compilers(args, wanted, source, root) if source else Compilers(),
+            compilers=_compilers(args, wanted, source, root) if source else BuildOptions(),
         ),
         world,
     )
@@ -88,19 +88,19 @@ def run(args: argparse.Namespace) -> int:
 
 def _compilers(
     args: argparse.Namespace, wanted: lock.Lock, source: Source, root: Path
-) -> Compilers:
+) -> BuildOptions:
     """One compiler per core, as memory allows; for the named cards, else for those in this
     machine."""
     here = host.read_host(root)
     room = here.available_mib // source.compiler_mib[wanted.build]
     jobs = args.jobs or max(1, min(here.cpus, room))
     if wanted.build != "cuda":
-        return Compilers(jobs)
+        return BuildOptions(jobs)
     cards = args.capability or build_kernels.cards_here()
     if not cards:
         remedy = "name the cards' compute capability, such as --capability 7.5, or use --build cpu"
         raise EngineError(f"build {wanted.name}", "no NVIDIA GPU is visible", remedy)
-    return Compilers(jobs, compiled_for(wanted, tuple(cards)))
+    return BuildOptions(jobs, compiled_for(wanted, tuple(cards)))
 
 
 def compiled_for(

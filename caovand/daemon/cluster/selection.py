@@ -155,7 +155,7 @@ class Selection:
 
     async def _inspect(self, coming: NextPlan) -> tuple[Inventory, NodeFacts]:
         """Inspect the machine and make the result the head's facts. Raises Obstacle."""
-        inventory = await coming.look()
+        inventory = await coming.inspect()
         self._refused = self._member.nodes.refusal(self._executor, inventory.engine)
         if self._refused and self.quorum.strict:
             raise Obstacle("bad-arguments", str(self._refused), hold=True)

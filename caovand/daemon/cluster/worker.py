@@ -117,7 +117,7 @@ class Worker(Part):
             self._since = now()
             self._slot.notice("cluster", f"joined the head at {self._head}")
         before, self._order, self._heard = self._order, order, now()
-        if _news(order) != _news(before):
+        if _urgent_parts(order) != _urgent_parts(before):
             self._changed.wake()
         if order.refusal != before.refusal:
             self._try_again()
@@ -198,7 +198,7 @@ class Worker(Part):
         config, nodes = self._slot.config(), self._member.nodes
         self._waits = ""
         try:
-            inventory = await self._slot.look()
+            inventory = await self._slot.inspect()
             facts = self._facts = await here.facts(self._member, self._slot, inventory)
         except Unplannable as problem:
             self._forget(living)
@@ -324,7 +324,7 @@ class Worker(Part):
         }  # fmt: skip
 
 
-def _news(order: Order) -> tuple[Any, ...]:
+def _urgent_parts(order: Order) -> tuple[Any, ...]:
     """The parts of an order that take effect at once."""
     return (
         order.head, order.start, order.proven, order.refusal, order.evidence, order.probe

@@ -1,4 +1,4 @@
-"""Folders of caches that PyTorch, and what engines use with it, create in ~/.cache."""
+"""Cache folders that PyTorch, and libraries that engines use with it, create in ~/.cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cards an engine's build has code for, and which have no tensor cores."""
+"""The cards that an engine's build has code for, and cards without tensor cores."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ _MADE_FOR = re.compile(r"sm_?(\d{1,2})(\d)([af]?)\Z")
 _WITHOUT_TENSOR_CORES = re.compile(
     r"\b(GTX 16\d\d|MX[45]50|T400|T500|T550|T600|T1000|T1200|CMP 30HX)\b"
 )
-"""Cards of SM75 that lack Turing's tensor cores."""
+"""SM75 cards that lack Turing's tensor cores."""
 
 
 def compiled_for(engine: EngineInfo, gpu: Gpu) -> bool:
-    """Whether a build has machine code for a card, by what it names or its CUDA compiles for."""
+    """Whether a build has machine code for a card, by the capabilities it lists or those of its
+    CUDA release."""
     if engine.kernels:
         return any(_runs(name, gpu) for name, _ in engine.kernels)
     return gpu.compute_capability >= oldest_card(engine.cuda)
 
 
 def _runs(made_for: str, gpu: Gpu) -> bool:
-    """Code for 8.0 runs on 8.6, and code for 9.0a on nothing else."""
+    """Whether code for one capability runs on another: 8.0's runs on 8.6, 9.0a's on nothing
+    else."""
     found = _MADE_FOR.match(made_for)
     if found is None:
         return False
@@ -35,7 +37,7 @@ def _runs(made_for: str, gpu: Gpu) -> bool:
 
 
 def without_tensor_cores(gpus: Sequence[Gpu]) -> str:
-    """The first card of SM75 without tensor cores, in words; empty if there is none."""
+    """Description of the first SM75 card without tensor cores; empty if there is none."""
     for gpu in gpus:
         if gpu.compute_capability == (7, 5) and _WITHOUT_TENSOR_CORES.search(gpu.name):
             return f"GPU {gpu.index} ({gpu.name}) has no tensor cores"

@@ -1,4 +1,4 @@
-"""The doctor's checks that engines share: engine, driver, memory, plan, port, orphans, caches."""
+"""Doctor's checks that engines share: engine, driver, memory, plan, port, orphans, caches."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from caovand.core.facts.shortfalls import old_driver
 from caovand.core.problem import Problem
 
 PLAN, SERVER, ENGINE, MODEL, CARD = "plan", "server", "engine", "model", "GPU"
-MIN_LINK_ERRORS = 1000  # a sound link has a few, when it trains
+MIN_LINK_ERRORS = 1000  # a sound link has a few, during training
 Check = Callable[[DoctorFacts], Iterator[CheckResult]]
 
 
 def checkup(*own: Check) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
-    """All results of an engine's own checks and of those that each engine has, in this order."""
+    """All results of an engine's own checks and of those that engines share, in this order."""
     every = (*own, memory_checks, plan_checks, port_checks, orphan_checks, cache_checks)
     return lambda facts: tuple(result for check in every for result in check(facts))
 
 
 def failed_check(check: str, problem: Problem) -> CheckResult:
-    """A problem as a row of the doctor's table."""
+    """A problem as a failed check."""
     return CheckResult(check, "FAIL", problem.message, problem.remedy)
 
 
 def engine_checks(describe: Callable[[EngineInfo], str]) -> Check:
-    """Whether the engine was found; `describe` names its release and build."""
+    """Check that the engine was found; `describe` names its release and build."""
 
     def check(facts: DoctorFacts) -> Iterator[CheckResult]:
         if facts.engine_problem is not None:
@@ -38,7 +38,7 @@ def engine_checks(describe: Callable[[EngineInfo], str]) -> Check:
 
 
 def usable_card(gpu: Gpu) -> CheckResult:
-    """A card without problems."""
+    """A check result for a card without problems."""
     return CheckResult(CARD, "PASS", f"{gpu.index}: {gpu.name}, {gpu.free_mib} MiB free")
 
 
@@ -49,7 +49,8 @@ def gguf_size(model: ModelCard) -> str:
 
 
 def driver_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """An engine built for CUDA 13 does not start on a driver that knows CUDA 12 only."""
+    """Check the driver: an engine built for CUDA 13 does not start on a driver that only supports
+    CUDA 12."""
     if not facts.gpus or not facts.gpus[0].driver:
         return
     has, name = facts.gpus[0].cuda, facts.gpus[0].driver
@@ -57,11 +58,11 @@ def driver_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if lack:
         yield CheckResult("driver", "FAIL", lack.fact, lack.remedy)
     else:
-        yield CheckResult("driver", "PASS", f"driver {name} serves CUDA {has}")
+        yield CheckResult("driver", "PASS", f"driver {name} supports CUDA {has}")
 
 
 def link_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Cards whose PCIe link corrects errors all the time, until one of them is fatal."""
+    """Report cards whose PCIe link keeps correcting errors, until one of them is fatal."""
     for index, count in facts.link_errors.items():
         if count >= MIN_LINK_ERRORS:
             yield CheckResult(
@@ -72,7 +73,7 @@ def link_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plan fits."""
+    """Check whether the plan fits."""
     memory = facts.memory
     if memory is None or memory.fits is None:
         return
@@ -84,7 +85,7 @@ def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def plan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Why there is no plan, or its warnings."""
+    """Why there is no plan, or the plan's warnings."""
     if facts.plan_problem:
         yield CheckResult(PLAN, "FAIL", facts.plan_problem)
     for warning in facts.plan_warnings:
@@ -92,7 +93,7 @@ def plan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def port_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether another program listens on the port."""
+    """Check whether another program listens on the port."""
     if facts.listeners is None:
         return
     if facts.listeners:
@@ -106,7 +107,7 @@ def port_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def orphan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Engines that nobody supervises."""
+    """Report engines that nobody supervises."""
     for pid, name in facts.orphans:
         yield CheckResult(
             SERVER, "WARN", f"{name} (pid {pid}) is an engine that nobody supervises",
@@ -115,9 +116,9 @@ def orphan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def cache_checks(
-    facts: DoctorFacts, *, loss: str = "every start asks the engine anew", least_mib: int = 0
+    facts: DoctorFacts, *, loss: str = "every start probes the engine again", least_mib: int = 0
 ) -> Iterator[CheckResult]:
-    """Whether caches can be written; `loss` is what happens if not."""
+    """Whether caches can be written; `loss` is the consequence if not."""
     free = facts.host.cache_free_mib
     if not facts.cache_writable:
         text, fix = f"{facts.cache_dir} cannot be written: {loss}", "writable for the service user"

@@ -1,4 +1,4 @@
-"""How far ahead a model drafts, by the operator's word or the mode."""
+"""How far ahead a model drafts, as the operator or the mode decides."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_DEPTH = 8
 
 
 def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str]) -> str:
-    """The setting that overrules a chosen mode's depth; "" if none does.
+    """The setting that overrides a chosen mode's depth; "" if none does.
 
-    `typed` are the verbatim options that set the drafting, as they are written.
+    `typed` are the verbatim options that configure drafting, as written.
     """
     for option in typed:
         return f"{option} is among [engine] extra_args"
@@ -24,7 +24,7 @@ def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str
 
 
 def depth(config: Config, mode: Mode, environ: Mapping[str, str]) -> tuple[int, Setting]:
-    """The depth, and its origin and reason in a setting without a value."""
+    """The depth, and a setting without value that carries its origin and reason."""
     text = _variable(config, environ)
     if text.isdecimal() and int(text) <= MAX_DEPTH:
         return int(text), Setting(None, "user", f"{AUTO_SPEC} is {text}")

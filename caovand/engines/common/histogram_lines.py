@@ -1,4 +1,4 @@
-"""Histograms as lines of a Prometheus text become those that every engine has."""
+"""Convert histograms in Prometheus text into the form that all engines share."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _BOUND = re.compile(r'[{,]le="([0-9.e+-]{1,32}|\+Inf)"')
 
 
 def histogram_of(key: str) -> str:
-    """The histogram that a line of buckets or a sum belongs to."""
+    """The histogram to which a line of buckets or a sum belongs."""
     return _PARTS.sub("", key)
 
 
 class Buckets:
-    """A histogram of Prometheus, whose buckets count all that is not above their bound."""
+    """A Prometheus histogram, whose buckets count all values up to their bound."""
 
     def __init__(self) -> None:
         self._upto: defaultdict[float, float] = defaultdict(float)
         self._sum = 0.0
 
-    def take(self, key: str, line: str, value: float) -> None:
+    def add(self, key: str, line: str, value: float) -> None:
         """Add one line of the histogram."""
         if key.endswith("_sum"):
             self._sum += value
@@ -35,7 +35,7 @@ class Buckets:
                 self._upto[float(bound[1])] += value
 
     def histogram(self) -> Histogram:
-        """The histogram read so far; empty if the lines form none."""
+        """The histogram read so far; empty if its lines form none."""
         bounds = sorted(self._upto)
         if not 1 < len(bounds) <= MAX_BUCKETS or bounds[-1] != float("inf") or bounds[0] < 0:
             return Histogram()

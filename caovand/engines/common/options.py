@@ -1,4 +1,4 @@
-"""The operator's verbatim options, as the parsers of several engines read them."""
+"""The operator's verbatim options, in the way that the parsers of several engines read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option",
 
 @dataclass(frozen=True)
 class Typed:
-    """One verbatim option; `name` is empty for a word that belongs to none."""
+    """One verbatim option; `name` is empty for a word that belongs to no option."""
 
     name: str
     value: Any
@@ -25,7 +25,7 @@ class Typed:
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The option's values as they were typed, after it or after its equals sign."""
+        """The option's values as typed, after it or after its equals sign."""
         return self.words[1:] or tuple(word.partition("=")[2] for word in self.words if "=" in word)
 
 
@@ -35,7 +35,7 @@ def is_option(word: str) -> bool:
 
 
 def parse_value(word: str, kind: type | None) -> Any:
-    """The number or truth value that a word spells, unless the option takes a text."""
+    """The number or truth value that a word spells, unless the option takes a string."""
     if kind is str:
         return word
     try:
@@ -46,13 +46,13 @@ def parse_value(word: str, kind: type | None) -> Any:
 
 
 def count(value: Any) -> int | None:
-    """A whole number of one or more, None for anything else."""
+    """A whole number of one or more; None for anything else."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and value > 0 else None
 
 
 def values(found: Iterable[Typed]) -> dict[str, Any]:
-    """Values by name; the last of an option counts."""
+    """Values by name; an option's last occurrence counts."""
     return {one.name: one.value for one in found if one.name}
 
 
@@ -72,7 +72,8 @@ def redact(found: Iterable[Typed], keys: Collection[str]) -> tuple[str, ...]:
 def secret_values(
     found: Iterable[Typed], keys: Collection[str], separator: str = ""
 ) -> tuple[str, ...]:
-    """The values that nobody sees: those of `keys`, and what looks like a secret in others."""
+    """The values that are shown to nobody: those of `keys`, and strings in others that resemble a
+    secret."""
     hidden: list[str] = []
     for one in found:
         if one.name in keys:
@@ -83,18 +84,18 @@ def secret_values(
 
 
 def api_keys(found: Iterable[Typed], separator: str = "") -> tuple[str, ...] | None:
-    """The keys of the last --api-key, any of which will do; None without one."""
+    """The keys of the last --api-key, each of which grants access; None without one."""
     keys = [one for one in found if one.name == "api_key"]
     return tuple(_split_values(keys[-1], separator)) if keys else None
 
 
 def _split_values(one: Typed, separator: str) -> list[str]:
-    """The values of an option whose words may each list several."""
+    """Values of an option whose words may each list several."""
     parts = (text.split(separator) if separator else [text] for text in one.values)
     return [part for listed in parts for part in listed if part]
 
 
 def chat_template(config: Config, typed: dict[str, Any]) -> str:
-    """The chat template of the engine: that among its options, else the key's; "" for neither."""
+    """The engine's chat template: from its options, else from the key; "" for neither."""
     found = typed.get("chat_template", config.model.chat_template)
     return found if isinstance(found, str) else ""

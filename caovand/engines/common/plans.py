@@ -1,4 +1,5 @@
-"""Parts of a planner that engines share: the cards, what a degraded plan keeps, idle keys."""
+"""Parts of a planner that engines share: the cards, the rungs that a degraded plan keeps, idle
+keys."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from caovand.core.model_task import TITLES
 from caovand.core.plan import Plan, Unplannable
 
 OF_THE_DAEMON = frozenset({"ladder"})
-"""Keys that are "auto" by default and decide nothing of a plan."""
+"""Keys that are "auto" by default and do not affect a plan."""
 
 
 def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards that [engine] gpus names, or all; raises Unplannable if one of them is absent."""
+    """The cards that [engine] gpus lists, or all; raises Unplannable if one of them is missing."""
     wanted = config.engine.gpus
     gpus = tuple(gpu for gpu in inventory.gpus if wanted is None or gpu.index in wanted)
     if wanted is not None and (missing := set(wanted) - {gpu.index for gpu in gpus}):
@@ -30,31 +31,32 @@ def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def refuse_other_tasks(model: ModelCard, title: str) -> None:
-    """Raise Unplannable for a model that generates no text, with an engine planned for text."""
+    """Raise Unplannable for a model that generates no text, on an engine planned only for text."""
     if model.task == "generate":
         return
     remedy = "llamacpp" if model.gguf else "vllm"
     raise Unplannable(
-        f"cannot serve model {model.path} with {title}: it is for {TITLES[model.task]}, and caovan"
+        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, and "
+        "caovan"
         f' plans {title} for generated text only; set [engine] kind = "{remedy}"'
     )
 
 
 def cards_in(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards that a plan names; all if it names none."""
+    """The cards that a plan lists; all if it lists none."""
     if plan.cards is None:
         return inventory.gpus
     return tuple(gpu for gpu in inventory.gpus if device_name(gpu) in plan.cards)
 
 
 def device(gpus: Sequence[Gpu], build: str = "cpu") -> str:
-    """What a plan runs on: the cards' generations, or the engine's build without a card."""
+    """The device of a plan: the cards' generations, or the engine's build without a card."""
     kinds = sorted({gpu.compute_capability for gpu in gpus})
     return "-".join(f"sm{major}{minor}" for major, minor in kinds) or build
 
 
 def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
-    """Take the ladder's steps of a degraded plan of the same model again."""
+    """Take the rungs of a degraded plan for the same model again."""
     if remembered is None or remembered.model != plan.model or not remembered.taken:
         return plan
     return replace(
@@ -69,10 +71,10 @@ def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
 def idle_keys(
     config: Config, used: Collection[str], reasons: Mapping[str, str], title: str
 ) -> Iterator[str]:
-    """A warning for each key that is set and does nothing for this engine.
+    """A warning for each key that is set and has no effect on this engine.
 
     Such are the keys that are "auto" by default and not `used` by its planner, and those with one
-    of the `reasons`, which say why.
+    of the `reasons`, which explain it.
     """
     for section in ("policy", "server", "model"):
         for key in fields(getattr(config, section)):
@@ -85,7 +87,7 @@ def idle_keys(
 
 
 def misfit_warnings(memory: MemoryEstimate) -> tuple[str, ...]:
-    """The warning that a plan does not fit; nothing if it does, or if that is unknown."""
+    """The warning that a plan does not fit; empty if it fits, or if that is unknown."""
     if memory.fits is not False:
         return ()
     return ("; ".join((f"it does not fit: {memory.lack}", *memory.advice)),)

@@ -1,4 +1,4 @@
-"""How fast processors read quantised weights and multiply with them, from host memory."""
+"""How fast CPUs read quantised weights from host memory and multiply with them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from caovand.core.facts.inventory import Host
 
 USUAL_GB_S = 25.0
-"""Bandwidth of unmeasured host memory: two channels of DDR4, as in a usual desktop. An i7-8700
+"""Bandwidth of unmeasured host memory: two channels of DDR4, as in a typical desktop. An i7-8700
 reads four-bit weights at 21 to 23 GB/s."""
 REACHED = 0.8
 NUMA_REACHED = 0.45
-"""The part of the bandwidth of several NUMA nodes that is reached without placing weights on them:
-most of what a core reads is the other node's. Two Xeons of 111 GB/s read experts at 35 to 40."""
+"""The fraction of the bandwidth of several NUMA nodes that is reached without placing weights on
+them: a core reads mostly from the other node. Two Xeons of 111 GB/s read experts at 35 to 40."""
 EXPERTS_REACHED = 0.8
-"""The part of dense layers' rate that experts reach: they are many small matrices, and all cores
-wait after each."""
+"""The fraction of dense layers' rate that experts reach: they are many small matrices, and all
+cores wait after each."""
 
 
 @dataclass(frozen=True)
 class Core:
-    """GB/s of four-bit weights that a core multiplies with one token, and its GFLOP/s with many."""
+    """GB/s of four-bit weights that a core multiplies with one token, and GFLOP/s with many."""
 
     gb_s: float
     gflop_s: float
@@ -32,18 +32,18 @@ CORES = {
     "avx2": AVX2, "i8mm": Core(8.0, 30.0), "asimddp": Core(5.0, 15.0), "avx": Core(1.25, 4.0),
     "asimd": Core(1.25, 4.0), "sse4_2": Core(0.8, 2.0),
 }  # fmt: skip
-"""A core by its best vector extension. Half or less of what it reaches alone: an EPYC's with
+"""A core by its best vector extension: at most half of what it reaches alone. An EPYC's with
 AVX-512 multiplied dense Q4_K weights at 23.7 GB/s of its own time, experts at 22.0 (measured);
 others are slower, and all of them are slower together."""
 
 
 def core_of(host: Host) -> Core:
-    """The speed of one core; of one with AVX2 if the processor is unknown."""
+    """The speed of one core; of one with AVX2 if the CPU is unknown."""
     return next((CORES[name] for name in CORES if name in host.instructions), AVX2)
 
 
 def read_seconds(host: Host, dense: float, experts: float) -> float:
-    """The time to read these bytes of dense and of routed experts' weights for one token."""
+    """Seconds to read these bytes of dense and of routed experts' weights for one token."""
     nodes = NUMA_REACHED if host.numa_nodes > 1 else 1.0
     memory = (host.memory_gb_s or USUAL_GB_S) * REACHED * nodes
     cores = host.cpus * core_of(host).gb_s if host.instructions else memory

@@ -1,4 +1,4 @@
-"""How fast cards are: their makers' figures, and the share that an engine reaches."""
+"""How fast cards are: their makers' figures, and the fraction that an engine reaches."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ BANDWIDTH_REACHED = 0.7
 """Marlin's kernels read at 416 to 455 of a 2080 Ti's 616 GB/s."""
 RATE_REACHED = 0.5
 """Marlin's multiply at 57 of a 2080 Ti's 108 TFLOP/s."""
+ALL_REDUCES = 2
+"""All-reduces of a layer: after attention, and after the MLP or the experts."""
 LINKED_S, UNLINKED_S = 7e-6, 34e-6
-"""One all-reduce of a decode step: over NVLink, and through the host's memory."""
+"""Seconds of one all-reduce of a decode step: over NVLink, and through the host's memory."""
 LINKS_GB_S = {(7, 0): 150, (7, 5): 50, (8, 0): 300, (8, 6): 56, (9, 0): 450, (10, 0): 900}
-"""What NVLink carries in each direction between two cards of a generation: of those with graphics
-outputs over a bridge."""
+"""NVLink GB/s in each direction between two cards of a generation: for those with graphics outputs
+over a bridge."""
 LINKS_REACHED = 0.7
 LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.97, 5: 3.94, 6: 7.56}
 LANES_REACHED = 0.8
 USUAL_LINK = (3, 16)
 """PCIe generation and lanes of an unknown link. An idle card's link is slower than a busy one's, so
-no older generation is believed."""
+a reported older generation is ignored."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Stated GB/s of memory, and TFLOP/s of half precision without sparsity."""
+    """Nominal memory bandwidth in GB/s, and dense half-precision TFLOP/s."""
 
     gb_s: float
     tflop_s: float
@@ -83,25 +85,26 @@ PER_CLOCK = {
     (6, 0): 256, (6, 1): 256, (7, 0): 1024, (7, 2): 1024, (7, 5): 1024, (8, 0): 2048,
     (8, 6): 1024, (8, 7): 2048, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192,
 }  # fmt: skip
-"""Half-precision operations of a multiprocessor in a clock, on tensor cores where it has them."""
+"""Half-precision operations per multiprocessor and clock, on tensor cores if it has them."""
 NEWEST_PER_CLOCK = 1024
 SUSTAINED = 0.85
-"""The part of its highest clock that a busy card keeps."""
+"""The fraction of its highest clock that a busy card sustains."""
 
 
 def card_speed(gpu: Gpu) -> Speed:
-    """The card's own figures where the driver reports them, else its maker's, by the longest mark
-    in its name."""
+    """The card's own figures if the driver reports them, else its maker's, by the longest mark in
+    its name."""
     marks = [mark for mark in STATED if _has_word(gpu.name, mark)]
     known = STATED[max(marks, key=len)] if marks else None
     typical = known or BY_CAPABILITY.get(gpu.compute_capability, NEWER)
-    named = known is not None and not gpu.mig  # a part has not all of the card's multiprocessors
+    # a part does not have all of the card's multiprocessors
+    named = known is not None and not gpu.mig
     tflop_s = typical.tflop_s if named else _tflops_by_multiprocessors(gpu) or typical.tflop_s
     return Speed(gpu.memory_gb_s or typical.gb_s, tflop_s)
 
 
 def _tflops_by_multiprocessors(gpu: Gpu) -> float | None:
-    """The TFLOP/s of a card by its multiprocessors, None if the driver does not report them."""
+    """The TFLOP/s of a card by its multiprocessors; None if the driver does not report them."""
     if not gpu.multiprocessors or not gpu.clock_mhz:
         return None
     each = PER_CLOCK.get(gpu.compute_capability, NEWEST_PER_CLOCK)
@@ -114,14 +117,29 @@ def _has_word(name: str, mark: str) -> bool:
 
 
 def link_gb_s(gpus: Sequence[Gpu]) -> float:
-    """What NVLink carries between these cards, by the oldest of them."""
+    """NVLink GB/s between these cards, by the oldest of them."""
     oldest = min(gpu.compute_capability for gpu in gpus)
     known = [stated for since, stated in LINKS_GB_S.items() if since <= oldest]
     return LINKS_REACHED * (known or [*LINKS_GB_S.values()])[-1]
 
 
+def card_link(groups: Sequence[Sequence[Gpu]]) -> tuple[float, float]:
+    """Seconds of an empty all-reduce in these groups of cards, and bytes a second between cards:
+    over NVLink if it joins those of every group, else through the host's memory."""
+    gpus = [gpu for group in groups for gpu in group]
+    if all(map(all_linked, groups)):
+        return LINKED_S, link_gb_s(gpus) * 1e9
+    return UNLINKED_S, host_link(gpus)[2] * 1e9
+
+
+def transfer_s(ranks: int, bytes_s: float, size: float) -> float:
+    """Seconds that `size` bytes add to an all-reduce: in each of the 2 (N - 1) turns of a ring one
+    part of N is sent."""
+    return 2 * (ranks - 1) / ranks * size / bytes_s
+
+
 def slowest(gpus: Sequence[Gpu]) -> Speed:
-    """The figures of the slowest card, for which the others wait."""
+    """Figures of the slowest card, for which the others wait."""
     speeds = [card_speed(gpu) for gpu in gpus]
     return Speed(
         min(speed.gb_s for speed in speeds) * BANDWIDTH_REACHED,
@@ -130,14 +148,14 @@ def slowest(gpus: Sequence[Gpu]) -> Speed:
 
 
 def host_link(gpus: Sequence[Gpu]) -> tuple[int, int, float]:
-    """Generation, lanes and GB/s of the narrowest way to the host's memory."""
+    """Generation, lanes and GB/s of the narrowest link to the host's memory."""
     link = min((gpu.pcie or USUAL_LINK for gpu in gpus), key=lambda link: link[1])
     generation = min(max(link[0], USUAL_LINK[0]), max(LANE_GB_S))
     return generation, link[1], LANE_GB_S[generation] * link[1] * LANES_REACHED
 
 
 def link_text(gpus: Sequence[Gpu]) -> str:
-    """The link between the cards, in words."""
+    """A description of the link between the cards."""
     if all_linked(gpus):
         return "joined by NVLink"
     if not all(gpu.pcie for gpu in gpus):
@@ -147,14 +165,14 @@ def link_text(gpus: Sequence[Gpu]) -> str:
 
 
 def all_linked(gpus: Sequence[Gpu]) -> bool:
-    """Whether NVLink joins each of these cards with every other."""
+    """Whether NVLink connects each of these cards with every other."""
     return all(one.index in two.nvlink for one in gpus for two in gpus if one.index != two.index)
 
 
 def one_answer(
     speed: Callable[[Plan, Inventory], float | None],
 ) -> Callable[[Plan, Inventory, int, int], Modelled]:
-    """Model the throughput of an engine for which only one answer's speed is modelled."""
+    """The throughput of an engine for which only one answer's speed is modelled."""
 
     def modelled(plan: Plan, inventory: Inventory, prompt: int, at_once: int) -> Modelled:
         return Modelled(decode=speed(plan, inventory) if at_once == 1 else None)

@@ -1,5 +1,5 @@
-"""Requests of tasks other than generating text, whose answers OpenAI's, Cohere's and vLLM's clients
-read: what to send, and whether the answer is one."""
+"""Requests for tasks other than generating text, in the formats of OpenAI's, Cohere's and vLLM's
+clients: what to send, and whether the answer is valid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.core.engine.record import TaskRequest, Upload
 from caovand.core.model_task import ModelTask
 
 RATE_HZ = 16_000
-"""The rate of the sound that is sent: a second of silence."""
+"""The sample rate of the audio that is sent: a second of silence."""
 _SAMPLES = bytes(2 * RATE_HZ)
 _FORMAT = struct.pack("<IHHIIHH", 16, 1, 1, RATE_HZ, 2 * RATE_HZ, 2, 16)  # PCM, one channel
 _DATA = b"WAVEfmt " + _FORMAT + b"data" + struct.pack("<I", len(_SAMPLES)) + _SAMPLES
@@ -39,12 +39,12 @@ def _rank_request(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
 
 
 def _document(prompt: Sequence[int] | str) -> str:
-    """A text as it is; pairs cannot be made of token ids."""
+    """Return a text unchanged; token ids become a text of that length."""
     return prompt if isinstance(prompt, str) else TEXTS[1]
 
 
 def _flaw(key: str, answer: Any, results: str = "data") -> str:
-    """The fault of the numbers under this key of the first result; "" if there is none."""
+    """The fault in the numbers under this key of the first result; "" if there is none."""
     try:
         found = list(_numbers(answer[results][0][key]))
     except (LookupError, TypeError):
@@ -65,7 +65,7 @@ def _numbers(found: Any) -> Iterator[float]:
 
 
 def _no_text(answer: Any) -> str:
-    """A model may hear nothing in silence, so the text may be empty."""
+    """Whether the answer lacks a text. It may be empty: a model may hear nothing in silence."""
     has_text = isinstance(answer, dict) and isinstance(answer.get("text"), str)
     return "" if has_text else 'it has no "text"'
 

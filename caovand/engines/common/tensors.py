@@ -1,4 +1,4 @@
-"""Sizes of tensors that engines hold alike: activation types, a rank's weights, experts in use."""
+"""Sizes of tensors that engines share: activation types, a rank's weights, experts in use."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from caovand.core.facts.inventory import ModelCard, Part, Weights
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
-"""Bytes of the float types of safetensors."""
+"""Bytes of safetensors' float types."""
 STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
-"""Weights that a checkpoint packs into whole numbers; GPTQ names its own bits."""
+"""Weights that a checkpoint packs into integers; GPTQ states its own bits."""
 
 
 def element_bytes(dtype: str) -> int:
@@ -20,7 +20,7 @@ def element_bytes(dtype: str) -> int:
 
 
 def of_rank(size: float, weights: Weights, model: ModelCard, ranks: int) -> float:
-    """The bytes of one rank, of `size` bytes of these weights."""
+    """Bytes on one rank, of `size` bytes of these weights."""
     if weights.sharding == "replicated":
         return size
     if weights.sharding == "kv" and not model.latent:
@@ -29,7 +29,7 @@ def of_rank(size: float, weights: Weights, model: ModelCard, ranks: int) -> floa
 
 
 def weights_of(model: ModelCard, part: Part) -> float:
-    """How many weights a part has."""
+    """The number of weights in a part."""
     packed = model.gptq.bits if model.gptq else None
     count = 0.0
     for one in model.weights:
@@ -40,6 +40,11 @@ def weights_of(model: ModelCard, part: Part) -> float:
 
 
 def part_of_experts(model: ModelCard) -> float:
-    """The part of the routed experts that a token reads; all if their number is unknown."""
+    """The fraction of the routed experts that a token reads; all if their number is unknown."""
     known = model.experts and model.experts_per_token
     return model.experts_per_token / model.experts if known else 1.0
+
+
+def experts_read(model: ModelCard, tokens: float) -> float:
+    """The part of the routed experts that a step of `tokens` tokens reads."""
+    return float(1 - (1 - part_of_experts(model)) ** tokens)

@@ -1,4 +1,4 @@
-"""What the Python of an engine built on PyTorch is asked first, whichever engine it is."""
+"""The first questions for the Python of any engine based on PyTorch."""
 
 ENVIRONMENT = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, re, sys
@@ -25,4 +25,4 @@ def toolkit():  # the environment's own, as caovand.adapters.engine_install.tool
     place = os.path.join(sys.prefix, "cuda")
     return place if os.access(os.path.join(place, "bin", "nvcc"), os.X_OK) else None
 """
-"""Functions with which a probe's script begins: versions, PyTorch's CUDA, the toolkit."""
+"""Functions that begin a probe's script: versions, PyTorch's CUDA, the toolkit."""

@@ -1,4 +1,4 @@
-"""The request that each workload usually has, by which engines' plans are compared."""
+"""The usual request of each workload, by which engines' plans are compared."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UsualRequest:
-    """Tokens of a usual prompt and its answer."""
+    """Tokens of a typical prompt and its answer."""
 
     prompt: int
     answer: int
 
     @property
-    def held(self) -> int:
-        """Tokens that the cache holds on average while the request is answered."""
+    def cached_tokens(self) -> int:
+        """Tokens that the cache holds on average while the request is being answered."""
         return self.prompt + self.answer // 2
 
 

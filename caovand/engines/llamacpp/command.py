@@ -1,4 +1,4 @@
-"""Turns a plan into the command line and environment of llama-server."""
+"""Turn a plan into the command line and environment of llama-server."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ DRAFTERS = {
     "draft-mtp": "--spec-draft-n-max",
     "ngram-simple": "--spec-ngram-simple-size-m",
 }
-"""Ways to draft, and the option for the depth of each."""
+"""Drafting methods, and the option for each one's depth."""
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
-    """The command line: ours first, then the operator's verbatim options, which win.
+    """Build the command line: caovan's options, then the operator's verbatim ones, which win.
 
-    An option that this build does not take is left out. Nothing is compiled: `cache` is not used.
+    Options that this build does not accept are omitted. Nothing is compiled: `cache` is not used.
     """
     argv = [engine.executable or "llama-server", "--model", plan.model]
     for name, setting in plan.settings.items():

@@ -88,9 +88,9 @@ ENGINE = Engine(
         ),
         constrained=lambda schema: {"json_schema": schema},
         works={"embed": works.EMBED, "score": works.RERANK},
-        keep_alive_s=0.0,  # after a stream it closes a connection that it has promised to keep
+        keep_alive_s=0.0,  # after a stream it closes connections that it has promised to keep open
     ),
     healing=HEALING,
-    # Its server is one process: only in an environment of caovan's is it surely caovan's.
+    # Its server is a single process: it belongs to caovan for certain only in caovan's environment.
     dependents=re.compile(r"\A\S*/(?:current-)?llamacpp[^/\s]*/bin/llama-server\s"),
 )

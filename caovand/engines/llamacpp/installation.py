@@ -1,4 +1,4 @@
-"""How llama.cpp's server is built, and how an installation of it is proven."""
+"""How to build llama.cpp's server, and how to prove its installation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from caovand.engines.llamacpp.tiny_model import tiny_model
 
 SERVER = "llama-server"
 COMPILER_MIB: Mapping[Build, int] = {"cpu": 1024, "cuda": 3072}
-"""MiB that one compiler may need; nvcc needs more than the others."""
+"""Maximum MiB of one compiler process; nvcc needs the most."""
 _COMMON = (
-    # one program, which needs no library of its own at run time
+    # one program without its own runtime libraries
     "-DBUILD_SHARED_LIBS=OFF",
-    # for this processor: half the speed and more of a CPU build hangs on its vector instructions
+    # for this processor: half the speed or more of a CPU build depends on its vector instructions
     "-DGGML_NATIVE=ON",
-    # it downloads nothing and serves plain HTTP: what stands before it does the rest
+    # it downloads nothing and serves plain HTTP: what is in front of it does the rest
     "-DLLAMA_OPENSSL=OFF",
     "-DLLAMA_BUILD_UI=OFF",
     "-DLLAMA_USE_PREBUILT_UI=OFF",
@@ -23,7 +23,7 @@ _COMMON = (
     "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_BUILD_APP=OFF",
     "-DLLAMA_SUBPROCESS=OFF",
-    # several sources to one compiler: a third less processor time
+    # several sources per compiler call: a third less processor time
     "-DCMAKE_UNITY_BUILD=ON",
 )
 _PRELUDE = """\
@@ -39,23 +39,23 @@ cmake_language(DEFER CALL compile_each_source_alone)
 """
 _CUDA = (
     "-DGGML_CUDA=ON",
-    # the driver's library is opened by the CUDA runtime; without it the program still starts
+    # the CUDA runtime opens the driver's library; without it the program still starts
     "-DGGML_CUDA_NO_VMM=ON",
-    # the libraries lie in the same environment
+    # the libraries are in the same environment
     "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON",
     "-DCMAKE_INSTALL_RPATH=$ORIGIN/../cuda/lib64",
 )
 
 
 def options(build: Build, version: str) -> tuple[str, ...]:
-    """CMake's options. The release's first part is llama.cpp's build number."""
+    """CMake's options. The first part of the release is llama.cpp's build number."""
     number = version.partition(".")[0]
     named = (f"-DLLAMA_BUILD_NUMBER={number}", f"-DLLAMA_BUILD_COMMIT=b{number}")
     return (*_COMMON, *named, *(_CUDA if build == "cuda" else ()))
 
 
 def command(program: str, model: str, port: int) -> tuple[str, ...]:
-    """A server of a tiny model, for two completions."""
+    """The command of a server with a tiny model, for two completions."""
     return (program, "--model", model, "--host", "127.0.0.1", "--port", str(port), "-c", "256",
             "-np", "1", "-t", "1", "-ngl", "0", "--no-warmup")  # fmt: skip
 

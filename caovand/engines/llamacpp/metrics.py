@@ -1,6 +1,6 @@
-"""Reads llama-server's Prometheus text into the counters that prove progress.
+"""Parse llama-server's Prometheus text into the counters that prove progress.
 
-The thread that decodes answers `/metrics`, between two steps: while it hangs, no answer comes. A
+The decoding thread answers `/metrics`, between two steps: while it hangs, no answer comes. A
 missing name counts as 0 and never moves.
 """
 
@@ -19,12 +19,12 @@ COUNTERS = {
     "spec_decode_num_draft_tokens_total": "drafted_tokens",
     "spec_decode_num_accepted_tokens_total": "accepted_tokens",
 }
-LARGEST = float(1 << 53)
-"""The largest value that is a count."""
+MAX_COUNT = float(1 << 53)
+"""The largest value that is accepted as a count."""
 
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
-    """The counters in a `/metrics` answer; there is no other count of pending requests."""
+    """The counters in a `/metrics` answer; it has no other count of pending requests."""
     sums = {
         **dict.fromkeys(COUNTERS.values(), 0.0),
         "requests_finished": 0.0,
@@ -39,7 +39,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             number = float(value)
         except ValueError:
             continue
-        if 0 <= number <= LARGEST:
+        if 0 <= number <= MAX_COUNT:
             sums[counter] = number
     progress = Progress(**sums, pending=pending, at=at)
     counters = Counters(

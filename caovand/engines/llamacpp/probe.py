@@ -1,4 +1,4 @@
-"""Finds the llama-server of an environment: its release, its build and its options."""
+"""Find the llama-server of an environment: its release, its build and its options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
 
-# Installed by caovan in the environment's bin, by the package index's wheel within its package.
+# caovan installs it in the environment's bin, the package index's wheel inside its package.
 VERSIONS = """
 import importlib.metadata as metadata, importlib.util, json, os, platform, sys
 
@@ -116,9 +116,10 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
 def _options(
     text: str,
 ) -> tuple[frozenset[str], frozenset[str], tuple[tuple[str, tuple[str, ...]], ...]]:
-    """Every spelling of the options in llama-server's help, those that take no value, and choices.
+    """Every spelling of the options in llama-server's help, the options without a value, and
+    choices.
 
-    An option's line begins with its spellings; what follows the last of them names its value.
+    An option's line begins with its spellings; the text after the last of them names its value.
     """
     flags: set[str] = set()
     switches: set[str] = set()
@@ -140,7 +141,7 @@ def _options(
 
 
 def _continues(behind: str) -> bool:
-    """Whether something stands where the value's name would."""
+    """Whether there is text where the value's name would be."""
     return bool(behind.strip()) and not behind.startswith("  ")
 
 

@@ -1,6 +1,6 @@
-"""A tiny Llama in the GGUF format, with which a server can be tried in a moment.
+"""A tiny Llama in the GGUF format, for a quick trial of a server.
 
-Its layers add nothing: the token that follows depends on the last one alone (`core.tiny_chat`).
+Its layers add nothing: the next token depends only on the last one (`core.tiny_chat`).
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -16,7 +16,7 @@ LAYERS, WIDTH, FEED, HEADS, CONTEXT = 1, 64, 64, 2, 2048
 ALIGNMENT = 32
 CONTROLS = (b"<unk>", b"<s>", b"</s>", tiny_chat.START.encode(), tiny_chat.END.encode())
 BYTES = tuple(f"<0x{byte:02X}>".encode() for byte in range(256))
-# U+2581 is a space in a piece of SentencePiece's.
+# In SentencePiece, U+2581 is a space within a piece.
 WORDS = (*CONTROLS, *BYTES, *(piece.replace(" ", "\u2581").encode() for piece in tiny_chat.PIECES))
 FIRST, END = len(CONTROLS) + len(BYTES), CONTROLS.index(tiny_chat.END.encode())
 _UINT32, _INT32, _FLOAT32, _STRING, _ARRAY = 4, 5, 6, 8, 9
@@ -26,7 +26,7 @@ _KINDS += (_NORMAL,) * len(tiny_chat.PIECES)
 
 
 def tiny_model() -> bytes:
-    """The whole file; the same bytes every time."""
+    """The complete file, always byte-identical."""
     facts = [
         _fact(b"general.architecture", _STRING, _string(b"llama")),
         _fact(b"general.name", _STRING, _string(b"tiny")),
@@ -68,7 +68,7 @@ def tiny_model() -> bytes:
 
 
 def _tensors() -> Iterator[tuple[bytes, tuple[int, ...]]]:
-    """Names and shapes, the dimension that lies closest together first."""
+    """Names and shapes; the fastest-varying dimension first."""
     yield b"token_embd.weight", (WIDTH, len(WORDS))
     yield b"output_norm.weight", (WIDTH,)
     yield b"output.weight", (WIDTH, len(WORDS))
@@ -89,13 +89,14 @@ def _embedding() -> list[float]:
 
 
 def _head() -> list[float]:
-    """What follows each direction: the next piece, after the last one the end."""
+    """The next piece for each direction, and the end after the last one."""
     followers = (*range(FIRST, len(WORDS)), END)
     return _rows({follower: n for n, follower in enumerate(followers)})
 
 
 def _rows(directions: dict[int, int], others: int | None = None) -> list[float]:
-    """A row a token, with one number that is not 0; of `others` where the token has none."""
+    """One row per token, with a single number that is not 0; the direction `others` if the token
+    has none."""
     values = [0.0] * (WIDTH * len(WORDS))
     for token in range(len(WORDS)):
         if (direction := directions.get(token, others)) is not None:
@@ -108,7 +109,7 @@ _SILENT = (b"attn_output.weight", b"ffn_down.weight")
 
 
 def _noise() -> Iterator[float]:
-    """Numbers from -0.1 to 0.1 by a linear congruential generator."""
+    """Numbers from -0.1 to 0.1 from a linear congruential generator."""
     state = 1
     while True:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64

@@ -1,4 +1,4 @@
-"""Turns a plan into the command line and environment of `ollama serve`."""
+"""Turn a plan into the command line and environment of `ollama serve`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ HOST, CONTEXT_LENGTH = "OLLAMA_HOST", "OLLAMA_CONTEXT_LENGTH"
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
-    """`ollama serve` takes variables, no options. Nothing is compiled: `cache` is not used."""
+    """The command: `ollama serve` takes variables, not options. Nothing is compiled: `cache` is not
+    used."""
     host = str(plan.value("host"))
     shown = f"[{host}]" if ":" in host else host
     env = {name: str(one.value) for name, one in plan.env.items() if one.value is not None}

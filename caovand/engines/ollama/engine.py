@@ -34,11 +34,11 @@ def _at_once(plan: Plan) -> int | None:
 
 
 def _prompt_of(tokens: Sequence[int]) -> str:
-    """A text of about as many tokens: its completions take no ids."""
+    """A text of about as many tokens: Ollama's completions do not accept token ids."""
     return " ".join(chr(ord("a") + one % 26) for one in tokens)
 
 
-# It serves what llama.cpp serves as well: it is chosen by hand, so it prefers no model.
+# It serves the same models as llama.cpp: it is chosen by hand, so it prefers no model.
 ENGINE = Engine(
     name="ollama",
     title="Ollama",

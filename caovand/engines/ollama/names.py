@@ -1,4 +1,4 @@
-"""Names of models, and where Ollama keeps them: an entry (manifest) for each, and blobs.
+"""Model names, and where Ollama stores models: an entry (manifest) for each, and blobs.
 
 `qwen3:8b` is `registry.ollama.ai/library/qwen3:8b`, and its entry
 `manifests/registry.ollama.ai/library/qwen3/8b`. The entry names the GGUF file by its digest.
@@ -16,7 +16,7 @@ from caovand.core.problem import Problem
 
 MODELS = "OLLAMA_MODELS"
 SERVICE_MODELS = "/usr/share/ollama/.ollama/models"
-"""Folders of the service that Ollama's own installer makes."""
+"""Folders of the service that Ollama's own installer creates."""
 HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 WEIGHTS = "application/vnd.ollama.image.model"
 MAX_LAYERS = 1000
@@ -26,7 +26,8 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 def folders(config: Config, environ: Mapping[str, str]) -> Sequence[str]:
-    """Where models may be: the folder that is set, else the user's own and the service's."""
+    """The folders where models may be: the configured one, else the user's own and the
+    service's."""
     chosen = dict(config.engine.env).get(MODELS) or environ.get(MODELS)
     if chosen:
         return (chosen,)
@@ -35,7 +36,7 @@ def folders(config: Config, environ: Mapping[str, str]) -> Sequence[str]:
 
 
 def manifest_path(name: str) -> str:
-    """The path of a name's entry in such a folder; "" for an invalid name."""
+    """Path of a name's manifest in such a folder; "" for an invalid name."""
     path, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", TAG)
     parts = path.split("/")
     if len(parts) > 3:
@@ -47,7 +48,7 @@ def manifest_path(name: str) -> str:
 
 
 def weights_path(table: Mapping[str, Any]) -> str:
-    """The path of the GGUF file that an entry names; "" if it names none."""
+    """Path of the GGUF file in a manifest; "" without one."""
     layers = table.get("layers")
     for layer in layers[:MAX_LAYERS] if isinstance(layers, list) else ():
         if isinstance(layer, dict) and layer.get("mediaType") == WEIGHTS:
@@ -57,7 +58,7 @@ def weights_path(table: Mapping[str, Any]) -> str:
 
 
 def missing_model(name: str) -> Problem:
-    """The problem of a name that Ollama does not have."""
+    """The problem with a name that Ollama does not have."""
     cannot = f"serve model {name} with Ollama"
     if not manifest_path(name):
         remedy = (
@@ -72,12 +73,12 @@ def missing_model(name: str) -> Problem:
 
 
 def folder_of(file: str) -> str:
-    """The folder of all models, by the path of a GGUF file in it."""
+    """The folder of all models, from the path of a GGUF file in it."""
     return file.rpartition("/blobs/")[0]
 
 
 def read_step(line: Mapping[str, Any]) -> PullStep:
-    """A line of the answer to /api/pull."""
+    """Parse a line of the answer to /api/pull."""
     sizes = [line.get(key) for key in ("completed", "total")]
     done, total = (one if isinstance(one, int) and one >= 0 else 0 for one in sizes)
     text, error = str(line.get("status", "")), line.get("error")

@@ -1,4 +1,4 @@
-"""Finds Ollama: the program, its release, and whether it can use NVIDIA cards."""
+"""Find Ollama: the program, its release, and whether it can use NVIDIA cards."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ INSTALL = Install(
     elsewhere=Problem(
         "install Ollama",
         "it installs and updates itself, outside of caovan",
-        f"install it with `{HOW}`, and end its own service, which would use the cards as well:"
+        f"install it with `{HOW}`, and stop its own service, which would use the cards as well:"
         " `sudo systemctl disable --now ollama`",
     ),
 )
-# Its libraries lie next to the program's folder; a container may have a card without PCI.
+# Its libraries are next to the program's folder; a container may have a card without PCI.
 VERSIONS = """
 import glob, json, os, platform, shutil
 
@@ -38,7 +38,7 @@ print(MARK + json.dumps({
     "stamp": [found, seen and seen.st_mtime_ns, seen and seen.st_size],
 }))
 """
-# Without a server to ask, it prints its own version, not a running server's.
+# Without a server to ask, it prints its own version instead of a running server's.
 DETAILS = """
 import json, os, shutil, subprocess
 

@@ -1,1 +1,1 @@
-"""Everything that knows SGLang: its server from an environment of the operator's own."""
+"""Everything that knows SGLang: its server from the operator's own environment."""

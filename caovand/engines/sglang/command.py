@@ -1,4 +1,4 @@
-"""Turns a plan into the command line and environment of SGLang's server."""
+"""Turn a plan into the command line and environment of SGLang's server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ SERVE = ("-m", "sglang.launch_server")
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
-    """The command line: ours first, then the operator's verbatim options, which win.
+    """Build the command line: caovan's options, then the operator's verbatim ones, which win.
 
-    Kernels that are compiled at a start go below `cache`, apart for each environment and kind of
-    card: those of Triton, Inductor, FlashInfer, SGLang itself (through TVM's FFI) and DeepGEMM.
+    Kernels that are compiled at a start are stored below `cache`, separately for each environment
+    and kind of card: those of Triton, Inductor, FlashInfer, SGLang itself (through TVM's FFI) and
+    DeepGEMM.
     """
     argv = [engine.python, *SERVE, "--model-path", plan.model]
     for name, setting in plan.settings.items():
@@ -39,7 +40,7 @@ def _words(name: str, value: Any) -> list[str]:
 
 
 def _drafting(value: Any) -> list[str]:
-    """One draft a position: the tokens of a step are the drafts and the one they follow."""
+    """One draft per position: the tokens of a step are the drafts and the token they follow."""
     if not isinstance(value, Mapping):
         return []
     depth = int(value["num_speculative_tokens"])

@@ -32,8 +32,8 @@ def _invents_weights(config: Config) -> bool:
     return options.values(config.engine.extra_args).get("load_format") == "dummy"
 
 
-# vLLM serves the same models, on older cards and processors too: SGLang is chosen by hand, and
-# prefers no model.
+# vLLM serves the same models, also on older cards and CPUs: SGLang is chosen by hand, and prefers
+# no model.
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
@@ -64,9 +64,8 @@ ENGINE = Engine(
     ),
     log=LOG,
     explain=explain,
-    # /health_generate would generate a token each time it is asked, which is every few seconds:
-    # a card would never idle, and the counters would always move. Proofs and test completions are
-    # caovan's own.
+    # /health_generate would generate a token at each check, every few seconds: a card would never
+    # idle, and the counters would always move. Proofs and test completions are caovan's own.
     api=Api(
         health="/health",
         metrics="/metrics",

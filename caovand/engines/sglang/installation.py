@@ -1,10 +1,10 @@
-"""How an environment with SGLang is proven."""
+"""How to prove an environment with SGLang."""
 
 from __future__ import annotations
 
 from caovand.core.engine.install import Imports, Install
 
-# The driver's own library is linked into them: without a driver none of them loads.
+# They are linked against the driver's own library: without a driver none of them loads.
 _KERNELS = """
 for name in ("sgl_kernel", "sgl_kernel.flash_attn", "flashinfer"):
     attempt(name)

@@ -1,8 +1,9 @@
-"""Reads SGLang's Prometheus text: the counters that prove progress, and all that caovan shows.
+"""Parse SGLang's Prometheus text: the counters that prove progress, and the figures that caovan
+shows.
 
-The scheduler counts tokens at every step (`realtime_tokens_total`), the HTTP server those of
-requests that ended, and the times. All series of a name are summed, except parts of another one.
-A missing name counts as 0 and never moves.
+The scheduler counts tokens at every step (`realtime_tokens_total`), the HTTP server counts those of
+finished requests, and the times. All series of a name are summed, except parts of another one. A
+missing name counts as 0 and never moves.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ COUNTERS = {
     "cached_tokens_total": "prefix_hits",
 }
 QUEUES = ("num_running_reqs", "num_queue_reqs")
-"""Gauges that count all priorities, and each of them again."""
+"""Gauges that count all priorities together, and each priority again."""
 FIRST_TOKEN = "time_to_first_token_seconds"
 HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
 BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
-LARGEST = float(1 << 53)
-"""The largest value that is a count."""
+MAX_COUNT = float(1 << 53)
+"""The largest value that is accepted as a count."""
 _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
 _ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
-"""The label of a queue that is part of the one without a priority."""
+"""The label of a queue that is part of the queue without a priority."""
 _WHOLE_ANSWERS = re.compile(r'(?:^|,)is_streaming="false"')
-"""The label of requests without a stream, whose first output is many tokens or all of them."""
+"""Label of requests without streaming, whose first output is many or all tokens."""
 _MODE = re.compile(r'(?:^|,)mode="(\w{1,40})"')
 
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
-    """The counters in a `/metrics` answer; there is no other count of pending requests."""
+    """The counters in a `/metrics` answer; it has no other count of pending requests."""
     sums = dict.fromkeys((*COUNTERS.values(), *BY_MODE.values()), 0.0)
     histograms = {name: Buckets() for name in HISTOGRAMS.values()}
     shares = 0
@@ -59,14 +60,14 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             number = float(found[3])
         except ValueError:
             continue
-        if not 0 <= number <= LARGEST:
+        if not 0 <= number <= MAX_COUNT:
             continue
         if name is not None:
             sums[name] += number
             shares += name == "kv_cache_usage"
         elif histogram is not None:
-            histograms[histogram].take(found[1], line, number)
-    sums["kv_cache_usage"] /= max(shares, 1)  # a share of each scheduler's cache, so the mean
+            histograms[histogram].add(found[1], line, number)
+    sums["kv_cache_usage"] /= max(shares, 1)  # a fraction of each scheduler's cache, so the mean
     more: dict[str, Any] = {
         name: sums.pop(name) for name in ("preemptions", "prefix_queries", "prefix_hits")
     }

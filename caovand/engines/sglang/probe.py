@@ -1,4 +1,4 @@
-"""What SGLang's own Python is asked: its versions, its kernels' cards, and its options."""
+"""The questions for SGLang's own Python: its versions, its kernels' cards, and its options."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from caovand.core.engine.probe import Probe
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.common.torch_environment import ENVIRONMENT
 
-OLDEST = "0.5.17"
-"""The first release with every option that a plan has."""
+MIN_RELEASE = "0.5.17"
+"""The first release with every option that a plan uses."""
 HOW = "sudo caovanctl engine install --kind sglang"
-# A shared library names the cards that it has machine code for; the one of common operators is
-# small and needed by every model.
+# A shared library names the cards that it has machine code for; the one with common operators is
+# small, and every model needs it.
 VERSIONS = (
     ENVIRONMENT
     + """

@@ -1,4 +1,4 @@
-"""How a plan of vLLM reduces over several cards, and what the doctor reports of that."""
+"""How a vLLM plan all-reduces over several cards, and what the doctor reports about it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from vllm.distributed.device_communicators.custom_all_reduce import CustomAllred
 own = CustomAllreduce(group=group, device=device)
 custom = None if own.disabled else own.custom_all_reduce
 """
-"""vLLM disables it itself where cards cannot reach each other, and takes no tensor above 8 MiB."""
+"""vLLM disables it itself if cards cannot reach each other, and uses it for tensors up to 8 MiB
+only."""
 SETTINGS = ("NCCL_", "VLLM_SKIP_P2P_CHECK", "CUDA_VISIBLE_DEVICES")
 
 
 def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
-    """None for one card here, and for a CPU build."""
+    """The all-reduce to check; None for one card here, and for a CPU build."""
     wanted = count(plan.value("tensor_parallel_size")) or 1
-    ranks = min(wanted, len(gpus_of(plan, inventory)))  # the others are another node's
+    ranks = min(wanted, len(gpus_of(plan, inventory)))  # the others belong to another node
     if inventory.engine.build != "cuda" or ranks < 2:
         return None
     settings = {
@@ -35,10 +36,13 @@ def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
 
 
 def all_reduce_check(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Cards that exchange wrong data answer NVML well, and the engine on them answers nonsense."""
-    if facts.sums is None:
+    """Report the result of the all-reduce check.
+
+    Cards that exchange wrong data answer NVML well, but the engine on them answers nonsense.
+    """
+    if facts.all_reduce is None:
         return
-    found, name = facts.sums, "sums over the plan's cards"
+    found, name = facts.all_reduce, "sums over the plan's cards"
     if found.verdict == "right":
         yield CheckResult("GPUs", "PASS", f"{name} were right when they were checked")
     elif found.verdict == "unclear":

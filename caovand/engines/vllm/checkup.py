@@ -1,7 +1,7 @@
 """The doctor's checks for vLLM, each a function from facts to findings.
 
-A check says nothing where it does not apply. FAIL is what stops the engine or loses requests,
-WARN what costs speed or will bite later; both carry the command or the key that fixes it.
+A check that does not apply reports nothing. FAIL stops the engine or loses requests, WARN costs
+speed or causes trouble later; both carry the command or the key that fixes it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SMALL_CACHE_MIB = 10 * 1024
 
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
-    """Every finding, in the order of CHECKS; root needs no sudo, which may be absent."""
+    """Every finding, in the order of CHECKS; root needs no sudo, which may be missing."""
     found = tuple(finding for check in CHECKS for finding in check(facts))
     if not facts.as_root:
         return found
@@ -80,7 +80,8 @@ def engine(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Without it attention falls to Triton: slower, and with a float16 cache."""
+    """Check FlashInfer: without it attention falls back to Triton, slower and with a float16
+    cache."""
     found = facts.engine
     if found is None or found.build != "cuda" or not turing(facts):
         return
@@ -105,7 +106,8 @@ def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Kernels not built beforehand are compiled by the first start that needs them, for minutes."""
+    """Check for compiled kernels: the first start that needs a missing one compiles it, for
+    minutes."""
     found = facts.engine
     if found is None or not found.cuda_home:
         return
@@ -147,14 +149,16 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def _grant_command(closed: str, model: str) -> str:
-    """The command that lets the service in; of a folder above the model it shows no contents."""
+    """The command that grants the service access; for a folder above the model, without listing
+    it."""
     if PurePath(closed) in PurePath(model).parents:
         return f"sudo chmod a+x {quote(closed)}"
     return f"sudo chmod -R a+rX {quote(model)}"
 
 
 def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Loading maps the whole checkpoint; less RAM than that thrashes or is killed."""
+    """Check host memory: loading maps the whole checkpoint, and thrashes or is killed if RAM is
+    short."""
     if facts.model is None or not facts.model.weights:
         return
     need, host = facts.model.size() >> 20, facts.host
@@ -163,9 +167,7 @@ def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("memory", "FAIL", lack.fact, more_swap(need))
     elif need > host.available_mib:
         text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
-        yield CheckResult(
-            "memory", "WARN", text, "stop what else uses memory; loading will be slow"
-        )
+        yield CheckResult("memory", "WARN", text, "stop other programs; loading will be slow")
     else:
         yield CheckResult(
             "memory", "PASS", f"{host.available_mib} MiB of RAM for {need} MiB of weights"
@@ -197,14 +199,14 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """The cost of the plan in speed and memory."""
+    """Report the plan's costs in speed and memory."""
     share = facts.memory.gpu_memory_utilization if facts.memory else None
     if facts.mtp is None or share is None:
         return
     tokens = "1 token" if facts.mtp == 1 else f"{facts.mtp} tokens"
     drafts = f"MTP drafts {tokens}" if facts.mtp else "nothing is drafted (MTP 0)"
     text = f"{drafts}, and gpu_memory_utilization is {share:g}"
-    yield CheckResult("plan", "PASS", f"{text}; `caovanctl plan` tells why")
+    yield CheckResult("plan", "PASS", f"{text}; `caovanctl plan` says why")
 
 
 def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
@@ -220,8 +222,8 @@ def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def caches(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Compiled kernels are kept there."""
-    loss = "every start compiles anew"
+    """Check the caches: compiled kernels are kept there."""
+    loss = "every start compiles again"
     yield from cache_checks(facts, loss=loss, least_mib=SMALL_CACHE_MIB)
 
 

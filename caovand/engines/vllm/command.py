@@ -1,4 +1,4 @@
-"""Turns a plan into the command line and environment of `vllm serve`."""
+"""Turn a plan into the command line and environment of `vllm serve`."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from caovand.engines.vllm.flags import command_line, spelling
 
 SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 MERGED_FLAG = "additional_config"
-"""Our one flag that is merged with the operator's; all others yield to it."""
+"""The only flag of ours that is merged with the operator's; all others give way to it."""
 ROOT = "VLLM_CACHE_ROOT"
 INSPECTED = "modelinfos"
-"""vLLM's folder in ROOT for what a model's class can do. To find that out it imports itself in a
-process of its own, once for each of model and drafter."""
+"""vLLM's folder in ROOT for the capabilities of model classes. To find them it imports itself in a
+separate process, once each for the model and the drafter."""
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
-    """The command line: ours first, then the operator's verbatim flags, secret ones by environment.
+    """Build the command line: caovan's flags, then the operator's verbatim ones, secrets as
+    variables.
 
-    A flag that this engine's parser does not take is left out. Below `cache` there is one folder of
-    caches for each `cache_key`, next to those that plans share.
+    Flags that this engine's parser does not accept are omitted. Below `cache` there is one folder
+    of caches for each `cache_key`, next to those that plans share.
     """
     argv = [engine.python, *SERVE, plan.model]
     ray = over_ray.is_used(plan)
@@ -77,21 +78,21 @@ def _words(name: str, value: Any, engine: EngineInfo) -> list[str]:
 
 
 def cache_key(plan: Plan, engine: EngineInfo) -> str:
-    """A folder name for compiled code that other plans must not use.
+    """Folder name for compiled code that other plans must not use.
 
     vLLM's own key lacks the drafting depth and the cards' compute capability. The ladder sets
-    CAOVAN_CACHE for a stale cache: another folder is safe, a deletion might not be.
+    CAOVAN_CACHE if a cache is stale: another folder is safe, a deletion might not be.
     """
     name = plan.model.rstrip("/").rpartition("/")[2] or "model"
     return _key_of_cache(f"{engine.version}-{_device(plan, engine)}-{name}-mtp{plan.mtp}", plan)
 
 
 def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
-    """A folder name for FlashInfer's compiled kernels, which depend on no model and no depth.
+    """A folder name for FlashInfer's compiled kernels, which depend on neither model nor depth.
 
-    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them. What
-    ninja does there names files of the engine's folder, so each folder has its own: once an engine
-    is removed, its compiler and headers are found no more.
+    Each takes nvcc a minute or more: another drafting depth, or a rung, must not rebuild them.
+    Ninja's files there refer to the engine's folder, so each folder has its own: once an engine is
+    removed, its compiler and headers no longer exist.
     """
     releases = f"{engine.flashinfer}-torch{engine.torch}-cuda{engine.cuda}"
     environment = PurePath(engine.python).parent.parent.name or engine.version
@@ -99,18 +100,18 @@ def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
 
 
 def kernels_key(plan: Plan, engine: EngineInfo) -> str:
-    """A folder name for kernels whose compiler finds them by a hash of their source and its own.
+    """Folder name for kernels that their compiler finds by a hash of their source and of itself.
 
-    The results of autotuning are among them, which are for these cards.
+    They include the results of autotuning, which are valid for these cards.
     """
     return _key_of_cache(f"torch{engine.torch}-{_device(plan, engine)}", plan)
 
 
 def environment_key(engine: EngineInfo) -> str:
-    """A folder name for what depends on the engine's environment alone.
+    """A folder name for caches that depend on the engine's environment alone.
 
-    vLLM knows an inspected class by a hash of its module, not of the modules that one inherits
-    from: neither another release nor an environment with changes of its own may share it.
+    vLLM recognises an inspected class by a hash of its module, not of the modules that it inherits
+    from: neither another release nor a modified environment may share it.
     """
     return f"{engine.version}-{engine.build}-{zlib.crc32(engine.python.encode()):08x}"
 

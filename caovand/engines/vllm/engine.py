@@ -16,6 +16,7 @@ from caovand.engines.common.caches import OF_PYTORCH
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.task_probes import WORKS
+from caovand.engines.common.tensors import experts_read
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
@@ -35,7 +36,7 @@ from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
-from caovand.engines.vllm.sizing.pace import Pace, experts_read
+from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
@@ -61,7 +62,8 @@ def _speed(plan: Plan, inventory: Inventory) -> float | None:
 
 
 def _on_processor(inventory: Inventory) -> float | None:
-    """By the weights that a token reads, without drafts; None for a model without any here."""
+    """Modelled speed on the CPU, by the weights that a token reads, without drafts; None for an
+    unknown model."""
     model, host = inventory.model, inventory.host
     if not model.weights:
         return None
@@ -80,7 +82,7 @@ def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: i
     if not gpus or not forecast(plan, inventory).parts:
         return Modelled()
     candidate = candidate_of_plan(plan, inventory)
-    if at_once > candidate.sequences:  # some wait for others, which the model does not know
+    if at_once > candidate.sequences:  # some wait for others, which the model ignores
         return Modelled()
     pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
     return Modelled(pace.reading(candidate), pace.answering(candidate, at_once))

@@ -1,12 +1,12 @@
-"""How an environment with vLLM is proven."""
+"""How to prove an environment with vLLM."""
 
 from __future__ import annotations
 
 from caovand.core.engine.install import Imports, Install
 
-# The platform knows which of its libraries suits this processor. A failure is only a warning there;
-# the second attempt has its text. The libraries for processors without AVX-512 load without
-# becoming a module, and a second one aborts.
+# The platform knows which of its libraries suits this CPU. A failure is only a warning there; the
+# second attempt has its text. The libraries for CPUs without AVX-512 load without becoming a
+# module, and a second one aborts.
 _KERNELS = """
 here = importlib.import_module("vllm.platforms").current_platform
 report["platform"] = here.device_type

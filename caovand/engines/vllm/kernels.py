@@ -34,11 +34,11 @@ HEAD_DIMS = (128, 256)
 HALF, BFLOAT, FP8 = "torch.float16", "torch.bfloat16", "torch.float8_e4m3fn"
 ON_TURING = {"float16": (HALF, HALF), "fp8": (HALF, FP8)}
 ON_AMPERE = {"bfloat16-fp8": (BFLOAT, FP8)}
-"""The types of queries and of the cache, by the end of a kernel's label."""
+"""Types of queries and of the cache, by the end of a kernel's label."""
 COMPILER_MIB = 2048
-"""Host memory of one compiler of these kernels: the most that was measured is 0.9 GiB."""
+"""Host memory of one compiler for these kernels: at most 0.9 GiB was measured."""
 FOLDER, PLACE = "CAOVAN_FLASHINFER_KERNELS", "kernels"
-"""The variable that leads FlashInfer to what is built, and the folder in the engine with it."""
+"""The variable that points FlashInfer to the compiled kernels, and their folder in the engine."""
 
 SAMPLING = Kernel(
     label="sampling", generator="flashinfer.jit.sampling:gen_sampling_module", arguments={}
@@ -51,11 +51,11 @@ DELTA_NET = Kernel(
 ALL_REDUCE = Kernel(
     label="all-reduce", generator="flashinfer.jit.comm:gen_trtllm_comm_module", arguments={}
 )
-"""Only tensor parallel needs it."""
+"""Needed only with tensor parallelism."""
 
 
 def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kernel, ...]:
-    """The kernels that this release needs on cards of this capability, quickest first."""
+    """Kernels that this release needs on cards of this capability, fastest to build first."""
     if capability == TURING:
         return (SAMPLING, *_attention(ON_TURING))
     if capability >= AMPERE and capability[0] not in OWN_FP8:
@@ -90,12 +90,13 @@ def _attention(kinds: Mapping[str, tuple[str, str]]) -> Iterator[Kernel]:
 
 
 def compilers(cpus: int, memory_mib: int) -> int:
-    """How many compilers may run at once: one a core, as far as the host's memory goes."""
+    """How many compilers may run in parallel: one per core, as far as the host's memory allows."""
     return max(1, min(cpus, memory_mib // COMPILER_MIB))
 
 
 def missing(engine: EngineInfo, capability: tuple[int, int], cards: int) -> tuple[str, ...]:
-    """Labels of what a start of this engine on `cards` such cards may have to compile."""
+    """Labels of the kernels that a start of this engine on `cards` such cards may have to
+    compile."""
     if engine.build != "cuda" or not engine.flashinfer or engine.jit_cache:
         return ()
     have = dict(engine.kernels).get("sm{}{}".format(*capability), ())

@@ -1,4 +1,4 @@
-"""The doctor's checks for vLLM of the machine: system, limits and cards."""
+"""The doctor's checks of the machine for vLLM: system, limits and cards."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ def cuda_release(facts: DoctorFacts) -> str | None:
 
 
 def python_release(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757); torch.compile trips on it."""
+    """Check Python: CPython 3.10.0 disassembles some bytecode wrongly (bpo-45757), on which
+    torch.compile fails."""
     engine = facts.engine.python_version if facts.engine else ""
     for whose, version in (("caovan's", facts.python_version), ("the engine's", engine)):
         if version == "3.10.0":
             text = f"{whose} Python is 3.10.0, whose bytecode tools are broken"
-            yield CheckResult("system", "FAIL", text, "install Python 3.10.1 or newer and use that")
+            yield CheckResult("system", "FAIL", text, "install Python 3.10.1 or newer and use it")
         elif version:
             yield CheckResult("system", "PASS", f"{whose} Python is {version}")
 
@@ -37,7 +38,7 @@ def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     size, free = facts.host.shm_mib, facts.host.shm_free_mib
     if free is not None and free < FULL_SHM_MIB < size:
         text = f"/dev/shm is full: {free} of its {size} MiB are free"
-        fix = "see who fills it (ls -lS /dev/shm), and remove what no running program uses"
+        fix = "find out what fills it (ls -lS /dev/shm), and remove what no running program uses"
         yield CheckResult("system", "FAIL", text, fix)
     elif size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
@@ -69,7 +70,7 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
         bad = unusable(gpu)
         if bad:
-            # The planner leaves it out by itself, as long as another is left.
+            # The planner leaves it out itself, as long as another card remains.
             verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
             text = f"{name} cannot be used: {bad.fact}"
             yield CheckResult("GPUs", verdict, text, bad.remedy)
@@ -81,11 +82,12 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def orphans(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """A killed `vllm serve` leaves its engine core and workers behind, with their memory."""
+    """Report orphans: a killed `vllm serve` leaves its engine core and workers behind, with their
+    memory."""
     if facts.orphans:
         pids = " ".join(str(pid) for pid, _ in facts.orphans)
         names = ", ".join(sorted({name for _, name in facts.orphans}))
-        text = f"left over from an engine that is gone: {names} (pid {pids.replace(' ', ', ')})"
+        text = f"left over from an engine that has ended: {names} (pid {pids.replace(' ', ', ')})"
         yield CheckResult("GPUs", "FAIL", text, f"kill -9 {pids}")
 
 

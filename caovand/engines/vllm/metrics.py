@@ -1,8 +1,9 @@
-"""Reads vLLM's Prometheus text: the counters that prove progress, and all that caovan shows.
+"""Parse vLLM's Prometheus text: the counters that prove progress, and the figures that caovan
+shows.
 
-Names are the same from 0.19 to 0.33. vLLM's own counters come from its engine process and freeze
-with it; its HTTP server counts every request that ended. All series of a name are summed: one for
-each engine, reason and model. A missing name counts as 0 and never moves.
+The names are the same from 0.19 to 0.33. vLLM's own counters come from its engine process and
+freeze with it; its HTTP server counts every finished request. All series of a name are summed: one
+for each engine, reason and model. A missing name counts as 0 and never moves.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ COUNTERS = {
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
     "vllm:kv_cache_usage_perc": "kv_cache_usage",
 }
-# Shown only: nothing is decided by them.
+# For display only: nothing is decided by them.
 MORE = {
     "vllm:num_preemptions_total": "preemptions",
     "vllm:prefix_cache_queries_total": "prefix_queries",
@@ -40,11 +41,11 @@ HISTOGRAMS = {
 }
 BY_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 
-LARGEST = float(1 << 53)
+MAX_COUNT = float(1 << 53)
 """A value above this, or below 0, is neither a count nor a share."""
 MAX_POSITIONS = 64
 
-# A refused request (4xx) never reached the engine.
+# A rejected request (4xx) never reached the engine.
 _ENDED = re.compile(
     r'http_requests_total\{handler="(?:/v1/(?:completions|chat/completions|responses|messages'
     r'|embeddings|score|rerank|audio/transcriptions)|/score|/rerank|/classify|/pooling)",'
@@ -54,7 +55,7 @@ _POSITION = re.compile(r'[{,]position="(\d{1,3})"')
 
 
 def parse_metrics(text: str, load: int | None, at: float) -> Reading:
-    """A `/metrics` answer; `load` is the count of `/load`, None if there is none.
+    """A `/metrics` answer; `load` is the count from `/load`, None if there is none.
 
     Lines that do not parse are skipped: a partial answer is better than none.
     """
@@ -73,16 +74,18 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
             value = float(line[max(line.rfind("}") + 1, _name_end(line)) :].split()[0])
         except (ValueError, IndexError):
             continue
-        if not 0 <= value <= LARGEST:  # NaN is a gauge that was never set
+        if not 0 <= value <= MAX_COUNT:  # NaN marks a gauge that was never set
             continue
         if name is not None:
             sums[name] += value
             engines += name == "kv_cache_usage"
         elif histogram is not None:
-            histograms[histogram].take(key, line, value)
+            histograms[histogram].add(key, line, value)
         elif (found := _POSITION.search(line)) and int(found[1]) < MAX_POSITIONS:
             accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
-    sums["kv_cache_usage"] /= max(engines, 1)  # a share of each engine's cache, so the mean
+    # a fraction of each engine's cache, so the mean replicas have several HTTP servers; one of them
+    # counted
+    sums["kv_cache_usage"] /= max(engines, 1)
     if load is not None and engines > 1:  # replicas have several HTTP servers; one of them counted
         load = max(load, int(sums["running"] + sums["waiting"]))
     more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}

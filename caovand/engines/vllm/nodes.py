@@ -1,4 +1,5 @@
-"""One plan for several machines: ranks, and where they meet, by vLLM's own `--nnodes` or by Ray."""
+"""One plan for several machines: their ranks, and the address where these meet, by vLLM's own
+`--nnodes` or by Ray."""
 
 from __future__ import annotations
 
@@ -39,19 +40,19 @@ _ACTOR = "ray::RayWorkerProc"
 _NAMED = re.compile(
     r"^(?:\(Worker pid=\d{1,10}\) )?\(Worker_(?P<rank>\w{1,40}) pid=(?P<pid>\d{1,10})\)"
 )
-"""How a worker's lines begin, once it has joined the others."""
+"""The prefix of a worker's lines once it has joined the others."""
 
 
 def spread(
     plan: Plan, machine: Inventory, host: str, port: int, no_rdma: str = "", executor: str = "mp",
     address: str = "",
 ) -> Plan:  # fmt: skip
-    """The plan over this machine and its others, which meet at this host; raises Unplannable.
+    """The plan over this machine and the others, which meet at this host; raises Unplannable.
 
-    How cards are split was planned for the cards of all nodes (`pipeline`). A CPU build has one
-    rank a node and no cards to split over: there it is tensor parallel unless stages were planned.
-    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
-    towards the others, "" where that is not known.
+    The split was planned for the cards of all nodes (`pipeline`). A CPU build has one rank a node
+    and no cards to split over: there it is tensor parallel unless stages were planned. `no_rdma` is
+    why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own towards the
+    others, "" if unknown.
     """
     nodes = 1 + len(machine.others)
     _refuse_typed(plan, nodes, executor)
@@ -66,7 +67,7 @@ def spread(
     staged = plan.value(PIPELINE) is not None
     if plan.device == "cpu" and not staged and TENSOR not in plan.verbatim:
         settings[TENSOR] = Setting(nodes, "policy", f"one part on each of {over}")
-    # A plan that is tried again has what an earlier start found of the devices.
+    # A plan that is retried keeps what an earlier start found about the devices.
     env = dict(plan.env)
     if WITHOUT_RDMA in env and env[WITHOUT_RDMA].origin == "policy":
         del env[WITHOUT_RDMA]
@@ -76,7 +77,7 @@ def spread(
 
 
 def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
-    """Raise Unplannable where the operator has typed what is decided here, in other words."""
+    """Raise Unplannable if the operator's flags set what is decided here."""
     cannot = f"cannot plan for {nodes} nodes: extra_args has"
     for name in OURS:
         if name in plan.verbatim:
@@ -88,9 +89,10 @@ def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
 
 
 def usable_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards that ranks may use here, in the order in which they are taken: the freest first.
+    """The cards that ranks may use here, in the order of use: those with the most free memory
+    first.
 
-    What a desktop uses changes no order. Raises Unplannable.
+    A desktop's use of memory does not change the order. Raises Unplannable.
     """
 
     def room_mib(gpu: Gpu) -> int:
@@ -100,7 +102,7 @@ def usable_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
-    """The head's plan on another node: with what depends on that one's cards and processors."""
+    """Adapt the head's plan to another node's cards and processors."""
     env = {name: one for name, one in plan.env.items() if name not in OF_ONE_NODE}
     if inventory.gpus and inventory.engine.build == "cuda":
         names = ",".join(map(device_name, _cards_of_ranks(plan, config, inventory)))
@@ -110,13 +112,13 @@ def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
     typed = {
         name: Setting(value, "user", "[engine] env of this node")
         for name, value in config.engine.env
-        if name != PARTITION  # layers are dealt once, for all nodes
+        if name != PARTITION  # layers are assigned once, for all nodes
     }
     return replace(plan, env={**env, **typed})
 
 
 def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards that the head's plan uses here."""
+    """The cards that the head's plan uses on this node."""
     ranks = ranks_here(plan.values, count(plan.value("nnodes")) or 1)
     cards = usable_cards(config, inventory)
     if len(cards) < ranks:
@@ -129,7 +131,7 @@ def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[G
 
 
 def own(plan: Plan, place: Place) -> Plan:
-    """The part of one node: its rank, and the address that the other nodes reach it at."""
+    """One node's part of the plan: its rank, and the address at which others reach it."""
     rank, address, interface = place.rank, place.address, place.interface
     settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
     if rank:
@@ -138,7 +140,7 @@ def own(plan: Plan, place: Place) -> Plan:
     by = Setting(interface, "policy", "the interface towards the other nodes")
     env: Mapping[str, Setting] = {over_ray.HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
     if plan.device != "cpu":
-        # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
+        # NCCL takes a name as a prefix: eth0 would also match eth0.100.
         exact = Setting(f"={interface}", "policy", "this interface and no other towards the nodes")
         env = {**env, "NCCL_SOCKET_IFNAME": exact}
     if over_ray.is_used(plan):
@@ -147,29 +149,31 @@ def own(plan: Plan, place: Place) -> Plan:
 
 
 def all_reduces(plan: Plan) -> bool:
-    """Whether tensor parallel reaches over nodes: there are fewer stages than nodes."""
+    """Whether tensor parallelism spans nodes: there are fewer stages than nodes."""
     return int(plan.value(PIPELINE) or 1) < int(plan.value("nnodes") or 1)
 
 
 def no_rdma(env: Mapping[str, str]) -> str:
-    """Why NCCL uses no InfiniBand or RoCE with this [engine] env, "" where that does not say so."""
+    """Why NCCL uses no InfiniBand or RoCE with this [engine] env; "" if nothing prevents it."""
     return f"[engine] env sets {WITHOUT_RDMA}" if _is_set(env.get(WITHOUT_RDMA, "")) else ""
 
 
 def _is_set(value: str) -> bool:
-    """Whether NCCL reads a variable as set: as a number other than 0, any word as 0."""
+    """Whether NCCL reads a variable as set: as a number other than 0, where any word counts as
+    0."""
     number = value.strip()
     digits = number[1:] if number.startswith(("+", "-")) else number
     return digits.lstrip("0").startswith(tuple("123456789"))
 
 
 def by_host_name(env: Mapping[str, str], interface: str) -> bool:
-    """Whether Gloo listens where the host's name leads: it takes a name of one letter for none."""
+    """Whether Gloo listens at the host name's address: it ignores an interface name of one
+    letter."""
     return len(env.get("GLOO_SOCKET_IFNAME", interface)) < 2
 
 
 def rank_of(title: str) -> str:
-    """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it is none."""
+    """The rank in a process title, such as "TP1" or "PP1_TP0"; "" without one."""
     if title.startswith(_ACTOR):
         return UNTITLED
     found = _TITLE.match(title)
@@ -177,7 +181,7 @@ def rank_of(title: str) -> str:
 
 
 def ranks_in(lines: Sequence[str]) -> dict[int, str]:
-    """The ranks that lines of the log begin with, by pid: Ray's actors have titles of its own."""
+    """The ranks named at the beginning of log lines, by pid: Ray gives its actors other titles."""
     found = map(_NAMED.match, lines)
     return {int(one["pid"]): one["rank"] for one in found if one}
 

@@ -1,11 +1,11 @@
-"""vLLM's ranks as actors of Ray, for [cluster] executor = "ray".
+"""vLLM's ranks as Ray actors, for [cluster] executor = "ray".
 
-A plan over nodes is the same with both executors. What vLLM's own `--nnodes` would take is for Ray
-a matter of the launcher, `adapters/ray_in_env`: it starts Ray on each node, waits on the head until
-every node has joined with its cards, and starts vLLM there.
+A plan over nodes is the same with both executors. With Ray, the launcher `adapters/ray_in_env` does
+what vLLM's own `--nnodes` does otherwise: it starts Ray on each node, waits on the head until every
+node has joined with its cards, and starts vLLM there.
 
-Read in vLLM 0.21 and 0.32: RayExecutorV2 deals ranks to the head's cards first, then to the other
-nodes in the order of their ids in Ray, which are random.
+From vLLM 0.21 and 0.32: RayExecutorV2 assigns ranks to the head's cards first, then to the other
+nodes in the order of their Ray ids, which are random.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGE = Package("Ray", "ray", attrgetter("ray"))
 
 
 LAUNCHERS = frozenset({"nnodes", "node_rank", "master_addr", "master_port", "headless"})
-"""Settings of a plan over nodes that the launcher takes, not vLLM."""
+"""Settings of a plan over nodes that the launcher uses, not vLLM."""
 
 
 NODES = "CAOVAN_RAY_NODES"
@@ -55,14 +55,14 @@ OTHERWISE = 'set [cluster] executor = "mp"'
 
 
 def refusal(executor: str, engine: EngineInfo) -> Problem | None:
-    """Why this engine cannot start its ranks so, None if it can."""
+    """Why this engine cannot start its ranks over Ray; None if it can."""
     if executor != RAY:
         return None
     if engine.build == "cpu":
         return Problem(CANNOT, "vLLM refuses Ray on CPU", OTHERWISE)
     if engine.release < releases.RAY_EXECUTOR_V2:
         oldest = releases.name(releases.RAY_EXECUTOR_V2)
-        fact = f"caovan knows Ray's part of vLLM from {oldest} on, and this is {engine.version}"
+        fact = f"caovan supports vLLM over Ray from {oldest} on, and this is {engine.version}"
         return Problem(CANNOT, fact, f"use a newer vLLM, or {OTHERWISE}")
     install = f"sudo {engine.python} -m pip install"
     if not engine.ray:
@@ -70,15 +70,17 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
         return Problem(CANNOT, "Ray is not installed in the engine's environment", fix)
     if version_numbers(engine.ray) < releases.RAY_HAS_TOKENS:
         oldest = releases.name(releases.RAY_HAS_TOKENS)
-        fact = f"Ray {engine.ray} runs the code of whoever reaches it; {oldest} is the first to ask"
+        fact = (
+            f"Ray {engine.ray} runs the code of anyone who reaches it; {oldest} is the first to ask"
+        )
         fix = f"run `{install} --upgrade ray` on every node, or {OTHERWISE}"
         return Problem(CANNOT, f"{fact} for a token", fix)
     return None
 
 
 def check(plan: Plan, machine: Inventory, address: str) -> None:
-    """Raise Unplannable for a plan that these nodes cannot carry out over Ray as it is, with a head
-    at this address."""
+    """Raise Unplannable if these nodes, with a head at this address, cannot carry out the plan over
+    Ray."""
     nodes = 1 + len(machine.others)
     cannot = f"cannot plan for {nodes} nodes over Ray"
     if ":" in address:
@@ -87,7 +89,7 @@ def check(plan: Plan, machine: Inventory, address: str) -> None:
     if (count(plan.value(REPLICAS)) or 1) > 1:
         raise Unplannable(f"{cannot}: extra_args has --data-parallel-size; remove it")
     if nodes < 3 or (count(plan.value(PIPELINE)) or 1) == 1:
-        return  # Ray has one other node to choose, or all have an equal part of every layer
+        return  # Ray has only one other node to choose, or all have an equal part of every layer
     cards = cards_of_plan(plan, machine)
     if not all(alike(cards[0], card) for card in cards):
         fact = "their cards differ, and Ray may deal the layers of one node to another"
@@ -100,17 +102,17 @@ def check(plan: Plan, machine: Inventory, address: str) -> None:
 
 
 def is_used(plan: Plan) -> bool:
-    """Whether this is a part of a plan over nodes whose ranks Ray starts."""
+    """Whether this plan belongs to several nodes whose ranks Ray starts."""
     return plan.value(BACKEND) == RAY and plan.value("nnodes") is not None
 
 
 def environment(place: Place) -> dict[str, Setting]:
-    """The variables that Ray, its actors and its driver on this node have in common.
+    """The variables that Ray, its actors and its driver on this node share.
 
-    Ray lets everybody in who reaches its ports unless it has a token.
+    Ray admits everybody who reaches its ports unless it has a token.
     """
     found = {
-        "RAY_AUTH_MODE": Setting("token", "policy", "Ray lets in nobody without the token"),
+        "RAY_AUTH_MODE": Setting("token", "policy", "Ray admits nobody without the token"),
         "RAY_AUTH_TOKEN": Setting(place.token, "policy", "of the cluster's key"),
     }
     if place.rank == 0:
@@ -120,11 +122,11 @@ def environment(place: Place) -> dict[str, Setting]:
 
 
 def launch_command(plan: Plan, argv: Sequence[str]) -> list[str]:
-    """The command line of a node: Ray, and on the head vLLM's own, `argv`, as well."""
+    """A node's command line: Ray, and on the head also vLLM's own, `argv`."""
     nodes = int(plan.value("nnodes"))
     ranks = (count(plan.value(TENSOR)) or 1) * (count(plan.value(PIPELINE)) or 1)
     head = plan.value("master_addr")
-    own = plan.env.get(HOST_IP)  # none yet in a plan that is only shown
+    own = plan.env.get(HOST_IP)  # none yet in a plan that is only displayed
     words = [
         argv[0], LAUNCHER, "--address", f"{head}:{plan.value('master_port')}",
         "--own", str(own.value if own else head), "--cards", str(max(ranks // nodes, 1)),

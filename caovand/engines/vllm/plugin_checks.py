@@ -1,4 +1,5 @@
-"""The doctor's checks of caovan's plugin: whether it is there, and which of this vLLM it knows."""
+"""The doctor's checks of caovan's plugin: whether it is installed, and what it supports in this
+vLLM."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def plugin(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plugin finds the Gated DeltaNet layers that its kernels replace."""
+    """Check whether the plugin finds the Gated DeltaNet layers that its kernels replace."""
     found = facts.engine
     hybrid = facts.model is None or facts.model.linear is not None
     if found is None or not found.plugin or not hybrid or not turing(facts):
@@ -54,7 +55,7 @@ def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def attention(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plugin knows the caches that it would read for Triton's attention."""
+    """Check whether the plugin supports the caches that it would read for Triton's attention."""
     found = facts.engine
     if found is None or not found.plugin or not turing(facts) or found.library_problem:
         return
@@ -64,32 +65,32 @@ def attention(facts: DoctorFacts) -> Iterator[CheckResult]:
         text = "the caches of Triton's attention are known: decoding is caovan's"
         yield CheckResult("plugin", "PASS", text)
     else:
-        text = f"vLLM {found.version} fills the caches of Triton's attention otherwise"
+        text = f"vLLM {found.version} fills the caches of Triton's attention differently"
         text = f"{text} ({found.attention[6:]}): it decodes with its own kernels"
         yield CheckResult("plugin", "WARN", text, "sudo caovanctl engine install 0.33.0")
 
 
 def lm_head(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether the plugin can make this vLLM's lm_head int8, where that is asked for."""
+    """Check whether the plugin can make this vLLM's lm_head int8, if that is configured."""
     found = facts.engine
     if found is None or not found.plugin or not turing(facts) or found.library_problem:
         return
     if not found.lm_head.startswith("fail"):
         return
-    text = f"vLLM {found.version} computes logits otherwise ({found.lm_head[6:]})"
+    text = f"vLLM {found.version} computes logits differently ({found.lm_head[6:]})"
     text = f'{text}: [policy] lm_head = "int8" is refused'
     yield CheckResult("plugin", "WARN", text, "sudo caovanctl engine install 0.33.0")
 
 
 def states(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Whether a hybrid model that drafts may have a prefix cache."""
+    """Check whether a hybrid model that drafts may have a prefix cache."""
     found, served = facts.engine, facts.model
     if found is None or found.build != "cuda" or found.release >= releases.DRAFTS_KEEP_STATES:
         return
     if served is None or served.linear is None or not served.mtp_layers:
         return
     if found.plugin and not found.states:
-        return  # the plugin could not be asked
+        return  # the plugin could not be probed
     if found.plugin and found.states == "pass":
         text = f"its fixes fit vLLM {found.version}: drafts and a prefix cache together are safe"
         yield CheckResult("plugin", "PASS", text)

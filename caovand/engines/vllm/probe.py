@@ -1,4 +1,5 @@
-"""What vLLM's own Python is asked: versions in 0.2 s, and its flags, for which vLLM is imported."""
+"""The questions for vLLM's own Python: versions in 0.2 s, and its flags, which require importing
+vLLM."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What `caovan-vllm-serve` makes of the words of `vllm serve`.
+"""How `caovan-vllm-serve` translates the words of `vllm serve`.
 
-A file of `--config` stands for more words. For a GGUF file vLLM's flags become keys of caovan.toml,
-which mean the same for every engine. A flag for what the file itself decides is left out, and
-named; any other one is refused.
+A file of `--config` is expanded to words. For a GGUF file vLLM's flags become keys of caovan.toml,
+which mean the same for every engine. A flag for something that the file itself decides is dropped,
+with a warning; any other flag is refused.
 """
 
 from __future__ import annotations
@@ -22,71 +22,71 @@ from caovand.core.problem import ProblemError
 from caovand.engines.vllm.flags.spelling import option, whole_number
 
 SUFFIX, KIND = ".gguf", "llamacpp"
-"""The files, and the engine that serves them."""
+"""The GGUF files, and the engine that serves them."""
 _CACHES = {"auto": None, "fp8": "q8_0", "fp8_e4m3": "q8_0", "fp8_e5m2": "q8_0"}
-"""vLLM's cache types, and those of llama.cpp with as many bits."""
+"""vLLM's cache types, and llama.cpp's with as many bits."""
 _BY_THE_FILE = frozenset({
     "chat_template_content_format", "config_format", "dtype", "enable_auto_tool_choice",
     "enable_prefix_caching", "hf_config_path", "load_format", "quantization", "reasoning_parser",
     "tokenizer", "tokenizer_mode", "tool_call_parser", "trust_remote_code",
 })  # fmt: skip
-"""What the file, its chat template or llama.cpp itself decides."""
+"""Flags that the file, its chat template or llama.cpp itself decides."""
 _ELSEWHERE = frozenset({"api_key", "host", "port"})
 """Flags that the caller reads."""
 
 
-def configuration(path: str, given: Mapping[str, Any], server: ServerSection) -> Config:
+def configuration(path: str, flags: Mapping[str, Any], server: ServerSection) -> Config:
     """The configuration for this file; raises ProblemError for a flag that llama.cpp lacks."""
-    task = _task(given)
+    task = _task(flags)
     more = {"runner", "convert"} if task else set()
     used = {
         "served_model_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype",
         "chat_template", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
         *_BY_THE_FILE, *_ELSEWHERE, *more,
     }  # fmt: skip
-    for name in given:
+    for name in flags:
         if name not in used:
             _refuse(path, option(name), "llama.cpp, which serves GGUF files, has nothing like it")
-    names = given.get("served_model_name", path)
-    cache = str(given.get("kv_cache_dtype", "auto"))
+    names = flags.get("served_model_name", path)
+    cache = str(flags.get("kv_cache_dtype", "auto"))
     if cache not in _CACHES:
         _refuse(path, f"--kv-cache-dtype {cache}", "llama.cpp has no such cache")
-    share = given.get("gpu_memory_utilization")
+    share = flags.get("gpu_memory_utilization")
     return Config(
         model=ModelSection(
             path=path,
             served_name=str(names[0] if isinstance(names, list) else names),
-            max_model_len=whole_number(given.get("max_model_len")),
-            chat_template=str(given.get("chat_template", "")),
+            max_model_len=whole_number(flags.get("max_model_len")),
+            chat_template=str(flags.get("chat_template", "")),
         ),
         server=server,
         engine=EngineSection(kind=KIND, extra_args=(task,) if task else ()),
         policy=PolicySection(
             kv_cache_dtype=_CACHES[cache],
             gpu_memory_utilization=None if share is None else float(share),
-            max_num_seqs=whole_number(given.get("max_num_seqs")),
-            max_num_batched_tokens=whole_number(given.get("max_num_batched_tokens")),
-            tensor_parallel_size=whole_number(given.get("tensor_parallel_size")),
+            max_num_seqs=whole_number(flags.get("max_num_seqs")),
+            max_num_batched_tokens=whole_number(flags.get("max_num_batched_tokens")),
+            tensor_parallel_size=whole_number(flags.get("tensor_parallel_size")),
         ),
     )
 
 
-def left_out(given: Mapping[str, Any]) -> str:
-    """The warning about the flags that are left out; "" without one."""
-    names = ", ".join(option(name) for name in given if name in _BY_THE_FILE)
-    return f"left out: {names}; the file, its chat template or llama.cpp decides that" * bool(names)
+def left_out(flags: Mapping[str, Any]) -> str:
+    """The warning about dropped flags; "" without one."""
+    names = ", ".join(option(name) for name in flags if name in _BY_THE_FILE)
+    return f"ignored: {names}; the file, its chat template or llama.cpp decides that" * bool(names)
 
 
-def _task(given: Mapping[str, Any]) -> str:
-    """llama.cpp's option for a pooling model, "" without one."""
-    pools = given.get("runner") == "pooling" or given.get("convert") in ("embed", "classify")
+def _task(flags: Mapping[str, Any]) -> str:
+    """llama.cpp's option for a pooling model; "" without one."""
+    pools = flags.get("runner") == "pooling" or flags.get("convert") in ("embed", "classify")
     if not pools:
         return ""
-    return "--reranking" if given.get("convert") == "classify" else "--embeddings"
+    return "--reranking" if flags.get("convert") == "classify" else "--embeddings"
 
 
 def _refuse(path: str, words: str, fact: str) -> None:
-    raise ProblemError(f"serve {path} with {words}", fact, "leave it out")
+    raise ProblemError(f"serve {path} with {words}", fact, "remove it")
 
 
 FLAG, ENDINGS = "--config", (".yaml", ".yml")
@@ -103,18 +103,18 @@ def named_file(words: Sequence[str]) -> str:
         raise _bad(f"several {FLAG}", "vLLM reads one file", "put all keys into one")
     if not path.endswith(ENDINGS):
         fact = "vLLM reads files that end in .yaml or .yml only"
-        raise _bad(f"{FLAG} {path}".rstrip(), fact, "name such a file")
+        raise _bad(f"{FLAG} {path}".rstrip(), fact, "use such a file")
     return path
 
 
 def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
     """Replace `--config FILE` in the command line with the file's keys; typed flags win.
 
-    `known` are the engine's options: a key that is false needs its `--no-` twin.
+    `known` are the engine's options: a false key needs its `--no-` form.
     """
     at = words.index(FLAG)
     if not isinstance(document, Mapping):
-        raise _bad(f"{FLAG} {words[at + 1]}", "it holds no keys", "write lines such as port: 8000")
+        raise _bad(f"{FLAG} {words[at + 1]}", "it has no keys", "write lines such as port: 8000")
     before, behind = [*words[:at]], [*words[at + 2 :]]
     model = before[:1] if before and not before[0].startswith("-") else []
     inner = [word for key, value in document.items() for word in _words(str(key), value, known)]
@@ -122,7 +122,7 @@ def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[
 
 
 def _words(key: str, value: Any, known: Collection[str]) -> list[str]:
-    """One key as vLLM reads it."""
+    """One key as vLLM parses it."""
     if isinstance(value, bool):
         twin = f"--no-{key}"
         return [f"--{key}"] if value else [twin] * (twin in known)

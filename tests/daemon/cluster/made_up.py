@@ -121,8 +121,8 @@ class Coming:
     def __init__(self, slot: Slot, again: Plan | None) -> None:
         self._slot, self._again = slot, again
 
-    async def look(self) -> Inventory:
-        return await self._slot.hooks.look()
+    async def inspect(self) -> Inventory:
+        return await self._slot.hooks.inspect()
 
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None
@@ -188,7 +188,7 @@ class Slot:
             command=self.apply,
             notice=lambda kind, text: self.notices.append(text),
             snapshot=lambda: self.snapshot,
-            look=self._look,
+            inspect=self._inventory,
             adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
             serves=self.serves,
             pids=lambda: self.pids,
@@ -202,7 +202,7 @@ class Slot:
         )
         return cast(part.ClusterSlotProtocol, hooks)
 
-    async def _look(self) -> Inventory:
+    async def _inventory(self) -> Inventory:
         if self.obstacles:
             raise self.obstacles[0]
         return inventory()

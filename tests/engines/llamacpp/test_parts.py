@@ -144,8 +144,8 @@ def test_a_start_goes_through_its_phases() -> None:
     assert explain(journal).reached == "serving"
 
 
-def test_every_failure_has_a_row_and_every_rung_is_used() -> None:
-    assert {failure for failure, _ in CURES} == set(FAILURES)
+def test_rows_are_of_failures_and_every_rung_is_used() -> None:
+    assert {failure for failure, _ in CURES} <= set(FAILURES)
     assert {name for names in CURES.values() for name in names} == {rung.name for rung in RUNGS}
     assert {phase for _, phase in CURES if phase} <= set(NAMES)
 
@@ -237,7 +237,7 @@ def test_the_doctor_checks_what_the_readme_promises() -> None:
     assert promised <= {one.group for one in found}
     closed = ENGINE.planning.checks(facts(inventory, cache_writable=False, cache_dir="/c"))
     (warned,) = (one for one in closed if one.verdict != "PASS")
-    assert warned.text == "/c cannot be written: every start asks the engine anew"
+    assert warned.text == "/c cannot be written: every start probes the engine again"
 
 
 def test_a_machine_smaller_than_the_file_gets_the_commands_for_swap() -> None:

@@ -1,4 +1,4 @@
-"""How an engine of GGUF files would serve a model that another cannot: from a four-bit file."""
+"""How an engine for GGUF files would serve a model that another cannot: from a four-bit file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from caovand.engines.common.tensors import weights_of
 
 TYPE = "Q4_K_M"
 BITS: Mapping[str, float] = {"layers": 4.85, "output": 6.56, "embedding": 4.5}
-"""Bits of a weight in a file of that type, by the tensors' own types; experts count as layers."""
+"""Bits per weight in a file of that type, by the tensors' own types; experts count as layers."""
 MXFP4_BITS = 4.25
-"""Bits of a weight of experts that are published in MXFP4, which every file keeps."""
+"""Bits per weight of experts published in MXFP4, which every file keeps."""
 QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
-"""The suffix of a quantised checkpoint's name, after the model's."""
+"""Suffix that marks a quantised checkpoint's name."""
 FASTER = 2.0
-"""Speed estimates of two engines err: only a gain this large is worth another download."""
+"""The speed estimates of two engines err: only a gain this large is worth another download."""
 READING = 10.0
-"""Tokens a second as fast as people read: more gains them little."""
+"""Tokens per second at which people read: a faster engine helps them little."""
 TINY = 100 << 20
-"""Bytes of a file below which a model is made for trials: models of speed mean nothing there."""
+"""Bytes of a file below which a model is only made for trials: modelled speeds mean nothing
+there."""
 KNOWN = frozenset({
     "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone", "falcon_h1", "gemma", "gemma2",
     "gemma3", "gemma3_text", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "internlm2",
@@ -33,9 +34,9 @@ KNOWN = frozenset({
     "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "stablelm",
     "starcoder2",
 })  # fmt: skip
-"""Model types that llama.cpp's converter makes GGUF files of (convert_hf_to_gguf.py)."""
+"""Model types for which llama.cpp's converter makes GGUF files (convert_hf_to_gguf.py)."""
 GROUP = "other engines"
-"""The doctor's group for them."""
+"""The doctor's group for these suggestions."""
 
 
 def offer_gguf(
@@ -46,9 +47,9 @@ def offer_gguf(
     tokens_s: float,
     how: Callable[[str], str],
 ) -> tuple[CheckResult, ...]:
-    """The way to serve it on these cards, which `how` completes for a model's name.
+    """The offer to serve it on these cards, with `how`, which is completed by the model's name.
 
-    Empty if it runs fast enough already, or would hardly run faster or at all.
+    Empty if the model runs fast enough already, or would hardly run faster or at all.
     """
     if model.gguf is not None or model.model_type not in KNOWN or tokens_s >= READING:
         return ()
@@ -59,7 +60,7 @@ def offer_gguf(
     rooms = sizing.rooms_of(cards, None)
     load = Load(0, filled=sizing.FILLED["chat"])
     found = sizing.find_longest(in_gguf, host, load, cards, rooms, "chat")
-    timed = found.seconds > 0  # a checkpoint that lacks its layers takes none
+    timed = found.seconds > 0  # a checkpoint without its layers has none
     if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
         return ()
     layers, on_cards = len(file.layers) + 1, found.placement.layers
@@ -80,7 +81,7 @@ def offer_gguf(
 
 
 def convert_sizes(model: ModelCard) -> Gguf:
-    """The file that the converter would make, by the checkpoint's sizes."""
+    """The sizes of the file that the converter would make, by the checkpoint's."""
     kinds = model.layer_types or ("full_attention",)
     of_experts = MXFP4_BITS if model.quantization == "mxfp4" else BITS["layers"]
     experts = weights_of(model, "experts") * of_experts / 8 / len(kinds)

@@ -1,4 +1,4 @@
-"""The memory forecast of a load that ggml runs: what each device will hold, and whether it fits."""
+"""The memory forecast of a load for ggml: what each device will hold, and whether it fits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def estimate(
     share: float | None,
     advice: tuple[str, ...],
 ) -> MemoryEstimate:
-    """The forecast, for the fullest device; `advice` is for a load that does not fit."""
+    """The forecast for the fullest device; `advice` is for a load that does not fit."""
     host = inventory.host
     rooms = [*(gpu.free_mib * MIB for gpu in gpus), host_room(host, gpus)]
     over = [device.total - room for device, room in zip(found, rooms, strict=True)]
-    needed = [device.total - device.prompts for device in found]  # prompts give way
+    needed = [device.total - device.prompts for device in found]  # earlier prompts give way
     tightest = max(range(len(found)), key=lambda place: needed[place] / max(rooms[place], 1))
     device, cache = found[tightest], sum(one.cache for one in found)
     lack = "" if max(over) <= 0 else _lack(found, over, gpus)

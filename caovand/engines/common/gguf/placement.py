@@ -1,4 +1,4 @@
-"""The placement of a model's layers on cards and in host memory, and the bytes on each."""
+"""Place a model's layers on cards and in host memory, and sum the bytes on each."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from caovand.engines.common.tensors import part_of_experts
 
 MIB = 1 << 20
 CONTEXT_MIB = 350
-"""Memory of each card for CUDA's context and its kernels' pools."""
+"""Memory on each card for CUDA's context and its kernels' pools."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024
-"""The part of host memory that is left to everything else, as a denominator, and its minimum."""
+"""The fraction of host memory left to everything else, as a denominator, and its minimum."""
 PREFERRED = 1.15
-"""How many times as long as the quickest placement one with all attention on the cards may take."""
+"""How many times as long as the fastest placement one with all attention on the cards may take."""
 HANDOVER_S = 60e-6
-"""Seconds to hand a token over to host memory and back, for a layer that is computed in both."""
+"""Seconds to transfer a token to host memory and back, for a layer that is computed in both."""
 DENSE_LAYER_S, EXPERTS_LAYER_S = 20e-6, 65e-6
-"""Seconds that a layer's kernels take besides reading, by published speeds: an 8B of 32 layers on a
-3090, gpt-oss-120b's 36 on a GB10."""
+"""Seconds of a layer's kernels besides reading, by published speeds: an 8B of 32 layers on a 3090,
+gpt-oss-120b's 36 on a GB10."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """How many layers are on the cards, and how many on each (the output counts as one).
+    """The number of layers on all cards, and on each (the output counts as one).
 
     The first `experts_in_ram` layers keep their routed experts in host memory.
     """
@@ -46,7 +46,7 @@ class Placement:
 
     @property
     def layers(self) -> int:
-        """llama-server's count of layers on cards, the output included."""
+        """llama-server's number of layers on cards, including the output."""
         return sum(self.on_cards)
 
 
@@ -54,8 +54,8 @@ class Placement:
 class Device:
     """Bytes on one card or in host memory (`card` None).
 
-    `read` are those that a token reads, `experts_read` those of them that are routed experts'.
-    `layers` are those that a card computes, or that host memory computes next to cards.
+    `read` are the bytes that a token reads, of which `experts_read` belong to routed experts.
+    `layers` are the layers that the device computes.
     """
 
     card: int | None
@@ -71,12 +71,12 @@ class Device:
 
     @property
     def total(self) -> int:
-        """The sum of all parts."""
+        """Sum of all parts."""
         return self.weights + self.cache + self.states + self.compute + self.output + self.prompts
 
 
 def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device, ...]:
-    """The bytes on each card, in their order, and then in host memory."""
+    """Bytes on each card, in order, and then in host memory."""
     gguf, compute = _gguf(model), compute_bytes(model, load)
     units = len(gguf.layers) + 1
     in_ram = max(units - placement.layers, 0)
@@ -90,7 +90,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
     host = replace(
         host,
         weights=host.weights + gguf.embedding,
-        # With every layer on cards the host computes next to nothing.
+        # With every layer on cards, the host computes next to nothing.
         compute=compute if in_ram else 0,
         output=output_bytes(model, load),
         layers=max(in_ram if placement.layers else 0, placement.experts_in_ram),
@@ -98,7 +98,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
     every = [*(replace(card, compute=compute + CONTEXT_MIB * MIB) for card in on_cards), host]
     at = cards.stop if output_on is None else output_on
     head = gguf.output or gguf.embedding
-    # A head that is the embedding is in host memory already.
+    # A head that doubles as the embedding is in host memory already.
     stored = gguf.output if output_on is None else head
     every[at] = replace(
         every[at],
@@ -115,7 +115,7 @@ def _layers_on(
     owners: Sequence[int | None],
     placement: Placement,
 ) -> Device:
-    """The layers on one device, and the routed experts there, which may be of other layers."""
+    """The layers on one device, and the routed experts there, which may belong to other layers."""
     dense = experts = cache = cache_read = states = layers = 0
     for number, (layer, owner) in enumerate(zip(_gguf(model).layers, owners, strict=True)):
         loaded = load.mtp or not layer.mtp
@@ -140,7 +140,7 @@ def _layers_on(
 
 
 def host_room(host: Host, gpus: Sequence[Gpu]) -> int:
-    """How many bytes of host memory may be used; of unified memory half the host's reserve."""
+    """Bytes of host memory that may be used; of unified memory all but half the host's reserve."""
     if any(gpu.unified for gpu in gpus):
         return host_reserve_mib(host.ram_mib) // 2 * MIB
     reserve_mib = max(host.ram_mib // HOST_RESERVE, MIN_HOST_RESERVE_MIB)
@@ -155,7 +155,7 @@ def fits(found: Sequence[Device], rooms: Sequence[int], host: int) -> bool:
 
 
 def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> float:
-    """The modelled time of a token: what each device reads, by its bandwidth."""
+    """The modelled time per token: the bytes that each device reads, by its bandwidth."""
     own = found[-1]
     seconds = read_seconds(host, own.read - own.experts_read, own.experts_read)
     seconds += own.layers * HANDOVER_S
@@ -168,10 +168,11 @@ def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> fl
 def place(
     model: ModelCard, load: Load, gpus: Sequence[Gpu], host: Host, rooms: Sequence[int]
 ) -> Placement:
-    """The quickest placement that fits the cards; host memory takes the rest.
+    """The fastest placement that fits the cards; host memory gets the rest.
 
-    Experts leave the cards before whole layers do: a token reads few of them, and the cards compute
-    all attention. That holds even if a token is a little slower, since prompts are read far faster.
+    Experts leave the cards before whole layers: a token reads few of them, and attention stays on
+    the cards. This is preferred even if tokens are slightly slower, because prompts are processed
+    far faster.
     """
     if not gpus:
         return Placement()
@@ -202,7 +203,7 @@ def _candidates(
 def _most_layers(
     model: ModelCard, load: Load, rooms: Sequence[int], units: int, experts_in_ram: int
 ) -> Placement | None:
-    """As many layers as the cards hold, with those of their experts that are not in host memory."""
+    """As many layers as the cards hold, with their experts that are not in host memory."""
     best, low, high = None, 0, units
     while low < high:
         middle = (low + high + 1) // 2
@@ -217,7 +218,7 @@ def _most_layers(
 def _fewest_experts_in_ram(
     model: ModelCard, load: Load, rooms: Sequence[int], units: int
 ) -> Placement | None:
-    """Every layer on the cards, and as few experts as possible in host memory."""
+    """Every layer on the cards, with as few experts as possible in host memory."""
     low, high = 0, units - 1 if model.experts and not load.whole_layers else 0
     if _spread(model, load, rooms, units, high) is None:
         return None
@@ -235,7 +236,7 @@ def _spread(
 ) -> Placement | None:
     """Spread this many layers over the cards; None if they do not fit.
 
-    Each card takes its share by room, and then what the others could not hold.
+    Each card gets its share by room, and then what the others could not hold.
     """
     counts = _counts(rooms, layers)
     for _ in range(layers + 1):
@@ -254,7 +255,7 @@ def _spread(
 
 
 def _counts(rooms: Sequence[int], layers: int) -> list[int]:
-    """The layers in proportion to the rooms, each rounded so that they add up."""
+    """Layers in proportion to the rooms, rounded so that they add up."""
     whole = sum(rooms) or 1
     counts, placed = [], 0
     for card in range(len(rooms)):

@@ -1,7 +1,7 @@
-"""Bytes that ggml allocates for llama.cpp: caches, states and compute buffers of a load.
+"""Memory that ggml allocates for llama.cpp: a load's caches, states and compute buffers.
 
 The caches are exact for architectures with plain, windowed, latent or recurrent layers; the compute
-buffers were fitted to those that llama-server reports (`tests/engines/llamacpp`).
+buffers were fitted to the sizes that llama-server reports (`tests/engines/llamacpp`).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from caovand.core.facts.gguf import GgufLayer
 from caovand.core.facts.inventory import ModelCard
 
 CELLS = 256
-"""Tokens of which a slot's cache holds a multiple."""
+"""A slot's cache holds a multiple of this many tokens."""
 CACHE_TYPES: Mapping[str, tuple[int, int]] = {
     "f32": (1, 4), "f16": (1, 2), "bf16": (1, 2), "q8_0": (32, 34), "q4_0": (32, 18),
     "q4_1": (32, 20), "iq4_nl": (32, 18), "q5_0": (32, 22), "q5_1": (32, 24),
 }  # fmt: skip
-"""Elements of a block and its bytes."""
+"""Elements and bytes of a block."""
 MASK_BYTES = 2
-"""Bytes of the attention mask for each pair of a step's token and a cached one."""
+"""Bytes of the attention mask per pair of a step's token and a cached one."""
 
 
 def why_undividable(kind: str, width: int) -> str:
-    """Why heads of this width, 0 if unknown, cannot have a cache of a type; "" if they can."""
+    """Why heads of this width (0 if unknown) cannot have a cache of a type; "" if they can."""
     block = CACHE_TYPES.get(kind, (1, 0))[0]
     if width % block == 0:
         return ""
@@ -34,10 +34,10 @@ def why_undividable(kind: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """The load that a plan puts on memory: context of one slot, slots, and types of the cache.
+    """The parts of a plan that determine memory: context of one slot, slots, and cache types.
 
     With `whole_layers` a layer's routed experts go where the layer goes. `filled` are the tokens of
-    context that a step reads by the model of its time.
+    context that a step reads in the model of its time.
     """
 
     context: int
@@ -53,12 +53,12 @@ class Load:
 
 
 def padded_context(context: int) -> int:
-    """The tokens that a slot's cache has room for."""
+    """The number of tokens that a slot's cache has room for."""
     return -(-context // CELLS) * CELLS
 
 
 def cache_bytes(layer: GgufLayer, load: Load) -> int:
-    """The cache of one layer for all slots; a drafting layer has one only if it drafts."""
+    """A layer's cache for all slots; a draft layer has one only when drafting."""
     if layer.mtp and not load.mtp:
         return 0
     cells = padded_context(load.context)
@@ -70,13 +70,13 @@ def cache_bytes(layer: GgufLayer, load: Load) -> int:
 
 
 def cache_read_bytes(layer: GgufLayer, load: Load) -> int:
-    """The cache of one layer that a token reads once its request has `filled` tokens."""
+    """Bytes of one layer's cache that a token reads once its request has `filled` tokens."""
     one = replace(load, context=min(load.filled, load.context), slots=1, batch=0)
     return cache_bytes(layer, one)
 
 
 def state_bytes(layer: GgufLayer, load: Load) -> int:
-    """The recurrent state of one layer for all slots, with a copy for each drafted token."""
+    """A layer's recurrent state for all slots, with a copy per draft token."""
     return layer.state_size * load.slots * (1 + load.depth)
 
 
@@ -107,5 +107,5 @@ def compute_bytes(model: ModelCard, load: Load) -> int:
 
 
 def output_bytes(model: ModelCard, load: Load) -> int:
-    """Logits, which are kept in host memory; a drafting context has its own."""
+    """Logits, which are kept in host memory; a draft context has its own."""
     return 4 * model.vocab_size * load.slots * (2 if load.mtp else 1)

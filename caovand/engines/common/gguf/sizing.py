@@ -1,4 +1,4 @@
-"""Context, slots and placement: the fastest that fits."""
+"""Context, slots and placement: the fastest combination that fits."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from caovand.engines.common.gguf.sizes import CELLS, Load
 from caovand.engines.common.gguf.weights import tokens_computed
 
 FILLED = {"chat": 4096, "long": 32768, "batch": 2048}
-"""Tokens of context for which a workload's time is modelled."""
+"""Context tokens at which a workload's time is modelled."""
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
-"""A context worth moving layers off the cards for; a longer one only if it is free."""
+"""A context for which layers may leave the cards; a longer one is used only if it costs nothing."""
 USEFUL = 8192
-"""The shortest context that is chosen to keep every layer on the cards."""
+"""Minimum context that is chosen in order to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY = 1.1
-"""A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
+"""Saving a tenth of the time does not justify halving requests or context, or fewer cache bits."""
 FAR_LONGER = 1.4
-"""How many times longer a context must be to be worth bits of the cache, or half of the
-requests; how many times more requests of a batch are worth bits of the cache."""
+"""How many times longer a context must be to be worth bits of the cache, or half of the requests;
+how many times more requests of a batch are worth bits of the cache."""
 MAX_ON_HOST = 32768
-"""The longest context chosen without a card, but for a workload that needs more."""
+"""The longest context chosen without a card, unless a workload needs more."""
 READING_S = 3600
-"""Modelled seconds in which a processor reads the longest prompt; most are twice as quick."""
+"""Modelled seconds in which the CPU reads the longest prompt; most prompts take half as long."""
 
 
 @dataclass(frozen=True)
 class SizedLoad:
-    """The load that was chosen, where it goes, and whether it fits there."""
+    """The chosen load, its placement, and whether it fits."""
 
     load: Load
     placement: Placement
@@ -49,7 +49,7 @@ class SizedLoad:
 
 
 def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
-    """How many bytes of each card may be used."""
+    """Usable bytes of each card."""
     return [
         (min(gpu.free_mib, int(gpu.total_mib * share)) if share else int(gpu.free_mib * 0.97)) * MIB
         for gpu in gpus
@@ -59,7 +59,7 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
 def place_fixed(
     model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
 ) -> SizedLoad:
-    """The best placement of one load."""
+    """The best placement of a fixed load."""
     usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
     placement = place(model, load, gpus, host, rooms) if usable else Placement()
     found = devices(model, load, placement)
@@ -78,10 +78,10 @@ def find_longest(
     rooms: Sequence[int],
     workload: str,
 ) -> SizedLoad:
-    """The load with the longest context that is worth its price.
+    """The load with the longest context that is worth its cost.
 
     The longest with which every layer fits the cards; else at most `SUFFICIENT_CONTEXT`, for which
-    layers leave them. On a processor, what fits its memory, up to MAX_ON_HOST.
+    layers may leave them. On the CPU the longest that fits its memory, up to MAX_ON_HOST.
     """
     limit = model.max_model_len or MAX_ON_HOST
     enough = min(SUFFICIENT_CONTEXT[workload], limit)
@@ -95,28 +95,28 @@ def find_longest(
     least = at(min(MIN_CONTEXT, limit))
     goal = at(enough)
     if gpus and goal.whole and goal.fits:
-        return _most(at, enough, top, lambda one: one.fits and one.whole)
+        return max_context(at, enough, top, lambda one: one.fits and one.whole)
     useful = at(min(USEFUL, enough))
     if gpus and useful.whole and useful.fits:
-        return _most(at, useful.load.context, enough, lambda one: one.fits and one.whole)
+        return max_context(at, useful.load.context, enough, lambda one: one.fits and one.whole)
     if goal.fits:
-        return goal if gpus or top <= enough else _most(at, enough, top, lambda one: one.fits)
+        return goal if gpus or top <= enough else max_context(at, enough, top, lambda one: one.fits)
     if not least.fits:
         return least
-    return _most(at, least.load.context, enough, lambda one: one.fits)
+    return max_context(at, least.load.context, enough, lambda one: one.fits)
 
 
 def longest_on_host(model: ModelCard, host: Host, enough: int) -> int:
-    """The longest context without a card: one that its cores read in READING_S."""
+    """The longest context without a card: its cores read it in READING_S."""
     limit = model.max_model_len or MAX_ON_HOST
     read = tokens_computed(model, host) * READING_S // CELLS * CELLS
     return int(min(limit, max(USEFUL, min(read, max(MAX_ON_HOST, enough)))))
 
 
 def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int = 0) -> SizedLoad:
-    """The first load with every layer on the cards and a context of `enough` tokens, or one of more
-    requests that nearly has it; else the first such load that no later one exceeds by far; else the
-    first that is nearly as quick as any that fits, or the first."""
+    """The first load with every layer on the cards and a context of `enough` tokens, or one with
+    more requests that nearly has it; else the first such load that no later one exceeds by far;
+    else the first that is nearly as fast as any that fits, or the first."""
     found: list[SizedLoad] = []
     for load in loads:
         sized = size(load)
@@ -135,15 +135,15 @@ def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int =
 
 
 def _serves_more(one: SizedLoad, than: SizedLoad, enough: int) -> bool:
-    """Whether a load has more requests at once, and nearly enough context for each."""
+    """Whether a load has more concurrent requests, with nearly enough context for each."""
     nearly = one.fits and one.whole and one.load.context * NEARLY >= enough
     return nearly and one.load.slots > than.load.slots
 
 
-def _most(
+def max_context(
     at: Callable[[int], SizedLoad], low: int, high: int, good: Callable[[SizedLoad], bool]
 ) -> SizedLoad:
-    """The longest context from `low`, which is good, to `high`, in steps of CELLS."""
+    """The longest context from `low`, which fits, to `high`, in steps of CELLS."""
     found, whole = at(low), at(high)
     if good(whole):
         return whole

@@ -1,4 +1,4 @@
-"""How many requests an engine of GGUF files answers at once."""
+"""How many requests an engine for GGUF files answers at once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from caovand.engines.common.speeds import BANDWIDTH_REACHED, RATE_REACHED, card_
 from caovand.engines.common.tensors import part_of_experts
 
 BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
-"""Requests at once for each workload; further ones wait."""
+"""Concurrent requests for each workload; further ones wait."""
 MAX = {"chat": 8, "long": 4, "batch": 32}
-"""The same where memory is left over."""
+"""Concurrent requests if memory is left over."""
 MIN_OF_BATCH = 4
-"""Requests of a batch on a processor, however slowly it computes."""
+"""Concurrent requests of a batch on the CPU, however slowly it computes."""
 
 
 def wanted(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> int:
-    """The requests of a workload, without a card no more than its cores compute."""
+    """The requests of a workload; without a card no more than the cores compute."""
     many = BY_WORKLOAD[workload]
     if gpus or workload != "batch":
         return many
@@ -40,7 +40,7 @@ def wanted(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> 
 
 
 def most(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> int:
-    """As many requests as may have a slot where memory is left over."""
+    """The maximum number of requests that may have a slot if memory is left over."""
     many = BY_WORKLOAD[workload]
     if not gpus:
         return wanted(model, gpus, host, workload)
@@ -50,8 +50,8 @@ def most(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> in
 
 
 def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
-    """The tokens that are multiplied with the weights in the time that reading them takes: more at
-    once take longer in proportion."""
+    """The number of tokens multiplied with the weights in the time of reading them: more at once
+    take proportionally longer."""
     assert model.gguf is not None
     if gpus:
         multiplied = max(2 * active_weights(model), 1.0)
@@ -69,7 +69,7 @@ def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
 
 
 def fewer(load: Load) -> Iterator[Load]:
-    """The load with fewer requests at once, down to one."""
+    """Variants of the load with fewer concurrent requests, down to one."""
     while load.slots > 1:
         load = replace(load, slots=load.slots // 2)
         yield load
@@ -85,7 +85,7 @@ def choose(
     most: int,
 ) -> SizedLoad:
     """The best of the loads with the longest context that is worth its price, and more requests at
-    once, up to `most`, where memory is left over."""
+    once, up to `most`, if memory is left over."""
     limit = model.max_model_len or SUFFICIENT_CONTEXT[workload]
     enough = min(SUFFICIENT_CONTEXT[workload], limit)
 
@@ -108,8 +108,8 @@ def choose(
 
 
 def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
-    """The longest context, by doubling, that costs hardly more time: windowed and recurrent layers
-    make it cheap."""
+    """Double the context while this costs hardly any time: windowed and recurrent layers make it
+    cheap."""
     found = sized
     while found.load.context < limit:
         longer = size(replace(found.load, context=min(found.load.context * 2, limit)))
@@ -120,8 +120,8 @@ def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -
 
 
 def _grow(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int) -> SizedLoad:
-    """Twice as many requests, and again, as long as everything stays on the cards and each keeps
-    its context."""
+    """The load with requests doubled as long as everything stays on the cards and each keeps its
+    context."""
     found, context = sized, sized.load.context
     while found.load.slots * 2 <= most:
         more = size(replace(found.load, slots=found.load.slots * 2))
@@ -133,7 +133,7 @@ def _grow(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int) -> Siz
 
 def _fill(load: Load, loads: Sequence[Load], has_room: Callable[[Load], bool], most: int) -> Load:
     """As many requests of a batch as have room for a sufficient context; with fewer bits of cache
-    no more than are wanted, and only where they bring far more."""
+    no more than requested, and only if they gain far more."""
 
     def fill(load: Load, most: int) -> Load:
         counts = range(1, most + 1)

@@ -1,4 +1,4 @@
-"""How many weights a model in GGUF files has, and a token multiplies with."""
+"""How many weights a model in GGUF files has, and how many a token uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BITS = {name: 8 * size / count for name, count, size in TYPES.values()}
 
 
 def active_weights(model: ModelCard) -> float:
-    """Weights that a token multiplies with."""
+    """The number of weights that a token multiplies with."""
     if model.gguf is None:
         return 0.0
     bits = 8 * model.gguf.size / max(_weights(model), 1)
@@ -23,11 +23,11 @@ def active_weights(model: ModelCard) -> float:
 
 
 def tokens_computed(model: ModelCard, host: Host) -> float:
-    """Tokens a second that the host's cores multiply with the weights."""
+    """The number of tokens a second that the host's cores multiply with the weights."""
     return host.cpus * core_of(host).gflop_s * 1e9 / max(2 * active_weights(model), 1.0)
 
 
 def _weights(model: ModelCard) -> float:
-    """The number of weights, by the bits of each type."""
+    """Number of weights, derived from each type's bits."""
     assert model.gguf is not None
     return sum(size * 8 / BITS.get(name, 4.5) for name, size in model.gguf.types)

@@ -1,4 +1,4 @@
-"""Advice for people about a failure that is the same for every engine.
+"""Advice for people about failures that are the same for every engine.
 
 The settings to change come from the ladder's tables, in its order and words.
 """
@@ -28,10 +28,10 @@ _SETTING = re.compile(
 _NAMED = re.compile(
     r"\b(?:VLLM|SGLANG|OLLAMA)_[A-Z][A-Z0-9_]{2,60}\b|\blib[\w+-]{1,60}\.so(?:\.\d{1,6}){0,3}\b"
 )
-"""Variables and libraries, which help to search whatever the failure is."""
+"""Variables and libraries, which help to search for any failure."""
 MAX_NAMED = 4
 DRIVEN_BY = "driven_by"
-"""The name of a capture: what drives the card, by other lines of the log."""
+"""The name of a capture: the backend of the card, found in other lines of the log."""
 _FOUND = re.compile(
     r".{0,60}?(?:(?P<vulkan>ggml_vulkan: Found [1-9])|found [1-9]\d? (?P<name>ROCm|CUDA|SYCL) dev"
     r"|using device (?P<device>Vulkan|SYCL|ROCm|CUDA)\d)"
@@ -54,7 +54,7 @@ _REMEDY = re.compile(
     rf"{_DOES}|(?:[Pp]lease )?(?:[Tt]ry|[Cc]onsider) \w{{3,12}}ing\b|(?=[A-Z]){_DOES})"
     r"(?:[^.!\"]|\.(?=\S)|\"(?!,)){8,240})"
 )
-"""What a program itself advises in its line, as a sentence or the end of one."""
+"""A program's own advice in its line, as a sentence or the end of one."""
 _ACCEPTED = re.compile(
     r"\b(?:[Oo]nly|(?:[Mm]ust|[Ss]hould) be (?:one )?of|[Cc]hoose from|[Ee]xpected one of"
     r"|(?:[Ss]upported|[Aa]vailable|[Vv]alid) (?:\w{2,20} ){0,3}(?:are|is)):? ?"
@@ -62,13 +62,14 @@ _ACCEPTED = re.compile(
 )
 """The values that a program accepts, as it lists them."""
 _UNSURE = (
-    "That is what the line says; it came from code that was already running, so that another "
-    "start or another kernel may do without the change."
+    "That is what the line says; it came from code that was already running, so another start or "
+    "another kernel may not need the change."
+    ""
 )
 
 
 def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
-    """Name the key of caovan.toml, and the flag for those who start the engine themselves."""
+    """The key of caovan.toml, and the flag for those who start the engine themselves."""
 
     def way(rung: Rung) -> str:
         flag = option(rung.touches[0])
@@ -97,10 +98,12 @@ def sentences(
 ) -> list[str]:
     """Say what happened and what a person can do, most precise first."""
     name, failure = finding.signature, finding.failure
+    runtime = runtime_of(finding)
     found = (
-        special.get(name)
+        RUNTIMES.get((name, runtime))
+        or special.get(name)
         or SPECIAL.get(name)
-        or RUNTIMES.get((failure, runtime_of(finding)))
+        or RUNTIMES.get((failure, runtime))
         or general.get(failure)
         or GENERAL.get(failure, ())
     )
@@ -122,14 +125,14 @@ def sentences(
 
 
 def driven_by(lines: Sequence[str]) -> str:
-    """What drives the cards that ggml found, by its log: "" for CUDA or if unknown."""
+    """The backend of the cards that ggml found, by its log: "" for CUDA or if unknown."""
     names = [found[found.lastgroup or 0] for line in lines if (found := _FOUND.match(line[:200]))]
     names = ["Vulkan" if name.startswith("ggml_vulkan") else name for name in names]
     return names[0] if names and "CUDA" not in names else ""
 
 
 def runtime_of(finding: Finding) -> str:
-    """What drives the card that failed, by the line or by others of its log: "" for CUDA."""
+    """The backend of the card that failed, by the line or by others of its log: "" for CUDA."""
     for runtime, pattern in _RUNTIMES.items():
         if pattern.search(finding.text):
             return runtime
@@ -137,13 +140,13 @@ def runtime_of(finding: Finding) -> str:
 
 
 def _own_remedy(finding: Finding) -> str:
-    """What the line itself advises; "" if it advises nothing."""
+    """The line's own advice; "" if it has none."""
     found = _REMEDY.search(finding.text)
     return found[1].partition("', '")[0].strip(" '\"`,;:") if found else ""
 
 
 def _named_options(finding: Finding) -> list[str]:
-    """The options and settings that a line which refuses or advises names, in its order."""
+    """The options and settings that a line with a refusal or advice names, in its order."""
     if finding.failure not in _REFUSING and not _ADVISES.search(finding.text):
         return []
     found = (match.group().strip("` (") for match in _SETTING.finditer(finding.text))
@@ -153,7 +156,7 @@ def _named_options(finding: Finding) -> list[str]:
 def of_ladder(
     finding: Finding, healing: Healing, way: Callable[[Rung], str], plan: Plan | None = None
 ) -> list[str]:
-    """The changes that the ladder would make, in order; none if it waits, gives up or only tries.
+    """The changes that the ladder would make, in order; none if it waits, gives up or only retries.
 
     `way` names the setting that a person changes for the same effect. With a `plan`, only rungs
     that apply to it.

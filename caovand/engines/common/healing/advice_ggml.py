@@ -1,4 +1,4 @@
-"""What advice says of the texts of ggml and llama.cpp's loader, for every engine made of them."""
+"""Advice on the messages of ggml and llama.cpp's loader, for every engine based on them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ggml.split": (
-        "--split-mode tensor cannot split this model: set --split-mode layer, or leave it out.",
+        "--split-mode tensor cannot split this model: set --split-mode layer, or remove it.",
     ),
     "ggml.attention": (
         "ggml has no flash-attention kernel for this model's head sizes, cache type or card: set "
@@ -17,11 +17,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The program ended by a C++ exception that nothing caught ({exception}): a fault of this "
         "release, or a case that it does not handle. What led to it is not in this line; a line "
         "that begins with what() has its text. Try another release, and see what the lines before "
-        "show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "show.",
         "The program ended by a C++ exception that nothing caught ({type}): a fault of this "
         "release, or a case that it does not handle. What led to it is not in this line; a line "
         "that begins with what() has its text. Try another release, and see what the lines before "
-        "show (a context shift: use a longer --ctx-size or shorter prompts).",
+        "show.",
         "The program ended itself {nameless} a reason in these lines: see the ones before, and try "
         "another release.",
     ),
@@ -33,15 +33,37 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ggml.assertion": (
         "A check in the program's own code failed. That is a fault of this release with this model "
         "or these settings, not of the card: install a newer release (or an older one, if it "
-        "began with an update). Until then leave out what few use: several slots (-np, --parallel "
+        "began with an update). Until then avoid rarely used features: several slots (-np, "
+        "--parallel "
         "1 instead), drafts, quantized caches, --flash-attn, a split over cards.",
     ),
     "ggml.operation": (
         "A backend has no implementation of an operation of this model: install a newer release "
         "or another backend's build, or keep the layers off the card (-ngl 0).",
     ),
+    "ggml.backend.none": (
+        "The program found no library of a backend, not even the one of the processor "
+        "(libggml-cpu-*.so, ggml-cpu-*.dll): they belong in the folder of the program, or in "
+        "GGML_BACKEND_PATH. Install one release's whole package again.",
+    ),
+    "ggml.template": (
+        "The model's chat template uses what the template engine of this release lacks ({lacks}): "
+        "install a newer release of llama.cpp (or of the program that brings it), or set another "
+        "template (--chat-template-file).",
+    ),
+    "ggml.parser": (
+        "The server's parser of a streamed answer fell over what the model wrote ({why}), and took "
+        "the server down: a fault of this release. Update it; until then start it without --jinja, "
+        "or with --reasoning-format none.",
+    ),
+    "ggml.what": (
+        "The program ended by a C++ exception that nothing caught. Its text is: {why}. It is a "
+        "fault of this release, or a case that it does not handle: search its issues for the "
+        "text, and try another release.",
+    ),
     "ggml.backend": (
-        "A backend's library does not fit the program: remove it, and install one release's files "
+        "A backend's library does not match the program: remove it, and install one release's "
+        "files "
         "only.",
     ),
     "ggml.rpc": (
@@ -49,12 +71,22 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release of llama.cpp on all nodes.",
     ),
     "llama.model.split": (
-        "The parts of a split GGUF file are not all there, or do not belong together: download "
-        "all of one release, and name the first part.",
+        "Parts of a split GGUF file are missing, or do not belong together: download all of one "
+        "release, and pass the first part."
+        "",
     ),
     "llama.model.projector": (
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
         "download it with its model, or install a newer release.",
+    ),
+    "llama.model.converted": (
+        "The file lacks what this release needs of it (a tokenizer, metadata, the form of "
+        "attention) or has damaged values: it is only a part (a projector, vocabulary or draft), "
+        "or was converted by an older tool. Download a current file, or convert it again.",
+    ),
+    "llama.model.clip": (
+        "The file that is named as the model is its projector: name the model's own file with -m, "
+        "and this one with --mmproj.",
     ),
     "llama.model.unpaired": (
         "The projector (mmproj) belongs to another model: use the one published with the model.",
@@ -63,19 +95,23 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The file's format is too old, too new, or not GGUF: download a current GGUF file.",
     ),
     "llama.model.type": (
-        "The file has tensors in a quantization that this release does not know: install a newer "
+        "The file has tensors in a quantization that this release does not support: install a "
+        "newer "
         "release, or download another quantization.",
     ),
     "llama.model.other": (
         "The loader gave up for this reason: {why}. If that names the file, download it again; if "
-        "it names the model's form, use a newer release first.",
+        "it names the model's format"
+        ", use a newer release first.",
     ),
     "llama.draft.vocabulary": (
-        "The draft model has another vocabulary than the model: use one of the same family, or"
-        " leave it out.",
+        "The draft model's vocabulary differs from the model's: use one of the same family, or "
+        "remove it."
+        "",
     ),
     "llama.model.architecture": (
-        "This release of the engine does not know the architecture {architecture}: install a newer "
+        "This release of the engine does not support the architecture {architecture}: install a "
+        "newer "
         "release, or use another model.",
     ),
     "llama.model.tokenizer": (
@@ -83,8 +119,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "download a newer file.",
     ),
     "llama.cache.flash": (
-        "A quantised cache for values needs flash attention, which is off or which this model or "
-        "card has not: turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
+        "A quantised cache for values needs flash attention, which is off, or which this model or "
+        "card does not support"
+        ": turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
         "cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
     ),
     "llama.metal": (

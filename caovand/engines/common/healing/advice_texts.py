@@ -1,4 +1,4 @@
-"""What advice says of each failure, and of the texts that any engine's log may have."""
+"""Advice on each failure, and on messages that any engine's log may have."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml
 from caovand.engines.common.logs.rows import (
     building,
+    container,
     exits,
     ggml_families,
     links,
@@ -16,6 +17,8 @@ from caovand.engines.common.logs.rows import (
     python_advice,
     raised,
     requests,
+    rocm,
+    servers,
     system,
     toolchain,
 )
@@ -25,7 +28,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "bad-arguments": ("A setting is refused, and starting again cannot help: the line names it.",),
     "device-oom-load": (
         "The weights do not fit the card: use a smaller quantization, or check with nvidia-smi "
-        "what else uses it.",
+        "which other processes use it"
+        ".",
     ),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
@@ -37,7 +41,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "If it began with a new release of the engine, install the older release.",
     ),
     "launch-failure": (
-        "A kernel could not be launched.",
+        "A computation on the card failed.",
+        "Update the card's driver; a newer or older release of the engine may do without.",
         "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
         "| grep -i xid",
     ),
@@ -51,7 +56,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
     ),
     "engine-unusable": (
-        "The engine is not installed, or must not or cannot be run: `caovanctl doctor` names the "
+        "The engine is not installed, or may not or cannot be run: `caovanctl doctor` names the "
         "fault. Install or repair the engine, or correct [engine] python.",
     ),
     "host-oom": ("The machine ran out of memory: close other programs, or add memory or swap.",),
@@ -70,7 +75,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "network": ("The model hub could not be reached: check the network.",),
     "access-denied": ("Let the engine's user read the file and the folders above it.",),
     "port-busy": ("Another program listens on the port: `ss -ltnp` names it.",),
-    "engine-died": ("The engine ended by itself, or something killed it; the line shows how.",),
+    "engine-died": ("The engine ended on its own, or something killed it; the line shows how.",),
     "unknown": (
         "No known cause matches this log; the line shows where the failure began. Search "
         "the engine's issues for its words, and report the log.",
@@ -79,15 +84,17 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _CRASHED: tuple[Failure, ...] = ("illegal-access", "launch-failure", "gpu-lost")
 _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
     "Vulkan": (
-        "The card stopped working for Vulkan: its driver reset it, or the release "
-        "asks of it what it cannot do; these lines do not show which. Keep fewer layers on it "
+        "The card stopped working for Vulkan: its driver reset it, or the release demands more "
+        "than it can do; these lines do not show which"
+        ". Keep fewer layers on it "
         "(--gpu-layers), update its driver (Mesa, AMD, Intel or NVIDIA), and try an older or newer "
         "release; the log of the kernel or of Windows names a reset.",
     ),
     "SYCL": (
         "The SYCL backend, which drives Intel's cards, reported an error: its device, often the "
-        "processor's own graphics, or its driver does not do what was asked. Leave that device out "
-        "(--device), use the build for Vulkan or for the processor, or update Intel's driver and "
+        "processor's own graphics, or its driver does not support the operation. Exclude that "
+        "device (--device)"
+        ", use the build for Vulkan or for the processor, or update Intel's driver and "
         "oneAPI.",
     ),
     "ROCm": (
@@ -100,17 +107,29 @@ _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
         "on the card (--gpu-layers); then try another release.",
     ),
 }
-RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+_FULL = (
+    "The card has too little free memory for weights, cache and buffers together, or one "
+    "allocation exceeds what its driver gives at once: use a GGUF file of fewer bits, keep fewer "
+    "layers on the card, and check what else uses it (rocm-smi, radeontop, or the system's task "
+    "manager). Processors' own graphics get more memory by a setting of the firmware.",
+)
+RUNTIMES: Mapping[tuple[str, str], tuple[str, ...]] = {
     (failure, runtime): texts for failure in _CRASHED for runtime, texts in _OF_RUNTIME.items()
+} | {
+    ("backend-unsupported", "SYCL"): _OF_RUNTIME["SYCL"],
+    **{("llama.cuda.oom", runtime): _FULL for runtime in ("Vulkan", "SYCL", "ROCm")},
 }
-"""Sentences for a failure of a card that is not driven by CUDA, in place of those for NVIDIA's."""
+"""Sentences for a failure, or a row, of a card that is not driven by CUDA."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,
+    **container.ADVICE,
     **exits.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
     **requests.ADVICE,
+    **rocm.ADVICE,
+    **servers.ADVICE,
     **system.ADVICE,
     **toolchain.ADVICE,
     **links.ADVICE,
@@ -118,8 +137,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **python_advice.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
-        "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= name "
-        "AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
+        "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= "
+        "include AF_UNIX "
+        "AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
     ),
     "pod.probe": (
         "The kubelet killed the container because its {probe} probe failed: loading takes longer "
@@ -127,29 +147,24 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "download and load.",
     ),
     "pod.path": (
-        "The probe was answered with {status}: the server runs and has no such page. Correct path "
+        "The probe got the answer {status}: the server runs, but has no such path. Correct path "
         "and port of the probe (vLLM, SGLang and llama.cpp answer /health, Ollama /), or use an "
         "image whose server has it.",
     ),
     "pod.unready": (
         "The {probe} probe had no answer: the engine still loads, or it ended. `kubectl logs` (and "
-        "--previous) tell which; add a startupProbe that covers download and load.",
+        "--previous) show which; add a startupProbe that covers download and load.",
     ),
     "pod.ended": (
         "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
-        "liveness probe): `kubectl describe pod` and `kubectl logs --previous` tell which.",
-    ),
-    "container.files": (
-        "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
-        "must put the host's there: build the image without the driver's packages (nvidia-*, "
-        "libnvidia-*); install only the CUDA toolkit in it.",
+        "liveness probe): `kubectl describe pod` and `kubectl logs --previous` show which.",
     ),
     "env.service": (
-        "{variable} holds {uri}, where the engine expects a number or a name. Kubernetes sets such "
+        "{variable} is {uri}, where the engine expects a number or a name. Kubernetes sets such "
         "variables in every pod for each Service, named after it (a Service vllm makes "
         "VLLM_PORT): rename the Service, set enableServiceLinks: false in the pod, or set or unset "
         "{variable} yourself.",
-        "A variable holds {number}, where the engine expects a port. Kubernetes sets such "
+        "A variable is {number}, where the engine expects a port. Kubernetes sets such "
         "variables for each Service, named after it: rename the Service, or set "
         "enableServiceLinks: false.",
     ),
@@ -161,19 +176,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "start.itself": (
         "The server waited for itself at {itself} and did not reach it: the lines do not show why. "
         "See whether an http_proxy is set without no_proxy=127.0.0.1,localhost,::1, whether IPv6 "
-        "works on this machine's loopback, name another --host (127.0.0.1), or do without the "
-        "warm-up request; if it is the release's own fault, another one helps.",
+        "works on this machine's loopback, pass another --host (127.0.0.1), or skip the warm-up "
+        "request; if it is a bug of the release, another one helps"
+        ".",
     ),
     "host.library.other": (
         "{library} is loaded, which is not the release that the program was built for ({version} "
-        "is not in it): a library of the machine is found before the program's own. Take its "
-        "folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove links to it, or install that "
+        "is not in it): a library of the machine is found before the program's own. Remove its "
+        "folder from LD_LIBRARY_PATH "
+        "and /etc/ld.so.conf.d, remove links to it, or install that "
         "release; then start again.",
     ),
     "driver.fabric": (
         "CUDA cannot start the cards (802) before their NVSwitches are set up: install "
         "nvidia-fabricmanager of exactly the driver's release on the host, start it (sudo "
-        "systemctl enable --now nvidia-fabricmanager), and see that `nvidia-smi -q` shows Fabric "
+        "systemctl enable --now nvidia-fabricmanager), and check that `nvidia-smi -q` shows Fabric "
         "State: Completed. In a virtual machine that is up to its host.",
     ),
     "driver.behind": (
@@ -182,47 +199,28 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "driver of the host, or install PyTorch and the engine built for the driver's CUDA.",
     ),
     "driver.old": (
-        "The image asks for {condition}, which the host's driver does not meet: update the host's "
-        "NVIDIA driver, or take an image made with an older CUDA.",
-        "A library asks the driver for {symbol}, which only newer drivers have.",
+        "The image requires {condition}, which the host's driver does not meet: update the host's "
+        "NVIDIA driver, or use an image made with an older CUDA.",
+        "A library needs the driver's {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
     ),
-    "container.gpu": (
-        "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "
-        "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
-        "--runtime=docker`, and restart Docker.",
-    ),
-    "pod.cards": (
-        "No node of the cluster offers a free nvidia.com/gpu: see what `kubectl describe node` "
-        "lists as allocatable and allocated. Without any, the device plugin (or GPU operator) does "
-        "not run there, or the node's container runtime is not the NVIDIA one; a taint, an MIG "
-        "profile of another name or another pod may also take them.",
-    ),
-    "container.denied": (
-        "The user or the container may not do what the line names: add the user to the docker "
-        "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
-        "SELinux mount volumes with :z.",
-    ),
-    "container.network": (
-        "The registry was not reached, or limits anonymous downloads: check network and proxy of "
-        "the Docker daemon, `docker login`, and try again.",
-    ),
-    "container.image": (
-        "There is no such image, tag or platform in the registry, or it needs a login: correct the "
-        "name, and use a tag that exists for this processor.",
-    ),
-    "container.options": (
-        "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
-        "does not exist, a value out of range).",
-    ),
-    "container.failed": (
-        "The container was not started: the line says why. Correct its options, image or volumes.",
-    ),
     "nvml.argument": (
-        "NVML does not know the card that is asked for: CUDA_VISIBLE_DEVICES names one that is not "
-        "here (in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
+        "NVML does not find the requested card: CUDA_VISIBLE_DEVICES names one that is not here "
+        "(in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
         "-L).",
+    ),
+    "client.refused": (
+        "No server answers at {server}: start it (`ollama serve`, `sudo systemctl start ollama`), "
+        "and check its port. Inside a container localhost is the container itself: let the client "
+        "use http://host.docker.internal:PORT (on Linux with "
+        "--add-host=host.docker.internal:host-gateway), and let the server listen on all addresses "
+        "(OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and llama-server).",
+    ),
+    "nvml.unsupported": (
+        "NVML does not answer a question about the card, as under WSL2 in a forked process or on "
+        "vGPUs and Jetson: set VLLM_WORKER_MULTIPROC_METHOD=spawn, update driver and engine, and "
+        "leave out what asks for it (power, NVLink, peer access).",
     ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
@@ -231,12 +229,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
     ),
     "model.architecture": (
-        "This release of the engine does not know the model's architecture: use a newer release, "
+        "This release of the engine does not support the model's architecture: use a newer "
+        "release, "
         "or another model.",
     ),
     "gpu.busy": (
         "Another process has the card for itself, or the card is not in a state to take one: "
-        "check with nvidia-smi what uses it, that its compute mode is Default (sudo nvidia-smi -c "
+        "check with nvidia-smi which process uses it, that its compute mode is Default (sudo "
+        "nvidia-smi -c "
         "0), and what CUDA_VISIBLE_DEVICES names.",
     ),
     "gpu.peer": (
@@ -249,10 +249,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "host.library": (
         "The library {library} is missing or damaged: install the engine again with all files of "
-        "its release, or name the library's folder in LD_LIBRARY_PATH.",
+        "its release, or add the library's folder to LD_LIBRARY_PATH.",
     ),
     "cache.fp8": (
-        "This card has no 8-bit floating point (it needs compute capability 8.9): store the "
+        "This card does not support 8-bit floating point (it needs compute capability 8.9): store "
+        "the "
         "cache in 16 bits, or choose a model that is not quantized to FP8.",
     ),
     "nvrm.init": (
@@ -263,6 +264,17 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "driver.mismatch": (
         "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
         "after the update, or install kernel module and libraries of one release.",
+    ),
+    "nvml.blocked": (
+        "Windows does not let WSL use the card: install the current NVIDIA driver in Windows (a "
+        "card for data centres must run in its WDDM or MCDM mode, not TCC), none in WSL, then "
+        "`wsl --update` and `wsl --shutdown`. If it fails in a container only, update Docker and "
+        "the NVIDIA Container Toolkit there.",
+    ),
+    "unit.absent": (
+        "The unit's program did not start: 127 means that it, or a library that it needs, is not "
+        "found, 126 that it may not be executed. Run the ExecStart= line by hand as the unit's "
+        "user (`ldd` lists what is missing), and install it again.",
     ),
     "nvml.mismatch": (
         "The driver in the kernel does not answer, or is another release than the installed "
@@ -279,6 +291,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "driver.unsigned": (
         "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
         "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.build": (
+        "The driver's kernel module does not build for this kernel, which is newer than the driver "
+        "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
+        "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
+        "has the error.",
     ),
     "driver.module": (
         "The driver's kernel module does not load: install the headers of the running kernel, "
@@ -305,6 +323,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "it.",
     ),
     "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "signal.core": (
+        "The process crashed in native code ({signal}), and the first frames after this line name "
+        "the library: NCCL's point to the links between the cards (NCCL_DEBUG=INFO, another "
+        "release of NCCL), a driver's to the driver, ggml's and PyTorch's to the "
+        "release of the engine.",
+    ),
     "signal.instruction": (
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",
@@ -330,7 +354,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "net.failed": (
         "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
-        "in its unit). What is downloaded already is kept: try again.",
+        "in its unit). Downloaded parts are kept: try again.",
     ),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "

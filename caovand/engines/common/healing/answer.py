@@ -24,7 +24,7 @@ def answer_of(
     plan: Plan | None = None,
     rules: LadderRules | None = None,
 ) -> Answer:
-    """The answer for an engine; None stands for the kernel's log and for an uncertain writer."""
+    """The answer for an engine; None is for the kernel's log and for an uncertain writer."""
     kinds = {**_OF_KERNEL, **(engine.log.kinds if engine else {})}
     rules = rules or LadderRules(engine.healing if engine else _NOBODYS)
     reports = similar_reports(engine.name if engine else "", finding)
@@ -36,6 +36,6 @@ def answer_of(
 
 
 def similar_reports(engine: str, finding: Finding) -> tuple[str, ...]:
-    """Public reports of the same text with the same meaning, those of the same engine first."""
+    """Public reports of the same message with the same meaning, those of the same engine first."""
     found = REPORTS.get((finding.failure, finding.signature), {})
     return tuple(found.get(engine) or next(iter(found.values()), ()))

@@ -1,7 +1,7 @@
-"""Cuts a log at the words with which engines and their libraries begin a message.
+"""Cut a log at the words with which engines and their libraries begin a message.
 
-For logs in which nothing is found as printed: another program's prefix, an HTTP client's exception,
-a body in JSON, a list or quote of Markdown, a title that names the error.
+For logs in which nothing is recognised as printed: they may contain another program's prefix, an
+HTTP client's exception, a JSON body, Markdown lists or quotes, or a title that quotes the error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from caovand.engines.common.logs.signature import MAX_LINE
 
 MAX_LINES = 5000
-"""Lines of a log that is read so: what people paste, not what a daemon recorded."""
+"""Maximum lines of a log that is read this way: what people paste, not what a daemon recorded."""
 _BEGINS = re.compile(
     r"(?<![^\s\"'`(:>|\]=\\])(?=(?:time=\d\S{1,40} )?level=[A-Z]{1,8} source=\w"
     r"|\((?:APIServer|EngineCore|Worker)\w{0,20} pid=\d"
@@ -43,24 +43,25 @@ _LOGGED_AGAIN = re.compile(
     r"(?<=\S) {1,200}(?=(?:\(\w{1,40} pid=\d{1,10}\) )?"
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d )"
 )
-"""Between two records that a terminal copied as one line."""
+"""The gap between two records that a terminal copied as one line."""
 _ALARMING = re.compile(
     r"(?i:\berr(?:or)?\b|error[=\": ]|\bfail|\bfatal\b|\bcannot\b|\bunable\b|exception|\bcrash)"
-    r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|[Ii]nvalid)\b"
+    r"|\bnot (?:callable|supported|recognized|found|installed)"
+    r"|\b(?:exceeds?|terminated|[Ii]nvalid)\b"
     r"|\bwarning:|_error\b|\bmismatch\b|\b(?:hip|cuda)Error[A-Z]|\b[Uu]nknown (?:argument|option)"
     r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\b(?:does not|must)\b|\bEOF\b"
     r"|\b(?:unsupported|missing|denied|refused|killed|can't)\b|\b(?:out of memory|timed out"
     r"|not enough)\b"
 )
-"""What sounds like an error."""
+"""Words that sound like an error."""
 _GOES_ON = re.compile(r"\b(?:fallback|[Ff]alling back|[Rr]etrying)\b")
-"""What a program says that lives with a failure."""
+"""Messages of programs that survive a failure."""
 
 
 def pieces(text: str) -> tuple[str, Sequence[int]]:
-    """The pieces of a log, one a line, with the number of the line of each; "" of a long log.
+    """The pieces of a log, one a line, with the line number of each; "" for a long log.
 
-    A line that begins as an engine's logger writes it stays as it is.
+    A line in the format of an engine's logger stays unchanged.
     """
     lines = text.split("\n")
     if len(lines) > MAX_LINES:
@@ -83,5 +84,5 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
 
 
 def is_alarming(line: str) -> bool:
-    """Whether a line sounds like an error that ends something."""
+    """Whether a line sounds like a fatal error."""
     return bool(_ALARMING.search(line[:MAX_LINE])) and not _GOES_ON.search(line[:MAX_LINE])

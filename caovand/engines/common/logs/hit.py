@@ -1,4 +1,4 @@
-"""Lines that may be the cause of a failure, in the order in which they were printed."""
+"""Candidate lines for the cause of a failure, in printed order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.signature import Signature
 
-MAX_TEXT = 400  # characters kept of a line
+MAX_TEXT = 400  # characters kept per line
 _EXPLAINED = 20
-"""How many lines after a generic cause may hold a better one."""
+"""The number of lines after a generic cause in which a better one may follow."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A line that a row matches: its number from 0, its text, and the values read from it."""
+    """A line that a row matches: its number from 0, its text, and the captured values."""
 
     index: int
     text: str
@@ -25,13 +25,14 @@ class Hit:
 
 
 def cause(hits: Sequence[Hit]) -> Finding | None:
-    """What the first cause among the hits says; None if they are consequences and wrappers only."""
+    """The finding of the first cause among the hits; None if there are only consequences and
+    wrappers."""
     causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
     return finding(_better(causes)) if causes else None
 
 
 def _better(causes: Sequence[Hit]) -> Hit:
-    """The first cause; for a generic one, a later one near it that explains it."""
+    """The first cause; if it is generic, a later one nearby that explains it."""
     start = causes[0]
     if start.row.kind == "generic":
         for hit in causes[1:]:
@@ -41,9 +42,9 @@ def _better(causes: Sequence[Hit]) -> Hit:
 
 
 def unless_explained(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits without a network's failures, if anything but a missing model is found with them.
+    """The hits without network failures, if anything but a missing model is found with them.
 
-    A download fails for a client, and is tried again; a model that is missing then is its result.
+    A download fails for a client, and is retried; a missing model is then its result.
     """
     others = [hit for hit in hits if hit.row.failure != "network"]
     explained = any(
@@ -53,12 +54,12 @@ def unless_explained(hits: Sequence[Hit]) -> list[Hit]:
 
 
 def explain_lost_process(text: str) -> str:
-    """Add to a line about a lost process what can end one without a message."""
-    return f"{text} [a process vanished without a word: killed (`kill`, OOM killer) or exited]"
+    """Add to a line about a lost process how a process can end without a message."""
+    return f"{text} [a process vanished silently: killed (`kill`, OOM killer) or exited]"
 
 
 def finding(hit: Hit) -> Finding:
-    """What a line says, shortened. A row reads `silent` from a line of a process that vanished."""
+    """The finding of a line, shortened. `silent` rows report a process that vanished."""
     text = hit.text.strip()
     short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
     if "silent" in hit.captures:

@@ -1,4 +1,5 @@
-"""A text that an engine, a library or the kernel prints when something fails: one row a text."""
+"""A message that an engine, a library or the kernel prints when something fails: one row per
+message."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Literal
 
 from caovand.core.healing.failure import Failure
 
-MAX_LINE = 4000  # characters of a line that patterns see; a prompt may have a million
+MAX_LINE = 4000  # the first characters of a line, which patterns see; a prompt may have a million
 
 # cause: the failure itself. generic: a cause that a more specific one nearby explains better.
 # consequence: proves a failure, but counts only if no cause is found. wrapper: announces that
@@ -19,9 +20,9 @@ Kind = Literal["cause", "generic", "consequence", "wrapper", "benign"]
 
 @dataclass(frozen=True)
 class Signature:
-    """One text: where it counts, its meaning, and the values read from it (named groups).
+    """One message: where it counts, its meaning, and the captured values (named groups).
 
-    `by_phase` overrides `failure` in phases where the same text has another meaning.
+    `by_phase` overrides `failure` in phases in which the same message has another meaning.
     """
 
     id: str
@@ -31,7 +32,7 @@ class Signature:
     by_phase: Mapping[str, Failure] = field(default_factory=dict)
 
     def means(self, phase: str) -> Failure:
-        """The failure that this text means in a phase."""
+        """The failure that this message means in a phase."""
         return self.by_phase.get(phase, self.failure)
 
 
@@ -43,7 +44,7 @@ def signature(
 
 
 def first(rows: Iterable[Signature], message: str) -> tuple[Signature, Mapping[str, str]] | None:
-    """The first row that matches a message, and the values it reads."""
+    """The first row that matches a message, and the captured values."""
     message = message[:MAX_LINE]
     for row in rows:
         found = row.pattern.search(message)

@@ -1,4 +1,4 @@
-"""Explains a whole log after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Sample = tuple[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Explainer:
-    """How one engine's log is explained; call it with the text of a log file.
+    """Explains one engine's logs; call it with the text of a log file.
 
     `begins` matches the first line of a start, and `at_s` reads a line's time in seconds, None
-    without one. `read` is the one of the engine's Log; the engine serves once the phase `last` is
-    complete. `harmless` rows look like failures. `sample` reads one measurement of a figure that
+    without one. `read` is the function of the engine's Log; the engine serves once the phase `last`
+    is complete. `harmless` rows look like failures. `sample` reads one measurement of a figure that
     the log repeats: its median counts.
     """
 
@@ -41,7 +41,7 @@ class Explainer:
     sample: Callable[[str], Sample | None] = lambda line: None
 
     def __call__(self, text: str) -> Explanation:
-        """Explain the text; a log of several starts by its last one."""
+        """Explain the text; for a log of several starts, the last one."""
         every = lines_of(text)
         begin = max((n for n, line in enumerate(every) if self.begins(line)), default=0)
         lines = every[begin:]
@@ -77,12 +77,12 @@ class Explainer:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a log file as the engine printed them, without colours."""
+    """Lines of a log file as the engine printed them, without colours."""
     return [unwrap(line) for line in re.split(r"\r?\n", without_colours(text))]
 
 
 def without_secrets(finding: Finding, line: int) -> Finding:
-    """The finding at this line of the file, without anything that looks like a secret."""
+    """The finding at this line of the file, without anything that resembles a secret."""
     return replace(
         finding,
         line=line,
@@ -92,7 +92,7 @@ def without_secrets(finding: Finding, line: int) -> Finding:
 
 
 def plan_from_log(configured: Mapping[str, Any]) -> Plan | None:
-    """The plan that the arguments in a log make, None without any."""
+    """The plan that the arguments in a log describe; None without arguments."""
     if not configured:
         return None
     settings = {name: Setting(value, "user", "") for name, value in configured.items()}

@@ -1,6 +1,6 @@
-"""Strips what other tools add to an engine's line, and what pasting leaves behind.
+"""Strip what other tools add to an engine's line, and what pasting leaves behind.
 
-One table for `explain`, the daemon and every engine: a router that prints for its children,
+`explain`, the daemon and every engine share one table: a router that prints for its children,
 torchrun, docker compose, journald, kubectl, container runtimes, terminals.
 """
 
@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
+# Copying often loses the escape character: `[1;36m(EngineCore pid=7)[0;0m`.
 COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 OWN_PROCESSES = r"APIServer|EngineCore|StageEngineCore|Worker(?!Dict)|VllmWorker|RayWorker"
-"""How vLLM calls its processes: their names stay, those of Ray's actors around it go."""
+"""vLLM's names for its processes: they stay, those of Ray's actors around them go."""
 _DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"
 _UNIT = r"(?:[^\s:]{1,100} )?[\w@.:/-]{1,100}\[\d{1,10}\]: "
 _PREFIX = re.compile(
@@ -48,7 +48,7 @@ _LOGGER = re.compile(
     r"| ?\[?(?P<ld>[A-Z]{4,8})\]? {1,4}\[?(?P<d>vllm\.[\w.]{1,100})\]?:? (?:- )?)"
     r"|(?P<le>DEBUG|INFO|WARNING|ERROR|CRITICAL):(?P<e>vllm\.[\w.]{1,100}): ?"
 )
-"""How Python's logging, Hydra and loguru name vLLM's loggers in formats of other programs."""
+"""How Python's logging, Hydra and loguru format vLLM's loggers in other programs."""
 _MARKUP = re.compile(r"</?(?:font|b|i|span|pre|code|details|summary)(?: [^<>]{0,200})?>")
 _REPEATED = re.compile(r" \[repeated \d{1,6}x across cluster\].{0,200}$")
 _LABEL = re.compile(r"\[[A-Za-z][\w .-]{1,40}\] |[A-Za-z][\w.-]{0,30} [\w .-]{1,30}(?::| \||>) ")
@@ -56,23 +56,23 @@ _NO_LABEL = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|.{0,40}\b(?:[Ee]rror|[Ww]arning|[Ff]ailed|fatal)\b"
 )
 _MIN_LABELLED = 3
-"""Lines that another program labelled alike, and what an engine begins its own lines with."""
+"""Labels that another program puts on all lines, and prefixes of an engine's own lines."""
 _LOGGER_WITHIN = 60
-_MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
+_MOST = 4  # prefixes per line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"
 _WIDTHS, _MIN_BROKEN = (60, 400), 3
-"""Columns of a terminal, and how many broken lines are more than a coincidence."""
+"""Plausible terminal widths, and the minimum number of broken lines that is no coincidence."""
 _BEGINS = re.compile(
     r" {0,20}File \"|Traceback|\((?:\w{1,40} )?\w{1,40} ?pid=|\[\d{4}-|\[\w{1,40}\.py:|\[rank"
     r"|\d{4}[-/]\d\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|time=|\w{3} [ \d]\d \d\d:"
     r"|[\w.]{0,80}(?:Error|Exception)\b|(?:[A-Z]\w{0,40}|[a-z]{1,20}_\w{1,40}"
     r"|error|warning|note|info|fatal|panic|main|docker|llama|ollama|vllm) {0,12}: |[-=+|]{3}"
 )
-"""How a line of its own begins; the rest of a broken one may begin with anything."""
+"""Prefixes of a separate line; the rest of a broken one may begin with anything."""
 _OPEN = re.compile(r"[\w.]{1,100}(?:Error|Exception):(?: .{0,600}[\w:])?$")
-"""An exception whose text does not end with its line."""
+"""An exception whose message continues on the next line."""
 _REST = re.compile(r"['\"`(\[{a-z\d]")
-"""How the text of an exception goes on in the next line, but for one that follows a colon."""
+"""A continuation of an exception's text in the next line, except after a colon."""
 _MAX_REST = 4
 _ENDS_FRAME, _MAX_NAME = re.compile(r"\", line \d{1,7}, in \S{1,100}$"), 120
 _VALUES = re.compile(r" {12,60}(?:\w{1,30}=)?[\[{]{1,2}'")
@@ -81,7 +81,7 @@ _VALUES = re.compile(r" {12,60}(?:\w{1,30}=)?[\[{]{1,2}'")
 
 def unwrap(line: str) -> str:
     """One line as the engine printed it."""
-    if line.startswith(('{"log":', '{"level":')):  # Docker's own files, and Node's programs
+    if line.startswith(('{"log":', '{"level":')):  # from Docker's own files, and from Node programs
         line = _of_record(line)
     for _ in range(_MOST):
         if "vllm." in line[:_LOGGER_WITHIN] and (logged := _LOGGER.match(line)):
@@ -96,7 +96,7 @@ def unwrap(line: str) -> str:
 
 
 def _as_vllm_prints(logged: re.Match[str]) -> str:
-    """The prefix that vLLM's own formatter puts before a line of this logger."""
+    """The prefix that vLLM's own formatter would put before a line of this logger."""
     found = {name: text for name, text in logged.groupdict().items() if text}
     level = next(text for name, text in found.items() if name[0] == "l")
     logger = next(text for name, text in found.items() if len(name) == 1)
@@ -105,7 +105,7 @@ def _as_vllm_prints(logged: re.Match[str]) -> str:
 
 
 def without_label(text: str) -> str:
-    """Text whose every line has the same label of another program, without it."""
+    """The text without the label of another program that every line has."""
     lines = text.split("\n")
     printed = [line for line in lines if line.strip()]
     label = _LABEL.match(printed[0]) if len(printed) >= _MIN_LABELLED else None
@@ -117,30 +117,30 @@ def without_label(text: str) -> str:
 
 
 def join_wrapped(text: str) -> str:
-    """Text whose lines a terminal broke at its width, as tmux copies them, with whole lines.
+    """The text with the lines joined that a terminal broke at its width, as tmux copies them.
 
-    The rest of a broken line becomes an empty one, so that every line keeps its number.
+    The remainder of a broken line becomes an empty line, so that line numbers stay the same.
     """
     return _join_at_width("\n".join(_with_rest(_with_values(text.split("\n")))))
 
 
 def _with_rest(lines: list[str]) -> list[str]:
-    """Lines with the text of an exception that is printed, or was pasted, in several lines."""
+    """The lines, with the text of an exception that was printed, or pasted, in several lines."""
     for n, line in enumerate(lines):
         if not line.endswith(":") and "Error: " not in line and "Exception: " not in line:
             continue
         for rest in range(n + 1, min(n + 1 + _MAX_REST, len(lines))):
             if not _OPEN.match(lines[n]) or not lines[rest] or _BEGINS.match(lines[rest]):
                 break
-            if not lines[n].endswith(":") and not _REST.match(lines[rest]):
+            if not lines[n].endswith(":") and not _REST.match(lines[rest].lstrip()):
                 break
-            lines[n] += f" {lines[rest].rstrip()}"
+            lines[n] += f" {lines[rest].strip()}"
             lines[rest] = ""
     return lines
 
 
 def _with_values(lines: list[str]) -> list[str]:
-    """Lines with the values of a message that stand alone on the next line, far indented."""
+    """The lines, with the values of a message that stand alone on the next line, far indented."""
     for n in range(len(lines) - 1, 0, -1):
         if lines[n - 1] and _VALUES.match(lines[n]):
             lines[n - 1] += f" {lines[n].strip()}"
@@ -168,24 +168,24 @@ def _join_at_width(text: str) -> str:
 
 
 def without_markup(text: str) -> str:
-    """Text without the tags of HTML that a terminal's or an editor's copy has around it."""
+    """The text without the HTML tags around a copy from a terminal or an editor."""
     return _MARKUP.sub("", text) if "</" in text else text
 
 
 def one_text(line: str) -> Sequence[str]:
-    """A printed line as the only text in it, for engines that print one text a line."""
+    """A printed line as the only text in it, for engines that print one text per line."""
     return (unwrap(line),)
 
 
 def without_colours(text: str) -> str:
-    """Text without escape sequences, also those that lost their first character."""
+    """The text without escape sequences, including those that lost their first character."""
     return COLOUR.sub("", text) if "[" in text else text
 
 
 def loads(line: str) -> Any:
-    """The value of a line of JSON; ValueError or RecursionError if it is not one.
+    """The value of a line of JSON; raises ValueError or RecursionError if it is not one.
 
-    JSON can escape half a surrogate pair, which cannot be printed: it becomes a question mark.
+    JSON may contain half of a surrogate pair, which cannot be printed: it becomes a question mark.
     """
     return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
 

@@ -1,6 +1,6 @@
 """Advice for people about a failure of llama.cpp, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.llamacpp.healing.cures import HEALING
 
-# One row for each failure that needs text of its own; a sentence with an unknown {name} is
-# dropped.
+# One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: use a GGUF file of fewer bits.",),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
@@ -30,6 +29,9 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "model-missing": ("Correct [model] path, or download the file again.",),
     "access-denied": ("Let the engine's user read the file (chmod a+r).",),
     "port-busy": (
+        "No interface of this machine has the address {address} (a cloud's public address lies "
+        "outside of it), or another program listens on port {port} of it: set [server] host to "
+        "0.0.0.0 or to an address that `ip addr` shows.",
         "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
         " names it. End it, or change [server] port or host.",
     ),
@@ -43,28 +45,43 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The file is not a GGUF file, or only a pointer of Git LFS: download the file itself.",
     ),
     "llama.file.cut": (
-        "The file is shorter than its header says: a download was cut. Download it again.",
+        "The file is shorter than its header says: a download was interrupted. Download it again.",
     ),
-    "llama.file.header": ("The file's header is broken or cut: download it again.",),
+    "llama.file.header": ("The file's header is broken or truncated: download it again.",),
     "llama.model.architecture": (
-        "This llama.cpp does not know the architecture {architecture}: use another model, or a"
+        "This llama.cpp does not support the architecture {architecture}: use another model, or a"
         " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
         " recommends).",
     ),
     "llama.cards.unused": (
         "llama.cpp sees no card that it can use, ignores --gpu-layers and serves on the processor. "
         "Either it was built without a backend for the card (build it with -DGGML_CUDA=ON, "
-        "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or take such a package), or its backend finds none: "
+        "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or install such a package)"
+        ", or its backend finds none: "
         "`llama-server --list-devices` shows what it sees.",
     ),
     "llama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: use a GGUF"
         " file of fewer bits, or check with nvidia-smi what else uses the card.",
     ),
+    "llama.cuda.peer": (
+        "The cards cannot copy to each other as this release wants: split by layers (--split-mode "
+        "layer), use one card (CUDA_VISIBLE_DEVICES), or build with -DGGML_CUDA_NO_PEER_COPY=ON; a "
+        "virtual machine or the firmware's IOMMU often forbids it.",
+    ),
+    "llama.cache.long": (
+        "The cache alone asks for {mib} MiB on one card: the context is far too long for it. "
+        "Shorten --ctx-size (llama-cpp-python: n_ctx) first.",
+    ),
+    "llama.cuda.cache": (
+        "The cache takes {mib} MiB, for which the card has no room.",
+        "No memory is left on the card for the cache.",
+    ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
     "llama.args.tls": (
-        "This llama-server was built without TLS: put a proxy in front of it, or leave the"
-        " certificate out.",
+        "This llama-server was built without TLS: put a proxy in front of it, or omit the "
+        "certificate"
+        ".",
     ),
     "llama.threads": (
         "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit"
@@ -94,12 +111,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.python.load": (
         "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True to"
-        " see it. The path may be wrong, the file damaged, or in a format or architecture that"
-        " another release of the package knows; or memory is short.",
+        " see it. The path may be wrong, the file damaged, or in a format or architecture that "
+        "only another release of the package supports"
+        "; or memory is short.",
     ),
     "llama.request.image": (
         "The server has no projector for images or audio: start it with --mmproj and the file "
-        "published with the model (or -hf, which downloads it), and use a model that sees.",
+        "published with the model (or -hf, which downloads it), and use a model with vision.",
     ),
     "llama.python.cards": (
         "The installed package has no support for cards: install it again for CUDA, ROCm or Metal "
@@ -109,16 +127,52 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The request is longer than a slot's context: raise --ctx-size, which all slots share "
         "(--parallel), or let the client send less; Ollama: num_ctx.",
     ),
+    "llama.request.key": (
+        "The server was started with --api-key (or LLAMA_API_KEY): let the client send that key as "
+        "`Authorization: Bearer KEY`.",
+    ),
+    "llama.request.early": (
+        "The server was still loading the model when the request came: wait until /health answers "
+        "200; a large model takes minutes.",
+    ),
+    "llama.request.refused": (
+        "The server refused a request, and went on: {why}. Correct what the client sends.",
+    ),
+    "llama.threads.pool": (
+        "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit -u`, "
+        "docker --pids-limit), or lower --threads.",
+    ),
+    "llama.download.tls": (
+        "This build cannot download over HTTPS: build it with -DLLAMA_OPENSSL=ON (libssl-dev; "
+        "before b7000 -DLLAMA_CURL=ON), take a release's package, or download the file yourself "
+        "and name it with -m.",
+    ),
+    "llama.download.folder": (
+        "There is no folder for downloads: set HOME, LLAMA_CACHE or HF_HOME to one that the "
+        "engine's user can write.",
+    ),
+    "llama.download.other": (
+        "The download of the model failed: the line has the reason. Check network, proxy and the "
+        "name of the repository; for a private one set HF_TOKEN.",
+    ),
+    "llama.models": (
+        "The router does not reach or start the server of a model: its own lines, before this one, "
+        "say why; correct the preset file and --models-max.",
+    ),
+    "llama.mcp": (
+        "A tool server of the MCP configuration cannot be started: correct its command there, or "
+        "leave it out.",
+    ),
     "llama.quantize": (
         "The quantized file could not be written ({stream}): correct its path (the folder must "
         "exist and be writable), and check the free space of the disk.",
-        "The file has a layer more than the model counts ({tensor}, mostly a head for drafts): "
+        "The file has one layer more than the model declares ({tensor}, mostly a head for drafts): "
         "keep its tensors as they are (--tensor-type with that layer's name), convert again "
         "without it, or use a newer release.",
     ),
     "llama.request.tools": (
         "This server does not take {param}: start llama-server with --jinja, of a newer release "
-        "(before b4600 it knows no tools).",
+        "(before b4600 it does not support tools).",
     ),
     "llama.request.batch": (
         "A text for an embedding or a reranking must fit one physical batch: raise --ubatch-size "
@@ -136,9 +190,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " (--chat-template-file), or use a newer release.",
     ),
     "llama.request.grammar": (
-        "llama.cpp cannot use the grammar, or the one that it made of a JSON schema or of the "
-        "tools:"
-        " simplify patterns and repetitions in the schema, pass GBNF where --grammar wants it, or"
+        "llama.cpp cannot use the grammar, or the grammar that it made from a JSON schema or from "
+        "the tools"
+        ":"
+        " simplify patterns and repetitions in the schema, pass GBNF to --grammar, or"
         " install a newer release.",
     ),
     "llama.health": (
@@ -146,29 +201,35 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " disk needs a longer time-out; the server's own lines show how far it came.",
     ),
     "llama.convert": (
-        "This release of the conversion script does not know the model: take convert_hf_to_gguf.py"
-        " of the newest llama.cpp with its own gguf package, and all files of the model; if that"
-        " does not know it either, look for a GGUF file that others made.",
+        "This release of the conversion script does not support the model: use "
+        "convert_hf_to_gguf.py"
+        " of the newest llama.cpp with its own gguf package, and all files of the model; if that "
+        "does not support it either, search for a GGUF file that others made"
+        ".",
     ),
     "llama.backend.missing": (
         "The program does not find its own llama.cpp: install or choose a backend in its settings,"
         " or install the program again.",
     ),
     "llama.kobold.image": (
-        "The image model could not be set up: name all files that its kind needs (VAE, T5, CLIP),"
+        "The image model could not be set up: pass all files that its kind needs (VAE, T5, CLIP),"
         " and do not load an image model as a text model.",
     ),
     "llama.kobold.screen": (
-        "There is no screen ({why}): name the model and options on the command line instead.",
+        "There is no screen ({why}): pass the model and options on the command line instead.",
     ),
     "llama.python.library": (
         "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
         "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
         "this CUDA, and the runtime it was built for.",
     ),
+    "llama.python.context": (
+        "The context is too short for a single token: start the server with a larger --n_ctx (such "
+        "as 4096).",
+    ),
     "llama.python.path": ("There is no file {path}: correct its path.",),
     "llama.model.template": (
-        "The chat template is broken: correct [model] chat_template, or leave it out.",
+        "The chat template is broken: correct [model] chat_template, or remove it.",
     ),
 }  # fmt: skip
 

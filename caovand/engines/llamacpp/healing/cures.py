@@ -1,4 +1,5 @@
-"""Which rungs help against which failure of llama.cpp, best first, by phase where that matters."""
+"""The rungs that help against each failure of llama.cpp, best first, by phase where that
+matters."""
 
 from __future__ import annotations
 
@@ -32,15 +33,20 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("unknown", ANY): ("draft-off", "flash-auto", "mmap-off"),
 }  # fmt: skip
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""Failures without a row of their own have no remedy here but waiting, or a person's."""
+"""Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "llama.cache.long": ("context", "cache", "slots"),
+    "llama.cuda.peer": (),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
     "cache.fp8": (),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
     "driver.old": (),
 }
-"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
+"""Rows more specific than their failure: only these rungs apply; none means that a person must
+act."""
 
 HEALING = Healing(
     rungs=RUNGS,

@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-Every step goes one way only, so that each rung ends, and with them the ladder.
+All steps go one way, so each rung ends, and with the rungs the ladder.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 
 MIN_BATCH = 32
 LESS_LAYERS = 8
-"""The part of the layers that a step takes off the cards, as its denominator."""
+"""The fraction of the layers that a step takes off the cards, as its denominator."""
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
@@ -26,7 +26,7 @@ def _slots(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _batch(plan: Plan, finding: Finding) -> Step | None:
-    """Halves the micro-batch, which sizes the buffers, and the batch with it."""
+    """Halve the micro-batch, which determines the buffers, and the batch with it."""
     step = halve(plan, "ubatch_size", MIN_BATCH, "micro-batch")
     if step is None:
         return None
@@ -38,7 +38,7 @@ def _batch(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _cache(plan: Plan, finding: Finding) -> Step | None:
-    """To eight bits, which costs next to nothing; flash attention reads it."""
+    """Reduce the cache to 8 bits, which costs next to nothing; flash attention reads it."""
     if plan.value("cache_type_k") not in ("f16", "bf16", "f32"):
         return None
     changed = {"cache_type_k": "q8_0", "cache_type_v": "q8_0", "flash_attn": "on"}
@@ -53,7 +53,7 @@ def _cache_plain(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _flash_auto(plan: Plan, finding: Finding) -> Step | None:
-    """llama-server then tests whether the card can; a quantised cache would insist on it."""
+    """Let llama-server test whether the card supports it; a quantised cache would insist on it."""
     if plan.value("flash_attn") != "on":
         return None
     changed = {"flash_attn": "auto", "cache_type_k": "f16", "cache_type_v": "f16"}
@@ -61,11 +61,11 @@ def _flash_auto(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _fewer_layers(plan: Plan, finding: Finding) -> Step | None:
-    """Fewer layers on the cards, one in eight at a time, and at last none."""
+    """Keep fewer layers on the cards, one in eight less each time, and finally none."""
     now = count(plan.value("gpu_layers"))
     if now is None:
         return None
-    goal = max(now - max(now // LESS_LAYERS, 1), 0)
+    goal = max(now - max(now // LAYERS_DIVISOR, 1), 0)
     change = f"layers on the cards {now} -> {goal}"
     return Step({"gpu_layers": goal}, value=str(goal), change=change)
 
@@ -75,7 +75,7 @@ def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _prompts_off(plan: Plan, finding: Finding) -> Step | None:
-    """No prompts of earlier requests in host memory."""
+    """Keep no prompts of earlier requests in host memory."""
     now = count(plan.value("cache_ram"))
     if now is None:
         return None
@@ -83,7 +83,7 @@ def _prompts_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _mmap_off(plan: Plan, finding: Finding) -> Step | None:
-    """Read the file instead of mapping it, where mapping fails or its disk is slow."""
+    """Read the file instead of mapping it, if mapping fails or its disk is slow."""
     if plan.value("load_mode") != "mmap":
         return None
     return Step({"load_mode": "none"}, value="none", change="mmap -> reading the file")

@@ -1,7 +1,7 @@
-"""Finds the first cause of a failure in llama-server's log.
+"""Find the first cause of a failure in llama-server's log.
 
-Its loader logs errors innermost first: the line that explains precedes those that pass it on.
-A server that serves goes on after an error of one request, so that there only a crash counts.
+Its loader logs errors innermost first: the line that explains the failure precedes those that pass
+it on. A serving server continues after an error of one request, so only a crash counts there.
 """
 
 from __future__ import annotations
@@ -20,37 +20,43 @@ from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
 NEAR = 40
 _ANNOUNCING = "llama.load"
 _CRASHES = frozenset({
-    "ggml.assertion", "ggml.exception", "ggml.aborted",
-    "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
+    "ggml.assertion", "ggml.exception", "ggml.aborted", "ggml.what", "ggml.parser",
+    "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch", "llama.cuda.peer",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
     "unit.killed", "unit.ended", "signal.ended", "signal.instruction",
 })  # fmt: skip
-"""Signatures that end a serving engine; its other errors are those of a request."""
+"""Signatures that end a serving engine; its other errors belong to a request."""
 _RAW = re.compile(
     r"(?:Error: )?error: |(?:ERROR: )?ggml-cuda was compiled"
-    r"|(?:image|audio) input is not|The server was not compiled"
+    r"|(?:image|audio) input is not|couldn't bind |The server was not compiled"
     r"|\|?(?:common_sampler_init|parse): |Failed to initialize samplers|Assertion failed: "
     r"|Error: llama\.cpp: |error while handling "
     r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"
     r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
     r"|  Could not load Llama model from path: "
 )
-"""How a line without a level begins that can be evidence."""
+"""Prefixes of lines without a level that can be evidence."""
 _CHILD = "llama.router"
-"""A server that a router started, and that ends because it cannot reach it."""
+"""The message of a server that a router started, and that ends because it cannot reach the
+router."""
 _RETRIES = "compute buffer allocation failed, retrying"
-"""It goes on with smaller buffers; what failed before is no failure."""
+"""The server continues with smaller buffers: the allocations that failed before are not a
+failure."""
 _REQUEST = re.compile(
-    r"(?:srv|slot|que) {1,6}(?:params_from|launch_slot|update_slots|log_server_r|get_availabl|slot)"
+    r"(?:srv|slot|que) {1,6}(?:params_from|launch_slot|update_slots"
+    r"|log_server_r(?!.{0,30}/health)|get_availabl|slot)"
     r"|slot \d{1,4} (?:: |is )"
 )
 """What a server prints of requests: an excerpt may begin after its start."""
+_NO_MEMORY = "llama.cuda.oom"
+_OF_CACHE = "buffer for kv cache"
+"""What says, in the line after an allocation that failed, what it was for."""
 _STOPPED = "cleaning up before exit"
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line says that the start failed: the cause is near it."""
+    """Whether a line reports that the start failed; the cause is nearby."""
     parts = take_apart(line)
     return parts.level == "E" and bool(BY_ID[_ANNOUNCING].pattern.search(parts.message))
 
@@ -61,7 +67,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it says so.
+    failed only if it reports so.
     """
     hits, stopped = _hits(lines, phase)
     if alive and not any(hit.row.id == _ANNOUNCING for hit in hits):
@@ -84,7 +90,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         if mark is not None and mark.phase is not None:
             shown = "serving" if mark.progress == 1.0 else mark.phase
             if shown == "serving":
-                hits = []  # it came up anyway
+                hits = []  # it started anyway
             continue
         if not shown and not hits and _REQUEST.match(line):
             shown = "serving"
@@ -97,17 +103,22 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         found = first(SIGNATURES, text)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
+        if hits and hits[-1].row.id == _NO_MEMORY and _OF_CACHE in text:
+            text = f"{hits[-1].text}: {parts.message}"
+            hits[-1] = Hit(hits[-1].index, text, here, *(first(SIGNATURES, text) or found))
+            continue
         hits.append(Hit(index, parts.message, here, *found))
     return unless_explained(hits), stopped
 
 
 def _is_crash(parts: Parts, row: Signature) -> bool:
-    """Whether a line ends a server that serves: the server's own lines may quote a request."""
+    """Whether a line ends a serving server: the server's own lines may quote a request."""
     return row.id == _CHILD or (row.id in _CRASHES and not parts.component)
 
 
 def _is_evidence(parts: Parts, line: str) -> bool:
-    """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
+    """Whether a line can be evidence: an error of the logger, or a raw line of a library or the
+    kernel."""
     if parts.level:
         return parts.level == "E"
     beginnings = (ggml.is_raw, host.is_raw, building.is_raw, exits.is_raw, ggml_families.is_raw)

@@ -1,4 +1,4 @@
-"""Explains a whole log of llama-server after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log of llama-server after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _FULL = re.compile(
     r"|a memory slot)|decode the batch, n_batch = 1,)"
 )
 _REFUSED = re.compile(
-    r".{0,80}\b(?:send_error ?: task id = \d{1,9}, error|got exception): (?P<why>.{1,300})"
+    r".{0,80}\b(?:send_error ?: task id = \d{1,9}, error|got exception"
+    r"|to_send: error): (?P<why>.{1,300})"
 )
 _NO_CARD = re.compile(
     r"\bno usable GPU found, --(?:gpu-layers|n-gpu-layers|main-gpu|split-mode|tensor-split)\b"
@@ -38,7 +39,7 @@ def _rate(line: str) -> Sample | None:
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of the end, else what ends no server: no card is used, requests are refused."""
+    """The cause of the end, else what ends no server: an unused card, or refused requests."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):
@@ -54,7 +55,7 @@ def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) 
     return None
 
 
-# A refused option is reported before anything else is printed.
+# A rejected option is reported before anything else is printed.
 explain = Explainer(
     begins=lambda line: bool(_BEGIN.search(line[:200])),
     at_s=lambda line: take_apart(line).at_s,

@@ -1,8 +1,8 @@
-"""Splits a line of llama-server's log into time, level, source and message.
+"""Split a line of llama-server's log into time, level, source and message.
 
-It writes `0.00.010.603 E srv  llama_server: text`: minutes, seconds, milliseconds and microseconds
-since its start, a level, and with some lines a component and the name of a function, cut short.
-What its libraries print themselves has none of this, and before b6900 nothing has time or level.
+It writes `0.00.010.603 E srv llama_server: text`: minutes, seconds, milliseconds and microseconds
+since its start, a level, and in some lines a component and a truncated function name. Lines that
+its libraries print have none of this, and before b6900 no line has time or level.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _RAW_SOURCE = re.compile(
 
 @dataclass(frozen=True)
 class Parts:
-    """A line's parts, empty if missing; `at_s` are seconds since the start, None without a time.
+    """Parts of a line, empty if missing; `at_s` is seconds since the start, None without a time.
 
-    Lines of the server have a `component`, those of its libraries none.
+    Lines of the server have a `component`, those of its libraries have none.
     """
 
     at_s: float | None
@@ -37,7 +37,7 @@ class Parts:
 
 
 def take_apart(line: str) -> Parts:
-    """The parts of one line, without colours and line ends."""
+    """The parts of one line, without colours and newlines."""
     shape = _SHAPE.match(line)
     if shape is None:
         return _parts(None, "", line, _RAW_SOURCE.match(line))

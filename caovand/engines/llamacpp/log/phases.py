@@ -1,6 +1,6 @@
-"""Reads the phases of llama-server's start from its log: phase, and the sizes it reports.
+"""Read the phases of llama-server's start, and the sizes it reports, from its log.
 
-At verbosity 4 it names each buffer as it allocates it. Wordings are those of build b11434.
+At verbosity 4 it names each buffer as it allocates it. The wordings are from build b11434.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """A message with `pattern` in it: its phase, a detail for people, figures by group name."""
+    """A message that contains `pattern`: its phase, a detail for people, figures by group name."""
 
     source: str
     start: str
@@ -82,7 +82,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
+    """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
     row = _find(parts)
     if row is None:
@@ -95,7 +95,7 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None if there is none."""
+    """The start mark in a line; None if there is none."""
     return read(line)[0]
 
 
@@ -107,7 +107,7 @@ def _find(parts: Parts) -> Row | None:
 
 
 def _buffer(parts: Parts) -> Mapping[str, Figure]:
-    """The size of one buffer, `compute_CUDA0_mib`."""
+    """Name and size of one buffer, such as `compute_CUDA0_mib`."""
     found = _BUFFER.match(parts.message[:MAX_LINE]) if "buffer size" in parts.message else None
     if found is None:
         return {}

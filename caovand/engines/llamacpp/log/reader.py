@@ -1,4 +1,4 @@
-"""llama.cpp's Log record, in a module that imports little: a process of its own reads causes."""
+"""llama.cpp's Log record, in a module that imports little: a separate process finds causes."""
 
 from __future__ import annotations
 

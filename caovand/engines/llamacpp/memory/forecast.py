@@ -1,4 +1,4 @@
-"""The forecast of a plan: what each device will hold, and whether it has room."""
+"""Forecast a plan's memory on each device, and whether it fits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def load_of(plan: Plan) -> Load:
-    """The load that this plan puts on memory."""
+    """The plan's load."""
     speculative = plan.value("speculative_config") or {}
     return Load(
         context=count(plan.value(CONTEXT)) or 0,
@@ -46,7 +46,7 @@ def load_of(plan: Plan) -> Load:
 
 
 def placement_of(plan: Plan, gpus: Sequence[Gpu], layers: int) -> Placement:
-    """Where the plan puts the layers, by its options."""
+    """The plan's distribution of the layers, by its options."""
     if not gpus:
         return Placement()
     many = plan.value("gpu_layers")
@@ -71,7 +71,7 @@ def _shares(text: object, cards: int) -> list[float]:
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast, for the fullest device."""
+    """The forecast for the fullest device."""
     model = inventory.model
     share = plan.value("gpu_memory_utilization")
     if model.gguf is None or not count(plan.value(CONTEXT)):

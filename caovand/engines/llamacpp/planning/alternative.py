@@ -5,14 +5,15 @@ from __future__ import annotations
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.converted import TYPE, offer_gguf
-from caovand.engines.llamacpp.planning.cards import OLDEST_BUILT
+from caovand.engines.llamacpp.planning.cards import MIN_CAPABILITY
 
 
 def alternative(
     model: ModelCard, gpus: tuple[Gpu, ...], host: Host, tokens_s: float
 ) -> tuple[CheckResult, ...]:
-    """On the cards that it is built for here; on a processor only without older cards."""
-    cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= OLDEST_BUILT)
+    """llama.cpp on the cards that it can be built for; on the processor only without older
+    cards."""
+    cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= MIN_CAPABILITY)
     if gpus and not cards:
         return ()
     return offer_gguf("llama.cpp", model, cards, host, tokens_s, _how)

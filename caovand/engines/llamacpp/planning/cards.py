@@ -1,4 +1,4 @@
-"""Which cards a build of llama.cpp can use."""
+"""The cards that a build of llama.cpp can use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.plans import chosen_cards
 
-OLDEST_BUILT = oldest_card("13")
-"""Compute capability of the oldest cards that `caovanctl engine install` builds it for."""
+MIN_CAPABILITY = oldest_card("13")
+"""Compute capability of the oldest cards that `caovanctl engine install` builds for."""
 
 
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards to use, the most free ones if fewer are wanted; none with a CPU build."""
+    """The cards to use, those with the most free memory if fewer are requested; none with a CPU
+    build."""
     engine = inventory.engine
     if engine.build == "cpu":
         return ()
@@ -44,7 +45,8 @@ def left_out(config: Config, inventory: Inventory) -> Iterator[str]:
 
 
 def none_usable(config: Config, inventory: Inventory) -> Problem | None:
-    """Why this build can use none of the cards; None if it can use one, or there is none."""
+    """Why this build can use none of the cards; None if it can use one, or if there are no
+    cards."""
     gpus, engine = inventory.gpus, inventory.engine
     if engine.build == "cpu" or config.engine.gpus is not None or not gpus:
         return None
@@ -52,10 +54,10 @@ def none_usable(config: Config, inventory: Inventory) -> Problem | None:
 
 
 def refusal(engine: EngineInfo, gpu: Gpu) -> Problem:
-    """Why a card cannot be used, and what to do."""
+    """Why a card cannot be used, and the remedy."""
     number = "{}.{}".format(*gpu.compute_capability)
     remedy = f"sudo caovanctl engine install --kind llamacpp --again --capability {number}"
-    if gpu.compute_capability < OLDEST_BUILT:
+    if gpu.compute_capability < MIN_CAPABILITY:
         remedy = "build llama.cpp with CUDA 12"
         if gpu.compute_capability >= oldest_card("12"):
             remedy = f'set [engine] kind = "ollama", which has code for it, or {remedy}'

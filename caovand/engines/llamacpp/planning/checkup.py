@@ -1,4 +1,4 @@
-"""The doctor's checks of a machine for llama.cpp."""
+"""The doctor's checks for llama.cpp on this machine."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def _cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         )  # fmt: skip
     elif facts.engine.build == "cpu" and facts.gpus:
         yield CheckResult(
-            CARD, "WARN", f"the engine is a CPU build, which leaves {len(facts.gpus)} cards idle",
+            CARD, "WARN",
+            f"the engine is a CPU build, which does not use the {len(facts.gpus)} cards",
             "sudo caovanctl engine install --kind llamacpp --build cuda",
         )  # fmt: skip
     for gpu in facts.gpus if facts.engine.build == "cuda" else ():
-        if compiled_for(facts.engine, gpu):  # of the others the plan warns
+        if compiled_for(facts.engine, gpu):  # the plan warns about other cards
             yield usable_card(gpu)
 
 

@@ -1,4 +1,4 @@
-"""Settings that cannot run, however much memory there is."""
+"""Settings that cannot work, however much memory there is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN = frozenset({"f32", "f16", "bf16"})
 
 
 def conflicts(plan: Plan, inventory: Inventory) -> Sequence[Problem]:
-    """Each setting that cannot run on this machine."""
+    """Each setting that cannot work on this machine."""
     return tuple(_conflicts(plan, inventory))
 
 
@@ -24,7 +24,7 @@ def _conflicts(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
         yield Problem(
             "start llama-server",
             f"a cache of type {kind} for values needs flash attention, and --flash-attn is off",
-            "leave --flash-attn out of [engine] extra_args, or use f16 for --cache-type-v",
+            "remove --flash-attn from [engine] extra_args, or use f16 for --cache-type-v",
         )
     wide = inventory.model.head_dim
     for option, name in (("--cache-type-k", "cache_type_k"), ("--cache-type-v", "cache_type_v")):
@@ -41,5 +41,5 @@ def _conflicts(plan: Plan, inventory: Inventory) -> Iterator[Problem]:
         yield Problem(
             "split the model",
             "--split-mode tensor needs several cards",
-            "leave --split-mode out of [engine] extra_args",
+            "remove --split-mode from [engine] extra_args",
         )

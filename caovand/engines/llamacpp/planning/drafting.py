@@ -1,4 +1,4 @@
-"""Whether and how far ahead the model drafts."""
+"""Whether the model drafts, and how many tokens."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from caovand.engines.llamacpp.planning import options
 
 MTP, LOOKUP = "draft-mtp", "ngram-simple"
 ONE_DRAFT = (
-    "one draft: every further one reads experts of its own (GLM-4.5-Air on four 3090s was 1.17 to"
+    "one draft: every further draft reads its own experts (GLM-4.5-Air on four 3090s was 1.17 to"
     " 1.20 times as fast with one; llama.cpp pull request 26534)"
 )
 TYPED = ("spec_type", "spec_draft_n_max", "model_draft", "md", "spec_draft_model")
-"""Verbatim options that set the drafting themselves."""
+"""Verbatim options that configure drafting themselves."""
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """The setting that overrules a chosen mode's depth; "" if none does."""
+    """The setting that overrides a chosen mode's depth; "" if none does."""
     typed = values(options.read(config.engine.extra_args))
     written = [options.option(name) for name in TYPED if name in typed]
     return drafting.overruling(config, environ, written)
@@ -36,7 +36,7 @@ def speculative_config(
     *,
     on_cards: bool,
 ) -> Setting:
-    """The way to draft and its depth; no value without drafting."""
+    """The drafting method and its depth; no value without drafting."""
     if any(name in verbatim for name in TYPED):
         return Setting(None, "user", "drafting is set by options passed verbatim")
     depth, setting = drafting.depth(config, mode, environ)
@@ -50,7 +50,7 @@ def speculative_config(
         return Setting(
             None,
             "policy",
-            "no drafts on a processor, which takes as long to verify a token as to generate it",
+            "no drafts on the CPU, which takes as long to verify a token as to generate it",
         )
     known = dict(inventory.engine.choices).get("--spec-type")
     if known is not None and method not in known:

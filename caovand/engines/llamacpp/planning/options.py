@@ -1,4 +1,4 @@
-"""The options of llama-server that caovan knows, and the operator's verbatim ones."""
+"""The llama-server options that caovan knows, and the operator's verbatim ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from caovand.engines.common import options as common
 from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
 
 CONTEXT = "max_model_len"
-"""The context of one request; llama-server takes the sum over all its slots."""
+"""The context of one request; llama-server takes the total over all its slots."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One option: its setting, its spellings (the first is written), the type of its value.
+    """An option: its setting, its spellings (the first is written), and its value's type.
 
-    A setting of `Plan` has vLLM's name where every engine has it.
+    If every engine has the setting, it has vLLM's name for it in `Plan`.
     """
 
     name: str
@@ -68,7 +68,7 @@ _NAMES: Mapping[str, str] = {word: row.name for row in OPTIONS for word in row.s
 _SPELLINGS: Mapping[str, str] = {row.name: row.spellings[0] for row in OPTIONS}
 TYPES: Mapping[str, type] = {row.name: row.type for row in OPTIONS if row.type}
 CARRIERS: Mapping[str, str] = {"api_key": "LLAMA_API_KEY", "hf_token": "HF_TOKEN"}
-"""Secret options, and the variable that brings each to the engine instead."""
+"""Secret options, and the variable that passes each to the engine instead."""
 SEPARATOR = ","
 SWITCHES = frozenset({
     "metrics", "offline", "unified", "mlock", "no_mmap", "swa_full", "no_webui", "no_ui", "jinja",
@@ -79,7 +79,7 @@ SWITCHES = frozenset({
     "log_timestamps", "no_perf", "perf", "special", "sp", "reuse_port", "no_mmproj", "webui", "ui",
     "mmproj_auto", "no_mmproj_auto", "no_cache_prompt", "cache_prompt", "no_host", "agent", "ag",
 })  # fmt: skip
-"""Options that take no value, for when the engine's own list is not known."""
+"""Options without a value, for engines whose option list is unknown."""
 PLACES = {
     "alias": "served_model_name", "ctx_size": CONTEXT, "chat_template_file": "chat_template",
     "ssl_cert_file": "ssl_certfile", "verbosity": "log_verbosity",
@@ -87,14 +87,14 @@ PLACES = {
 
 
 def option(name: str) -> str:
-    """How an option is written."""
+    """The spelling of an option on the command line."""
     return _SPELLINGS.get(name, "--" + name.replace("_", "-"))
 
 
 def read(
     words: Sequence[str], known: Collection[str] = (), switches: Collection[str] = ()
 ) -> tuple[Typed, ...]:
-    """The options in order; `known` and `switches` are the engine's, if its options were probed."""
+    """Parse the options in order; `known` and `switches` are the engine's, if probed."""
     found: list[Typed] = []
     at = 0
     while at < len(words):
@@ -116,9 +116,9 @@ def read(
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this llama-server refuses; none if its options were not probed.
+    """The options that this llama-server rejects; none if its options were not probed.
 
-    It takes underscores for the dashes of a long option.
+    It accepts underscores in place of dashes in a long option.
     """
     found = read(words, engine.flags, engine.switches) if engine.flags else ()
     typed = (one.words[0] for one in found if one.name)
@@ -129,7 +129,7 @@ def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
 
 
 def carry_secrets(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Secrets by the variable that carries them, and the words of all other options."""
+    """Secrets by the variable that carries them, and the remaining words."""
     env: dict[str, str] = {}
     words: list[str] = []
     for one in found:
@@ -141,12 +141,12 @@ def carry_secrets(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ..
 
 
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The values that are shown to nobody; an option may list several."""
+    """The secret values; an option may list several."""
     return common.secret_values(read(words), CARRIERS, SEPARATOR)
 
 
 def redact(words: Sequence[str]) -> tuple[str, ...]:
-    """The words as they may be shown."""
+    """The words with their secrets hidden."""
     return common.redact(read(words), CARRIERS)
 
 

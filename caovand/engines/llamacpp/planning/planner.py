@@ -1,4 +1,4 @@
-"""The policy: from configuration and inventory to the options of llama-server."""
+"""The policy: from configuration and inventory to llama-server's options."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ USED = frozenset({
     "served_name", "max_model_len", "mtp", "gpu_memory_utilization", "kv_cache_dtype",
     "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size",
 })  # fmt: skip
-"""The keys with "auto" as their default that this planner reads."""
+"""The keys that default to "auto" and that this planner reads."""
 UNUSED = {
-    "dtype": "a GGUF file fixes the types it runs in",
+    "dtype": "a GGUF file determines its compute types",
     "cuda_graphs": "llama.cpp decides on CUDA graphs itself",
     "tool_call_parser": "llama.cpp reads tool calls by the chat template",
     "reasoning_parser": "llama.cpp reads reasoning by the chat template",
     "revision": "the file itself is the revision",
 }
-"""Why other keys do nothing here."""
+"""Why other keys have no effect here."""
 MIN_TOKENS_S = 10.0
-"""Modelled tokens a second below which a processor does not stand in for a card: people read half
-as fast, but it takes minutes to read a prompt of 4,096 tokens."""
+"""Modelled tokens a second below which the CPU does not replace a card: people read half as fast,
+but reading a prompt of 4,096 tokens takes minutes."""
 
 
 def make_plan(
@@ -45,7 +45,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
+    """The plan for this configuration on this machine; raises Unplannable."""
     model, engine = inventory.model, inventory.engine
     if model.gguf is None:
         raise Unplannable(
@@ -60,7 +60,7 @@ def make_plan(
     rest = {
         name: Setting(_masked_value(name, value), "user", "passed verbatim")
         for name, value in verbatim.items()
-        if name != CONTEXT  # typed for all sequences together
+        if name != CONTEXT  # specified for all sequences together
     }
     plan = Plan(
         model=model.path,
@@ -78,10 +78,10 @@ def make_plan(
 
 
 def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
-    """Raise Unplannable if a processor would crawl, as it does through every long prompt, while the
+    """Raise Unplannable if the CPU would crawl, as it does through every long prompt, because the
     build cannot use any of the cards.
 
-    The operator's own number of layers on them stands.
+    A number of GPU layers set by the operator stands.
     """
     lack = cards.none_usable(config, inventory)
     tokens_s = speed(plan, inventory)
@@ -90,15 +90,16 @@ def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
     if tokens_s >= MIN_TOKENS_S and config.policy.workload != "long":
         return
     raise Unplannable(
-        f"cannot {lack.cannot}: {lack.fact}, and a processor would generate {tokens_s:.1f} tokens a"
-        f" second; {lack.remedy}, or pass --gpu-layers 0 in [engine] extra_args to start it on the"
-        " processor all the same",
+        f"cannot {lack.cannot}: {lack.fact}, and the CPU would generate {tokens_s:.1f} tokens a"
+        f" second; {lack.remedy}, or pass --gpu-layers 0 in [engine] extra_args to start it on the "
+        "CPU anyway"
+        "",
         "backend-unsupported",
     )
 
 
 def _check(verbatim: Mapping[str, Any]) -> None:
-    """Refuse verbatim values that no llama-server takes."""
+    """Refuse verbatim values that llama-server does not accept."""
     for name in (CONTEXT, "parallel", "batch_size", "ubatch_size", "port"):
         if name in verbatim and count(verbatim[name]) is None and verbatim[name] != 0:
             raise Unplannable(
@@ -125,7 +126,9 @@ def _settings(
     )
     sized = sizing.settings(config, inventory, gpus, verbatim, speculative.value or {})
     if speculative.value and speculative.origin == "policy" and sizing.EXPERTS_IN_RAM in sized:
-        reason = "no drafts while experts are in host memory: each would read other experts there"
+        reason = (
+            "no drafts while experts are in host memory: each would read different experts there"
+        )
         speculative = Setting(None, "policy", reason)
         sized = sizing.settings(config, inventory, gpus, verbatim, {})
     found = {
@@ -167,12 +170,12 @@ def _name(config: Config, inventory: Inventory) -> Setting:
     return Setting(
         file.partition("-00001-of-")[0],
         "policy",
-        "the name of the file; llama.cpp answers to any other name, too",
+        "the name of the file; llama.cpp also answers to any other name",
     )
 
 
 def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
-    """The settings, without a value if this build lacks the option."""
+    """The settings, with those that this build lacks removed."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
         name: setting
@@ -239,10 +242,10 @@ def _with_warnings(
 
 
 def at_once(plan: Plan) -> int | None:
-    """How many requests it answers at a time."""
+    """How many requests the engine answers at a time."""
     return count(plan.value("parallel"))
 
 
 def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
+    """Maximum request length in tokens."""
     return count(plan.value(CONTEXT))

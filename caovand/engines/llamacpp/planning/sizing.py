@@ -1,4 +1,4 @@
-"""The sizes of llama.cpp's work: context, slots, cache, steps, and the layers on each card."""
+"""The sizes in a plan for llama.cpp: context, slots, cache, steps, and the layers on each card."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 EIGHT_BITS = "q8_0"
 EXPERTS_IN_RAM = "n_cpu_moe"
 KEPT_CONTEXT, KEPT_SEQUENCES = 0.9, 0.85
-"""The part of a context, and of the sequences, that steps of more tokens at once must leave."""
+"""The fraction of the context and of the sequences that larger steps must leave."""
 CACHE_RAM_MIB = 8192
-"""Prompts that llama-server keeps in host memory by default."""
+"""MiB of prompts that llama-server keeps in host memory by default."""
 
 
 def settings(
@@ -34,7 +34,7 @@ def settings(
     verbatim: Mapping[str, Any],
     speculative: Mapping[str, Any],
 ) -> dict[str, Setting]:
-    """The settings that share out memory."""
+    """The settings that divide memory."""
     kinds = _cache_types(config, inventory, verbatim)
     batch, micro = _batches(config, inventory, gpus, verbatim)
     slots = _slots(config, inventory, gpus, verbatim)
@@ -67,7 +67,7 @@ def settings(
     sized, context = size(load, roomy)
     if prompts and not sized.fits:
         sized, context = size(load, inventory)
-        prompts = Setting(0, "policy", "MiB for prompts seen before: the model leaves no memory")
+        prompts = Setting(0, "policy", "MiB for earlier prompts: the model leaves no memory")
     if micro.origin == "policy":
         for tokens in (batch.value, batch.value // 2):
             if tokens > micro.value:
@@ -93,7 +93,7 @@ def settings(
 def _worth_its_buffers(
     larger: sizing.SizedLoad, sized: sizing.SizedLoad, config: Config, inventory: Inventory
 ) -> str:
-    """Why the load with a larger step is better than the one of today; "" if it is not."""
+    """Why the load with a larger step is better than the current one; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
     enough = min(sizing.SUFFICIENT_CONTEXT[config.policy.workload], context)
     if not (larger.fits and larger.load.slots >= KEPT_SEQUENCES * sized.load.slots):
@@ -179,7 +179,7 @@ def _loads(
     inventory: Inventory,
     gpus: Sequence[Gpu],
 ) -> tuple[Load, ...]:
-    """The wanted load, and cheaper ones that may keep every layer on the cards."""
+    """The preferred load, and cheaper ones that may keep every layer on the cards."""
     if not gpus:
         return (load,)
     block = CACHE_TYPES[EIGHT_BITS][0]
@@ -193,7 +193,7 @@ def _loads(
 def _settings_of_load(
     load: Load, slots: Setting, kinds: tuple[Setting, Setting]
 ) -> tuple[Setting, tuple[Setting, Setting]]:
-    """Slots and cache types of the load that was chosen."""
+    """Slots and cache types of the chosen load."""
     if load.slots > slots.value:
         reason = "as many sequences as memory has room for; each has the whole context"
         slots = Setting(load.slots, "policy", reason)
@@ -251,11 +251,12 @@ def _context(
     elif gpus:
         reason = f"enough for workload {workload}; a longer one would push layers off the cards"
     elif context == sizing.longest_on_host(model, host, sizing.SUFFICIENT_CONTEXT[workload]):
-        reason = "a longer prompt takes many minutes to read on a processor"
+        reason = "the CPU takes many minutes to read a longer prompt"
     else:
         reason = (
-            f"the longest that fits {inventory.host.available_mib} MiB: the free memory that"
-            " prompts seen before leave"
+            f"the longest that fits {inventory.host.available_mib} MiB: the free memory that "
+            "earlier prompts leave"
+            ""
         )
     return sized, Setting(context, "policy", reason)
 
@@ -291,27 +292,27 @@ def _on_cards(
 def _cache_ram(
     inventory: Inventory, gpus: Sequence[Gpu], load: Load, placement: Placement
 ) -> Setting:
-    # Based on total memory as long as that is free: what is free changes from start to start, and
-    # the plan with it.
+    # Based on total memory while that is free: free memory changes from start to start, and the
+    # plan with it.
     if any(gpu.unified for gpu in gpus):
         spare = host_reserve_mib(inventory.host.ram_mib) // 8
-        reason = "MiB for prompts seen before: an eighth of the host's reserve"
+        reason = "MiB for earlier prompts: an eighth of the host's reserve"
         return Setting(min(spare, CACHE_RAM_MIB), "policy", reason)
     own = devices(inventory.model, load, placement)[-1]
     spare = max(inventory.host.ram_mib - (own.weights >> 20), 0) // 8
     if gpus:
         left = max(host_room(inventory.host, gpus) - own.total, 0) >> 20
         if left < min(spare, CACHE_RAM_MIB):
-            reason = "MiB for prompts seen before: what the weights leave of the free host memory"
+            reason = "MiB for earlier prompts: the free host memory that the weights leave"
             return Setting(left, "policy", reason)
     if spare >= CACHE_RAM_MIB:
-        return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for prompts seen before")
-    reason = "MiB for prompts seen before: an eighth of the host memory that the weights leave"
+        return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for earlier prompts")
+    reason = "MiB for earlier prompts: an eighth of the host memory that the weights leave"
     return Setting(spare, "policy", reason)
 
 
 def _numa(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> dict[str, Setting]:
-    """How threads that read weights in host memory are spread over its nodes."""
+    """How threads that read weights in host memory are spread over the NUMA nodes."""
     nodes = inventory.host.numa_nodes
     if nodes < 2 or (gpus and sized.whole):
         return {}

@@ -13,21 +13,21 @@ from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning.options import CONTEXT
 
 MAX_TEXT = 8192
-"""Tokens of a text, unless more are set: its buffers grow with it."""
+"""Tokens of a text, unless more are configured: its buffers grow with it."""
 SWITCHES: Mapping[ModelTask, str] = {"embed": "embeddings", "score": "reranking"}
-"""The options of tasks other than generating text."""
+"""Options for tasks other than text generation."""
 
 
 def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
-    """The task of the model, as the operator's options have it."""
+    """The model's task, as the operator's options set it."""
     return next((task for task, name in SWITCHES.items() if verbatim.get(name)), model.task)
 
 
 def settings(task: ModelTask) -> dict[str, Setting]:
-    """The option of the task, and no drafts; nothing for a model that generates text."""
+    """The option for the task, and no drafts; nothing for a model that generates text."""
     if task not in SWITCHES:
         return {}
-    reason = f"the model is for {TITLES[task]}"
+    reason = f"the model's task is {TITLES[task]}"
     return {
         "speculative_config": Setting(None, "policy", f"{reason}, and generates nothing"),
         SWITCHES[task]: Setting(True, "policy", reason),
@@ -35,7 +35,7 @@ def settings(task: ModelTask) -> dict[str, Setting]:
 
 
 def step(config: Config, model: ModelCard, verbatim: Mapping[str, Any]) -> Setting | None:
-    """The step that holds the longest text; None for a model that generates text."""
+    """The size of a step that holds the longest text; None for a model that generates text."""
     if task_of(model, verbatim) not in SWITCHES or count(verbatim.get("batch_size")):
         return None
     typed = count(verbatim.get(CONTEXT)) or config.model.max_model_len

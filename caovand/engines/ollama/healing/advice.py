@@ -1,6 +1,6 @@
 """Advice for people about a failure of Ollama, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
 from caovand.engines.ollama.healing.cures import HEALING
 
-# One row for each failure that needs text of its own; a sentence with an unknown {name} is
-# dropped.
+# One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": ("The weights do not fit the card: pull a tag of fewer bits.",),
     "device-oom-capture": (
@@ -35,9 +34,13 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "port-busy": (
         "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
-        " names it. Ollama's own service is ended by `sudo systemctl disable --now ollama`.",
+        " names it. `sudo systemctl disable --now ollama` ends Ollama's own service.",
     ),
-    "start-stall": ("The model's runner did not come up in time: its disk may be slow.",),
+    "start-stall": (
+        "The model's runner did not come up in time: raise OLLAMA_LOAD_TIMEOUT (such as 30m) for a "
+        "large model or a slow disk; if the machine swaps meanwhile (`free -h`), the model is too "
+        "large for its memory.",
+    ),
     "engine-died": ("A runner ended by itself, or something killed it; the line shows how.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
@@ -53,10 +56,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.runtime": (
         "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
         "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
-        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
+        "container.",
         "CUDA does not start (code {state_of}), so Ollama serves on the processor. Usually the "
         "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
-        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart that.",
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
+        "container.",
         "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
         "The driver is older than Ollama's CUDA library (code {old_of}): update the driver.",
         "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
@@ -69,7 +74,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "and reboot.",
     ),
     "ollama.card.old": (
-        "This release of Ollama takes the card to be too old (compute capability {capability}), "
+        "This release of Ollama considers the card too old (compute capability {capability}), "
         "and serves on the processor. Releases differ in this: install a newer one (most take 5.0 "
         "and above), or use another card.",
     ),
@@ -90,25 +95,34 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.capability": (
         "The model's template does not declare {what}: choose a model whose page lists that "
-        "capability, or let the client not ask for it.",
+        "capability, or do not request it in the client.",
     ),
     "ollama.path": (
-        "A file stands in the way of the folder in {path}: correct HOME or OLLAMA_MODELS of the "
+        "A file with the folder's name is in the way at {path}: correct HOME or OLLAMA_MODELS of "
+        "the "
         "server's service.",
     ),
     "ollama.address": (
-        "This machine has no address {host}, or not yet when the service starts: let OLLAMA_HOST "
-        "of the server be 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
+        "This machine has no address {host}, or not yet when the service starts: set OLLAMA_HOST "
+        "of the server to 0.0.0.0 "
+        "or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
+    ),
+    "ollama.windows": (
+        "The runner crashed on Windows (0xc0000{code}), without a reason in this line: install a "
+        "newer Ollama first, as new models need it; then update the card's driver and Microsoft's "
+        "Visual C++ runtime, and lower num_ctx. Lines of the runner in server.log before this one "
+        "say more.",
     ),
     "ollama.slow": (
         "The model was not loaded in time (5 minutes unless OLLAMA_LOAD_TIMEOUT is set): set "
         "OLLAMA_LOAD_TIMEOUT=30m for the server, keep the model on a faster disk, or use a smaller "
-        "one; a client that gives up sooner needs a longer time-out of its own.",
+        "one; a client that gives up sooner needs a longer time-out.",
     ),
     "ollama.origin": (
-        "Ollama refuses requests of this web page or extension: let OLLAMA_ORIGINS of the server "
-        "name its origin (or *), and restart the server (systemctl edit ollama; launchctl setenv "
+        "Ollama refuses requests of this web page or extension: add its origin (or *) to "
+        "OLLAMA_ORIGINS of the server"
+        ", and restart the server (systemctl edit ollama; launchctl setenv "
         "on macOS).",
     ),
     "ollama.canceled": (
@@ -121,13 +135,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "OLLAMA_HOST, or ask a registry behind a proxy with HTTPS_PROXY in the server's unit.",
     ),
     "ollama.file": (
-        "There is no {path}: paths in a Modelfile count from its own folder. Run `ollama create` "
-        "in the folder that holds the file, or name it with its whole path; FROM and ADAPTER take "
+        "There is no {path}: paths in a Modelfile are relative to its own folder. Run `ollama "
+        "create` "
+        "in the folder with the file, or write its full path; FROM and ADAPTER take "
         "a folder with all files of a model or adapter, or one GGUF file.",
     ),
     "llama.model.version": (
-        "The file is no GGUF file that this release reads. FROM in a Modelfile takes a GGUF file, "
-        "or the folder (not a single file) that holds config.json, tokenizer and safetensors of an "
+        "The file is not a GGUF file that this release can read. FROM in a Modelfile takes a GGUF "
+        "file, "
+        "or the folder (not a single file) with config.json, tokenizer and safetensors of an "
         "architecture that Ollama can import; convert others with llama.cpp's "
         "convert_hf_to_gguf.py, and use a newer release.",
     ),
@@ -151,15 +167,44 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "reserved, or the installation is broken.",
     ),
     "ollama.http": (
-        "Ollama answered with an error of its own, and only its log says why: `journalctl -u "
+        "Ollama answered with its own error, and only its log shows the reason: `journalctl "
+        "-u "
         "ollama`, `docker logs`, or server.log.",
     ),
+    "ollama.request.image": (
+        "The model, or this release, does not take the image as it was sent: send one image a "
+        "request where the line asks for it, as base64 of a PNG or JPEG file, not as a URL.",
+    ),
+    "ollama.tool-call": (
+        "The model wrote a tool call that is no valid JSON or XML: small models and few bits do. "
+        "Use a larger one, a longer num_ctx (a call may be cut off), simpler schemas of tools, or "
+        "a newer release, whose parsers are more tolerant.",
+    ),
+    "ollama.numbers": (
+        "The model computed values that are no numbers ({numbers}): its file is damaged, or a "
+        "kernel of this release or card is wrong. Set OLLAMA_FLASH_ATTENTION=0 and "
+        "OLLAMA_KV_CACHE_TYPE=f16, pull it again or another quantization, and try another release; "
+        "num_gpu 0 shows whether the card is at fault.",
+    ),
+    "ollama.cloud": (
+        "That is a model of Ollama's cloud, or a push, which need an account: `ollama signin`, and "
+        "a plan whose limit is not used up; or use a model that runs here.",
+    ),
+    "ollama.plain": (
+        "The registry speaks HTTP without TLS: pass --insecure to `ollama pull` or `push`.",
+    ),
+    "ollama.mlx": (
+        "The model needs MLX, which this installation has not: it takes a Mac with Apple's own "
+        "processor or a CUDA package with MLX. Use the model's GGUF tag otherwise, or install the "
+        "current release whole.",
+    ),
     "ollama.family.file": (
-        "The model's file is damaged, or of a form that this Ollama does not read: install a newer "
+        "The model's file is damaged, or in a format that this Ollama does not read: install a "
+        "newer "
         "release, remove the model (`ollama rm`), and pull or convert it again.",
     ),
     "ollama.family.import": (
-        "Ollama cannot import this as it is: name a folder with all files of the model, or a GGUF "
+        "Ollama cannot import this as it is: write a folder with all files of the model, or a GGUF "
         "file made by llama.cpp's convert_hf_to_gguf.py, in FROM, and use a newer release.",
     ),
     "ollama.family.context": (
@@ -171,21 +216,30 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "or let clients send fewer at once.",
     ),
     "ollama.family.refused": (
-        "Ollama refuses what it was asked; the line says what: correct the request, the Modelfile "
+        "Ollama refuses the request; the line says why: correct the request, the Modelfile "
         "or the client's setting.",
     ),
     "ollama.import": (
-        "Ollama's own import (`ollama create` from safetensors) knows few architectures and needs "
-        "the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "
-        "convert_hf_to_gguf.py and name that, or install a newer release.",
+        "Ollama's own import (`ollama create` from safetensors) supports few architectures and "
+        "needs the folder of the model in FROM"
+        ": convert it to a GGUF file with llama.cpp's "
+        "convert_hf_to_gguf.py and use that file, or install a newer release.",
+    ),
+    "ollama.template": (
+        "The model's template uses {function}, which this release does not know: install a newer "
+        "Ollama.",
+        "The model's template fails on this request ({called}): install a newer Ollama and pull "
+        "the model again (`ollama pull` fetches a corrected template alone), or simplify the tools "
+        "that the client sends.",
     ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.hub.denied": (
         "The registry refuses the model: sign in (`ollama signin`), or correct its name.",
     ),
     "ollama.runner.missing": (
-        "Ollama's own runner is missing or cannot be executed: install Ollama again, and let no "
-        "cleaner remove its temporary folder (OLLAMA_TMPDIR in older releases).",
+        "Ollama's own runner is missing or cannot be executed: install Ollama again, and exclude "
+        "its temporary folder from cleaners "
+        "(OLLAMA_TMPDIR in older releases).",
     ),
     "ollama.instruction": (
         "The runner uses instructions that this processor lacks (AVX or AVX2): install a release "
@@ -201,7 +255,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "before use.",
     ),
     "ollama.cards.unused": (
-        "Ollama serves on the processor, though a card was there or expected: run nvidia-smi or "
+        "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "
+        "or "
         "rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. In a "
         "container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with rocm).",
     ),
@@ -210,11 +265,22 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " -i oom",
     ),
     "ollama.model.architecture": (
-        "This Ollama does not know the architecture {architecture}: install a newer release, or"
+        "This Ollama does not support the architecture {architecture}: install a newer release, or"
         " use another model.",
     ),
     "ollama.model.newer": (
         "The model needs a newer Ollama: install it, and start the server again.",
+    ),
+    "ollama.slow.killed": (
+        "The runner was killed while it loaded, and had been slow before: most likely the model is "
+        "too large for the machine's memory (`free -h`, journalctl -k | grep -i oom). Pull a "
+        "smaller model or a tag of fewer bits, or add memory; only if plenty is free, it is the "
+        "disk (OLLAMA_LOAD_TIMEOUT=30m).",
+    ),
+    "ollama.context-cut": (
+        "A prompt of {prompt} tokens was cut to the context of {limit}: the answer lacks what was "
+        "cut, often the instructions. Raise num_ctx in the request or Modelfile, or "
+        "OLLAMA_CONTEXT_LENGTH for the server ([model] context), or send less.",
     ),
     "ollama.home": ("Ollama needs a home folder: set HOME in [engine] env.",),
 }

@@ -1,4 +1,4 @@
-"""Which rungs help against which failure of Ollama, best first."""
+"""The rungs that help against each failure of Ollama, best first."""
 
 from __future__ import annotations
 
@@ -28,14 +28,18 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("unknown", ANY): ("flash-off",),
 }
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""Failures without a row of their own have no remedy here but waiting, or a person's."""
+"""Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "ollama.slow": (),
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
+    "rocm.kernel": ("processor",),
+    "rocm.hipblaslt": (),
     "driver.old": ("processor",),
 }
-"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
+"""Rows more specific than their failure: only these rungs apply; none means that a person must
+act."""
 
 HEALING = Healing(
     rungs=RUNGS,

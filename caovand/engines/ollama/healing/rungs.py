@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-Every step goes one way only, so that each rung ends, and with them the ladder.
+All steps go one way, so each rung ends, and with the rungs the ladder.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def _parallel(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _cache(plan: Plan, finding: Finding) -> Step | None:
-    """To eight bits, which costs next to nothing; flash attention reads it."""
+    """Reduce the cache to 8 bits, which costs next to nothing; flash attention reads it."""
     if variables.text(plan, CACHE_TYPE) != "f16":
         return None
     return Step(env={CACHE_TYPE: "q8_0", FLASH: "1"}, value="q8_0", change="cache f16 -> q8_0")
 
 
 def _flash_off(plan: Plan, finding: Finding) -> Step | None:
-    """A quantised cache would need it."""
+    """Turn flash attention off; a quantised cache would need it."""
     if not variables.has_flash(plan):
         return None
     change = "flash attention on -> off"
@@ -45,7 +45,7 @@ def _flash_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _overhead(plan: Plan, finding: Finding) -> Step | None:
-    """Leave Ollama less of each card: it decides itself how many layers go there."""
+    """Leave less of each card to Ollama, which decides itself how many layers it holds."""
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
     now = variables.number(plan, OVERHEAD)

@@ -1,8 +1,7 @@
-"""Finds the first cause of a failure in Ollama's log.
+"""Find the first cause of a failure in Ollama's log.
 
-A model's runner fails before the server reports it: the line that explains comes first. The server
-tries a load again with fewer layers on the cards, so that only what was printed since the last
-model was loaded counts.
+A model's runner fails before the server reports it: the line that explains the failure comes first.
+The server retries a load with fewer layers on the cards, so only lines since the last load count.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
 NEAR = 40
 _DRIVER = "ollama.driver"
-"""The signature of a server without its cards, which serves on the processor anyway."""
+"""The signature of a server without its cards, which serves on the CPU anyway."""
 _REFUSED = "ollama.card.refused"
 _OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app")
-"""Signatures that are evidence at any level but debug."""
+"""Signatures that are evidence at any level except debug."""
 _RAW = re.compile(
     r".{0,300}has been blocked by CORS|Ollama(?: API)?\b.{0,100}(?:403 Forbidden|context canceled)"
     r"|.{0,300}404 (?:Client Error: )?Not Found'? for url"
@@ -42,16 +41,17 @@ _RAW = re.compile(
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(
-    r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu |.{0,60}\btoo old\b)|cudaSetDevice err: \d"
+    r"\w{1,40}\.go:\d{1,6}: (?:error |signal: killed|warning: gpu |.{0,60}\btoo old\b)"
+    r"|cudaSetDevice err: \d"
 )
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """At least one library can use a card, even if others cannot."""
 _DATE = re.compile(r"\d{4}/\d\d/\d\d [\d:]{8} ")
-"""How a line without a level begins that can be evidence."""
+"""Prefixes of lines without a level that can be evidence."""
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line says that a runner failed, with the cause near it, or the driver."""
+    """Whether a line says that a runner, or the driver, failed, with the cause near it."""
     parts = take_apart(line)
     text = _whole(parts)
     return bool(parts.level) and any(BY_ID[name].pattern.search(text) for name in _ANNOUNCING)
@@ -63,7 +63,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it says so.
+    failed only if it reports so.
     """
     hits, announced = _hits(lines, phase)
     if alive and not announced:
@@ -74,7 +74,7 @@ def find_cause(
 
 
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
-    """The hits since the last model was loaded, and whether a runner reported a failure."""
+    """The hits since the last load of a model, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced, served = "", False, phase == "serving"
     for index, line in enumerate(lines):
@@ -84,7 +84,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             shown = "serving" if loaded else mark.phase
             served = loaded or (served and mark.phase != "resolve")
             if loaded:
-                # It came up anyway, if on the cards.
+                # It started anyway, if on the cards.
                 hits = [hit for hit in hits if hit.row.id in (_DRIVER, _REFUSED)]
                 announced = any(hit.row.id == _DRIVER for hit in hits)
             continue
@@ -97,7 +97,9 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             continue
         found = first(SIGNATURES, text)
         if found is not None and found[0].failure == "network" and served:
-            continue  # a client's pull, which ends no server
+            # a client's pull, which ends no server Of a text that is printed repeatedly the first
+            # counts; a log may have a million.
+            continue
         # Of a text that is printed again and again the first counts; a log may have a million.
         if found is not None and not (hits and hits[-1].row is found[0]):
             hits.append(Hit(index, text, shown or phase, *found))
@@ -109,7 +111,8 @@ def _whole(parts: Parts) -> str:
 
 
 def _is_evidence(parts: Parts, line: str) -> bool:
-    """Whether a line can be: an error of the logger, or a raw line of a library or the kernel."""
+    """Whether a line can be evidence: an error of the logger, or a raw line of a library or the
+    kernel."""
     if parts.level:
         warned = parts.level in ("INFO", "WARN") and any(
             BY_ID[name].pattern.search(parts.message) for name in _WARNED

@@ -1,4 +1,4 @@
-"""Explains a whole log of Ollama after the fact: phases, figures, the failure, advice."""
+"""Explain a complete log of Ollama after the fact: phases, figures, the failure, advice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import HARMLESS
 
 _BEGIN = "server config"
-"""In its first line; releases before 0.6.7 write that line in another form."""
+"""In the first line of a log; releases before 0.6.7 write that line in another form."""
 
 
 _NO_CARD = re.compile(
@@ -27,20 +27,27 @@ _CARD = re.compile(
     r"|cudaSetDevice err|(?:Nvidia|NVIDIA|Radeon|Intel) GPU detect"
     r"|inference compute.{0,80} library=(?!cpu)\w|Device \d{1,3}: "
 )
-"""What shows that the machine has a card, or that someone expects one."""
+"""Signs that the machine has a card, or that someone expects one."""
+
+
+_CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
+"""A server that cuts prompts answers, but not what was asked."""
 
 
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of a failure, else a card that the server did not use, which ends no server."""
+    """The cause of a failure, else what ends no server: a card not used, a prompt cut short."""
     if found := find_cause(lines, phase, alive=alive):
         return found
-    unused, hinted = None, False
+    unused, cut, hinted = None, None, False
     for number, line in enumerate(lines, 1):
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
-    return unused if hinted else None
+        if cut is None and (said := _CUT.search(line[:MAX_TEXT])):
+            text, sizes = line.strip()[:MAX_TEXT], said.groupdict()
+            cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
+    return unused if hinted and unused is not None else cut
 
 
 def _begins(line: str) -> bool:

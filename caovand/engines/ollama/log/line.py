@@ -1,7 +1,7 @@
-"""Splits a line of `ollama serve` into level, source and message.
+"""Split a line of `ollama serve` into level, source and message.
 
-Its server and runners write `time=... level=INFO source=routes.go:1297 msg="text" key=value`; what
-their libraries print has none of it.
+Server and runners write `time=... level=INFO source=routes.go:1297 msg="text" key=value`; lines
+that their libraries print have none of it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 @dataclass(frozen=True)
 class Parts:
-    """A line's parts, empty if missing: `message` is its text, `rest` what follows that.
+    """A line's parts, empty if missing: `message` is its text, `rest` the text after it.
 
-    `at_s` are seconds since the month began, None without a time.
+    `at_s` is seconds since the start of the month, None without a time.
     """
 
     at_s: float | None
@@ -32,7 +32,7 @@ class Parts:
 
 
 def take_apart(line: str) -> Parts:
-    """The parts of one line, without colours and line ends."""
+    """The parts of one line, without colours and newlines."""
     shape = _SHAPE.match(line)
     if shape is None:
         return Parts(None, "", "", line)

@@ -1,7 +1,7 @@
-"""Reads the phases of Ollama's start from its log: the server's, then the runner's.
+"""Read the phases of Ollama's start from its log: the server's, then the runner's.
 
-The server listens before it loads a model, which the first completion makes it do. Wordings are
-those of releases 0.3 to 0.34, as people have published them.
+The server listens before it loads a model, which the first completion triggers. The wordings are
+from releases 0.3 to 0.34, as people have published them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """A message that begins with `start`: its phase, a detail for people, figures by group name.
+    """A message that starts with `start`: its phase, a detail for people, figures by group name.
 
-    At the `end` of "http" the server listens, at the `end` of "load" the model is loaded.
+    At the `end` of "http" the server listens; at the `end` of "load" the model is loaded.
     """
 
     start: str
@@ -75,7 +75,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
+    """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
     if not parts.level:
         for start, phase, detail in _RAW:

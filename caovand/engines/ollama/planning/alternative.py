@@ -12,7 +12,8 @@ from caovand.engines.ollama.probe import HOW
 def alternative(
     model: ModelCard, gpus: tuple[Gpu, ...], host: Host, tokens_s: float
 ) -> tuple[CheckResult, ...]:
-    """On all cards that its libraries for CUDA 12 have code for, if CUDA 13 has none for any."""
+    """Ollama on all cards that its CUDA 12 libraries have code for, if CUDA 13 supports none of
+    them."""
     if not gpus or any(gpu.compute_capability >= oldest_card("13") for gpu in gpus):
         return ()
     cards = tuple(gpu for gpu in gpus if gpu.compute_capability >= oldest_card("12"))

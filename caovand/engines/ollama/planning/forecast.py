@@ -1,4 +1,4 @@
-"""The forecast of a plan, by the placement that Ollama is expected to choose itself."""
+"""The forecast of a plan, by the placement that Ollama itself is expected to choose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caovand.engines.common.plans import cards_in
 from caovand.engines.ollama.planning import variables
 
 MINIMUM_MIB = 457
-"""What Ollama leaves free on each card when it places layers, CUDA's context included."""
+"""Memory that Ollama leaves free on each card when it places layers, CUDA's context included."""
 ADVICE = (
     "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache",
     "a tag of fewer bits, such as NAME:8b-q4_K_M, has smaller weights",
@@ -29,7 +29,8 @@ def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def rooms_of(gpus: tuple[Gpu, ...], overhead: int) -> list[int]:
-    """The bytes of each card that Ollama may use; the host's of unified memory are overhead."""
+    """The bytes of each card that Ollama may use; with unified memory the host's part is
+    overhead."""
     rooms = zip(sizing.rooms_of(gpus, None), gpus, strict=True)
     kept = overhead + (MINIMUM_MIB - CONTEXT_MIB) * MIB
     return [max(room + _of_the_host(gpu) - kept, 0) for room, gpu in rooms]
@@ -40,7 +41,7 @@ def _of_the_host(gpu: Gpu) -> int:
 
 
 def load_of(plan: Plan) -> Load:
-    """The load that this plan puts on memory."""
+    """The plan's load."""
     kind = variables.text(plan, variables.CACHE_TYPE) or "f16"
     return Load(
         context=plan.value(variables.CONTEXT),
@@ -54,7 +55,7 @@ def load_of(plan: Plan) -> Load:
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast, for the fullest device."""
+    """The forecast for the fullest device."""
     if inventory.model.gguf is None:
         return unknown("no GGUF file")
     gpus, load = cards_of(plan, inventory), load_of(plan)

@@ -33,19 +33,19 @@ EIGHT_BITS = "q8_0"
 USED = frozenset({
     "served_name", "max_model_len", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs",
 })  # fmt: skip
-"""The keys with "auto" as their default that this planner reads."""
+"""The keys that default to "auto" and that this planner reads."""
 UNUSED = {
-    "dtype": "the file's types are those it runs in",
-    "cuda_graphs": "Ollama decides about graphs by itself",
-    "mtp": "Ollama decides about drafting by itself",
-    "max_num_batched_tokens": "only a Modelfile or a request names a batch",
+    "dtype": "the file determines its compute types",
+    "cuda_graphs": "Ollama itself decides about graphs",
+    "mtp": "Ollama itself decides about drafting",
+    "max_num_batched_tokens": "only a Modelfile or a request sets a batch",
     "tensor_parallel_size": "Ollama uses as many of the cards as a model needs",
     "tool_call_parser": "tool calls are read by the model's template",
     "reasoning_parser": "reasoning is read by the model's template",
     "chat_template": "the template is part of the model",
     "revision": "a tag is part of the name",
 }
-"""Why other keys do nothing here."""
+"""Why other keys have no effect here."""
 UNCOUNTED = (
     "Ollama reports no counters: a model's runner that hangs is found only by test completions; set"
     " [watch] idle_probe_s, and confirm_s to more than your longest answer takes"
@@ -60,7 +60,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
+    """The plan for this configuration on this machine; raises Unplannable."""
     _check(config)
     refuse_other_tasks(inventory.model, "Ollama")
     gpus = _chosen(config, inventory)
@@ -75,7 +75,7 @@ def make_plan(
     }
     env = {
         names.MODELS: Setting(
-            names.folder_of(inventory.model.path), "policy", "the folder that has the model"
+            names.folder_of(inventory.model.path), "policy", "the folder with the model"
         ),
         variables.PARALLEL: slots,
         variables.KEEP_ALIVE: Setting("-1", "policy", "the model stays loaded"),
@@ -102,7 +102,7 @@ def make_plan(
 
 
 def _check(config: Config) -> None:
-    """Refuse what Ollama cannot do."""
+    """Refuse requests that Ollama cannot meet."""
     typed, name = dict(config.engine.env), config.model.path
     if config.engine.extra_args:
         raise Unplannable(
@@ -112,13 +112,13 @@ def _check(config: Config) -> None:
     if config.server.api_key_file:
         raise Unplannable(
             "cannot ask for an API key with Ollama: its server checks none; remove [server]"
-            " api_key_file, and put a proxy that checks one before it"
+            " api_key_file, and put a proxy that checks a key in front of it"
         )
     if config.model.served_name not in (None, name):
         wanted = config.model.served_name
         raise Unplannable(
             f"cannot serve {name} as {wanted}: Ollama serves a model by its own name; run `ollama"
-            f" cp {name} {wanted}` and set [model] path to that"
+            f" cp {name} {wanted}` and set [model] path to the new name"
         )
     for variable, key in (
         (command.HOST, "[server] host and port"),
@@ -130,7 +130,7 @@ def _check(config: Config) -> None:
 
 
 def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards to use: those named, else all that are new enough; none without CUDA."""
+    """The cards to use: those configured, else all that are new enough; none without CUDA."""
     if inventory.engine.build == "cpu":
         return ()
     gpus = chosen_cards(config, inventory)
@@ -140,13 +140,13 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 def _overhead(
     config: Config, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
 ) -> dict[str, Setting]:
-    """The memory to leave free: by a configured share, or the host's of unified memory."""
+    """The memory to leave free: by a configured share, or for the host with unified memory."""
     share = config.policy.gpu_memory_utilization
     if not gpus or variables.OVERHEAD in typed:
         return {}
     if share is None:
         reserve = max(host_reserve_mib(gpu.total_mib) if gpu.unified else 0 for gpu in gpus) << 20
-        why = "bytes of the one memory that stay with the host, which a full one hangs"
+        why = "bytes of the unified memory left for the host, which would hang without them"
         return {variables.OVERHEAD: Setting(str(reserve), "policy", why)} if reserve else {}
     left = max(int(gpu.total_mib * (1 - share)) for gpu in gpus) << 20
     return {variables.OVERHEAD: Setting(str(left), "user", "[policy] gpu_memory_utilization")}
@@ -159,7 +159,7 @@ def _size_load(
     typed: Mapping[str, str],
     overhead: Mapping[str, Setting],
 ) -> tuple[Load, Setting, Setting, Setting]:
-    """The load with its context, type of cache and requests at once."""
+    """The load with its context, cache type and number of parallel requests."""
     kind, slots = _cache_type(config, typed), _slots(config, inventory, gpus, typed)
     flash = typed.get(variables.FLASH, "1") not in variables.OFF
     workload = config.policy.workload
@@ -221,7 +221,7 @@ def _why(
         return "the longest with every layer on the cards"
     if gpus:
         return f"enough for {workload}; a longer one would take layers off the cards"
-    return "the longest that fits free memory, and that a processor reads within minutes"
+    return "the longest that fits free memory, and that the CPU reads within minutes"
 
 
 def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
@@ -233,7 +233,7 @@ def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
         source, kind = "[policy] kv_cache_dtype", str(config.policy.kv_cache_dtype)
     if kind not in variables.CACHE_TYPES:
         raise Unplannable(
-            f'cannot use a cache of type "{kind}": Ollama has no such; set {source} to one of'
+            f'cannot use a cache of type "{kind}": Ollama has no such type; set {source} to one of'
             f" {', '.join(variables.CACHE_TYPES)}"
         )
     return Setting(kind, "user", source)
@@ -290,7 +290,7 @@ def _with_warnings(plan: Plan, config: Config, inventory: Inventory, gpus: tuple
 
 
 def conflicts(plan: Plan, inventory: Inventory) -> tuple[Problem, ...]:
-    """Settings that cannot run on this machine."""
+    """Settings that cannot work on this machine."""
     lack = why_undividable(variables.text(plan, variables.CACHE_TYPE), inventory.model.head_dim)
     if not lack:
         return ()

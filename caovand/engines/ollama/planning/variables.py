@@ -1,4 +1,4 @@
-"""The variables of `ollama serve` that are planned, and how a plan's are read."""
+"""The variables of `ollama serve` that are planned, and how to read them from a plan."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CARDS = "CUDA_VISIBLE_DEVICES"
 NO_CARD = "-1"
 CACHE_TYPES = ("f16", "q8_0", "q4_0")
 OFF = frozenset({"", "0", "f", "F", "false", "FALSE", "False"})
-"""Values that Ollama reads as false."""
+"""Values that Ollama treats as false."""
 
 
 def text(plan: Plan, name: str) -> str:
-    """A variable's value, "" without one."""
+    """A variable's value; "" if it is not set."""
     setting = plan.env.get(name)
     return "" if setting is None or setting.value is None else str(setting.value)
 
 
 def has_flash(plan: Plan) -> bool:
-    """Whether attention runs in one pass."""
+    """Whether flash attention is on."""
     return text(plan, FLASH) not in OFF
 
 

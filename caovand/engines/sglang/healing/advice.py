@@ -1,6 +1,6 @@
 """Advice for people about a failure of SGLang, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.sglang.healing.cures import HEALING
 
-# One row for each failure that needs text of its own; a sentence with an unknown {name} is
-# dropped.
+# One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
         "The weights do not fit the cards: an allocation of {wanted} failed.",
         "Use a quantised checkpoint, or split the model over more cards.",
     ),
-    "kv-cache-none": (
-        "The share of memory holds the weights, and nothing is left of it for the cache.",
-    ),
+    "kv-cache-none": ("The share of memory holds the weights, and leaves nothing for the cache.",),
     "kv-cache-short": ("The cache is full, and a request found no room in it.",),
     "device-oom-capture": ("The cards have no memory left for CUDA graphs.",),
     "device-oom-run": ("A step needed more memory than the share leaves free.",),
@@ -43,25 +40,34 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "sglang.transfer": (
         "The prefill and the decode server could not hand a request's KV cache over: check that "
-        "both run, that their RDMA devices fit (--disaggregation-ib-device, ibstat), that each "
+        "both run, that their RDMA devices match (--disaggregation-ib-device, ibstat)"
+        ", that each "
         "reaches the other's address, and that both have the same releases of SGLang and of the "
         "transfer engine.",
     ),
     "sglang.model.architecture": (
-        "This SGLang does not know the architecture {architecture}: install a newer release, or set"
+        "This SGLang does not support the architecture {architecture}: install a newer release, or "
+        "set"
         ' [engine] kind = "vllm".',
     ),
+    "sglang.args.unknown": (
+        "This release of SGLang does not know {options}: releases add, rename and remove options "
+        "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
+        "or install a newer release.",
+    ),
     "sglang.attention": (
-        "The attention backend does not take this model on this card: name one that the line lists "
-        "as supported or required with --attention-backend, or leave the option out.",
+        "The attention backend does not support this model on this card: choose one that the line "
+        "lists as supported or required with --attention-backend, or omit the option."
+        "",
     ),
     "sglang.modelopt": (
         "The checkpoint is quantized to FP4, and was read as FP8: pass --quantization modelopt_fp4 "
         "(and check quant_algo in hf_quant_config.json), or install a newer release.",
     ),
     "sglang.warmup": (
-        "The server's own warm-up request was answered with {status}, not by the server itself but "
-        "most likely by a proxy: set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "
+        "The server's own warm-up request was answered with {status}, most likely by a proxy "
+        "instead of the server"
+        ": set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "
         "http_proxy, or pass --skip-server-warmup.",
     ),
     "sglang.context": (

@@ -1,4 +1,4 @@
-"""Which rungs help against which failure of SGLang, best first."""
+"""The rungs that help against each failure of SGLang, best first."""
 
 from __future__ import annotations
 
@@ -32,14 +32,17 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("unknown", ANY): ("replicas-off", "draft-off", "graphs-off"),
 }
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""Failures without a row of their own have no remedy here but waiting, or a person's."""
+"""Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": ("attention",),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
     "driver.old": (),
     "start.itself": (),
 }
-"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
+"""Rows more specific than their failure: only these rungs apply; none means that a person must
+act."""
 
 HEALING = Healing(
     rungs=RUNGS,

@@ -1,6 +1,6 @@
 """The ladder's rungs: each makes one change that leads to a more modest plan.
 
-Every step goes one way only, so that each rung ends, and with them the ladder.
+All steps go one way, so each rung ends, and with the rungs the ladder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIN_STEP = 512
 MIN_SHARE, LESS_SHARE = 0.5, 0.05
 EIGHT_BITS = "fp8_e4m3"
 HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
-"""Cards whose kernels read such a cache."""
+"""Cards whose kernels read an 8-bit cache."""
 
 
 def _context(plan: Plan, finding: Finding) -> Step | None:
@@ -43,7 +43,7 @@ def _step(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _share(plan: Plan, finding: Finding) -> Step | None:
-    """Less for weights and cache, which leaves more for a step and for CUDA graphs."""
+    """Reduce the share for weights and cache, which leaves more for a step and for CUDA graphs."""
     now = plan.value(SHARE)
     if not isinstance(now, (int, float)) or now <= MIN_SHARE or finding.beyond_card:
         return None
@@ -52,9 +52,9 @@ def _share(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _fill(plan: Plan, finding: Finding) -> Step | None:
-    """Half the tokens of a step, and a third of what they needed outside the share for a cache.
+    """Halve the tokens of a step, and give a third of their memory outside the share to the cache.
 
-    Only this rung raises the share; it ends as the tokens of a step do.
+    Only this rung raises the share; it ends when the tokens of a step can shrink no more.
     """
     smaller = _step(plan, finding)
     now = plan.value(SHARE)
@@ -66,7 +66,7 @@ def _fill(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _cache(plan: Plan, finding: Finding) -> Step | None:
-    """To eight bits, on cards that compute with them."""
+    """Reduce the cache to 8 bits, on cards that compute with them."""
     if plan.value(CACHE_TYPE) not in ("auto", "bf16", "bfloat16"):
         return None
     if not set(plan.device.split("-")) <= HAS_EIGHT_BITS:
@@ -87,7 +87,7 @@ def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _attention(plan: Plan, finding: Finding) -> Step | None:
-    """To kernels that Triton compiles for the card at hand."""
+    """Use kernels that Triton compiles for this card."""
     now = plan.value(ATTENTION)
     if now == "triton":
         return None
@@ -108,7 +108,7 @@ def _replicas_off(plan: Plan, finding: Finding) -> Step | None:
 RUNGS = (
     Rung("share", "use a smaller share of memory for weights and cache", "gpu_memory_utilization",
          (SHARE,), _share),
-    Rung("fill", "process fewer tokens a step and use what that frees for the cache",
+    Rung("fill", "process fewer tokens a step and give the freed memory to the cache",
          "max_num_batched_tokens", (STEP, SHARE), _fill),
     Rung("requests", "serve fewer requests at once", "max_num_seqs", (REQUESTS,), _requests),
     Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _context),

@@ -1,7 +1,7 @@
-"""Finds the first cause of a failure in SGLang's log.
+"""Find the first cause of a failure in SGLang's log.
 
 A scheduler prints its traceback, and its parent then ends all processes: the exception explains it,
-what comes after does not. With several cards each rank prints its own; the first counts.
+later lines do not. With several cards each rank prints its own; the first counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES
 
 NEAR = 200
-"""Lines of a traceback, for each of eight ranks."""
+"""Maximum lines of tracebacks, for eight ranks."""
 _REPORTS = re.compile(
     r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received\.|"
     r"Subprocess \w{1,60} \(pid=|Rank \d{1,4} scheduler (?:died|is dead)|"
@@ -30,7 +30,7 @@ _REPORTS = re.compile(
     r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception|"
     r"(?:Decode|Prefill) transfer failed for request|Failed to send kv chunk"
 )
-"""How a message of SGLang begins that reports a failure: others may quote a request."""
+"""Prefixes of SGLang's messages that report a failure: other messages may quote a request."""
 _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
     r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}(?:launch_server\.py"
@@ -41,13 +41,13 @@ _RAW = re.compile(
     r"|\[rank\d{1,4}\]|Fatal Python error: |CUDA (?:error|Error)(?: \(\S{1,200}\))?: |\[E\d{3} "
     r"|(?:\[[A-Z]{2}\d{1,3}(?: [A-Z]{2}\d{1,3}){0,4}\] )?Scheduler hit an exception"
 )
-"""How a line without SGLang's prefix begins that can be evidence."""
+"""Prefixes of lines without SGLang's own prefix that can be evidence."""
 _CONFIGURING = re.compile(
     r"/sglang/srt/(?:server_args\.py|configs/|(?:utils/)?hf_transformers)"
     r"|/transformers/(?:models/auto/|configuration_utils\.py)"
 )
 _HANDLING = re.compile(r"/sglang/srt/(?:entrypoints/|managers/(?:tokenizer_manager|io_struct)\.py)")
-"""Code that reads and answers requests: its exceptions end none but these."""
+"""Code that reads and answers requests: its exceptions end only the request."""
 _LOADERS = re.compile(r"load_weights|weight_loader|load_\w{0,60}weight")
 _PHASE_OF = {
     "load_model": "load", "init_memory_pool": "kv", "profile_max_num_token": "kv",
@@ -66,8 +66,8 @@ class _Trace:
         self.phase = ""
         self._reads_weights = self._ends = False
 
-    def take(self, message: str) -> None:
-        """Read the log's next line."""
+    def feed(self, message: str) -> None:
+        """Feed the log's next line."""
         if "Traceback (most recent call last)" in message:
             self.files, self.frames, self.phase, self._reads_weights = [], [], "", False
             self._ends = bool(_REPORTS.match(message))
@@ -80,22 +80,22 @@ class _Trace:
 
     @property
     def raised_by_reader(self) -> bool:
-        """Whether code that reads options and the model's configuration raised the exception."""
+        """Whether the exception came from code that reads options and the model's configuration."""
         return bool(self.files) and _CONFIGURING.search(self.files[-1]) is not None
 
     def is_building(self, message: str) -> bool:
-        """Whether code that fails the same way at every start raised the exception."""
+        """Whether the exception came from code that fails the same way at every start."""
         family = family_of(self.frames, message)
         return family is not None and family.id in BUILDING
 
     @property
     def is_a_requests(self) -> bool:
-        """Whether code that handles a request raised the exception."""
+        """Whether the exception came from code that handles a request."""
         handling = bool(self.files) and _HANDLING.search(self.files[-1]) is not None
         return handling and not self._ends
 
     def row_of(self, message: str) -> Signature | None:
-        """The row of an exception that only the code which raised it explains."""
+        """The row for an exception that only the raising code explains."""
         if self._reads_weights and MISFIT.pattern.match(message):
             return MISFIT
         reads = any(map(_CONFIGURING.search, self.files))
@@ -105,7 +105,7 @@ class _Trace:
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line says that a process failed: the cause is near it."""
+    """Whether a line reports a failed process; the cause is nearby."""
     parts = take_apart(line)
     return parts.at_s is not None and bool(BY_ID["sglang.sigquit"].pattern.match(parts.message))
 
@@ -116,7 +116,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it says so.
+    failed only if it reports so.
     """
     hits: list[Hit] = []
     shown, trace = "", _Trace()
@@ -126,10 +126,10 @@ def find_cause(
             shown = "serving" if mark.progress == 1.0 else mark.phase or shown
             continue
         message = take_apart(line).message
-        trace.take(message)
+        trace.feed(message)
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
-        if message.isidentifier():  # alone it tells nothing
+        if message.isidentifier():  # alone it explains nothing
             before = reversed(lines[max(index - python.RAISED, 0) : index])
             message += python.raised_at(take_apart(one).message for one in before)
         row = first(SIGNATURES, message)
@@ -139,7 +139,7 @@ def find_cause(
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase
-            if here == "serving" and row[0].kind == "generic" and trace.is_a_requests:
+            if here == "serving" and row[0].kind == "generic" and trace.is_of_request:
                 trace.files = []
                 continue
             hits.append(Hit(index, message, here, *row))
@@ -151,7 +151,7 @@ def find_cause(
 
 
 def _proof(hits: Sequence[Hit]) -> Hit:
-    """The first line that shows how a process ended, else the first that says one did."""
+    """The first line that shows how a process ended, else the first that reports an end."""
     return next((hit for hit in hits if hit.row.kind == "consequence"), hits[0])
 
 

@@ -1,7 +1,7 @@
-"""Splits a line of SGLang into time, rank and message.
+"""Split a line of SGLang into time, rank and message.
 
 Its processes write `[2025-03-29 18:18:34 TP0] text`, without a level; tracebacks and libraries have
-none of it.
+no prefix.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _PREFIX = re.compile(
 
 @dataclass(frozen=True)
 class Parts:
-    """A line's parts. `at_s` are seconds since the month began, None for a line without prefix."""
+    """Parts of a line. `at_s` is seconds since the start of the month, None for a line without
+    prefix."""
 
     at_s: float | None
     ranks: str
@@ -26,7 +27,7 @@ class Parts:
 
 
 def take_apart(line: str) -> Parts:
-    """The parts of one line, without colours and line ends."""
+    """The parts of one line, without colours and newlines."""
     found = _PREFIX.match(line)
     if found is None:
         return Parts(None, "", line)

@@ -1,7 +1,7 @@
-"""Reads the phases of SGLang's start from its log.
+"""Read the phases of SGLang's start from its log.
 
-Wordings are those of release 0.5.23, by its sources, and of releases since 0.4.4, as people have
-published them. The HTTP server answers 503 until a first request of SGLang's own has succeeded.
+The wordings are from release 0.5.23, by its sources, and from releases since 0.4.4, as people have
+published them. The HTTP server answers 503 until SGLang's own first request has succeeded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """A message that matches: its phase, a detail for people, figures by group name.
+    """A matching message: its phase, a detail for people, figures by group name.
 
     At the `end` of "http" the server is ready.
     """
@@ -77,7 +77,7 @@ _BARS = (
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """The mark of a start in a line, None if there is none, and the figures in it, by name."""
+    """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
     text = parts.message[:MAX_LINE]
     if parts.at_s is None:

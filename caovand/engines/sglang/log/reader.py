@@ -1,4 +1,4 @@
-"""SGLang's Log record, in a module that imports little: a process of its own reads causes."""
+"""SGLang's Log record, in a module that imports little: a separate process finds causes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Texts that SGLang and its libraries print when they fail: one row a text.
+"""Texts that SGLang and its libraries print when they fail: one row per text.
 
-`tests/samples/sglang` has lines for each row: of 0.5.17 on an H100, published, or by the sources of
-0.5.23.
+`tests/samples/sglang` has lines for each row: from 0.5.17 on an H100, published, or by the sources
+of 0.5.23.
 
 Order matters within a line: the first matching row wins. Between lines, `cause.py` decides.
 """
@@ -84,6 +84,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.context", "cause", "bad-arguments",
          r"context_length \((?P<wanted>\d{1,12})\) is greater than the derived context_length "
          r"\((?P<limit>\d{1,12})\)"),
+    signature("sglang.args.unknown", "cause", "bad-arguments",
+         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: unrecognized arguments: "
+         r"(?P<options>.{1,300})"),
     signature("sglang.args", "cause", "bad-arguments",
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
     signature("sglang.model.missing", "cause", "model-missing",
@@ -131,11 +134,11 @@ SIGNATURES: tuple[Signature, ...] = (
 )  # fmt: skip
 REFUSED = signature("sglang.refused", "generic", "bad-arguments", python.REFUSES.pattern,
     python.SERVED)  # fmt: skip
-"""An exception without a row, of code that reads options and the model's configuration."""
+"""An exception without its own row, in code that reads options and the model's configuration."""
 MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
     r"(?:Key|Assertion|Value|Index)Error\b|RuntimeError: The size of tensor a",
     python.SERVED)  # fmt: skip
-"""An exception without a row, of code that reads weights."""
+"""An exception without its own row, in code that reads weights."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 HARMLESS: tuple[Signature, ...] = (
     signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),
@@ -143,4 +146,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("sglang.retracted", "benign", "unknown",
          r"KV cache pool is full\. Retract requests\."),
 )  # fmt: skip
-"""Texts after which SGLang serves anyway."""
+"""Messages after which SGLang serves anyway."""

@@ -1,4 +1,4 @@
-"""The forecast of a plan: what the fullest card will hold, and how long a request may be."""
+"""Forecast a plan: the use of the fullest card, and the maximum request length."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ UNMODELLED_STATES = (
     "disable_radix_cache", "mamba_full_memory_ratio", "mamba_ssm_dtype",
     "mamba_radix_cache_strategy", "mamba_scheduler_strategy",
 )  # fmt: skip
-"""Options that change how much goes to recurrent states."""
+"""Options that change how much memory recurrent states get."""
 TOLERANCE_MIB = 64
 """A shortage that rounding explains."""
 SHORTER = "a shorter [model] max_model_len needs less cache"
@@ -51,16 +51,16 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def unmodelled(model: ModelCard) -> str:
-    """Why nothing of this model can be forecast; "" if it can."""
+    """Why nothing can be forecast for this model; "" if it can."""
     if not model.layer_types:
-        return "config.json does not tell the model's layers"
+        return "config.json does not state the model's layers"
     if model.hybrid and not (model.linear or model.mamba):
-        return "config.json does not tell the shape of the model's recurrent states"
+        return "config.json does not state the shape of the model's recurrent states"
     return "" if model.weights else "the model's weights are not on this machine"
 
 
 def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
-    """The load that this plan puts on memory."""
+    """The plan's load."""
     share = plan.value(options.SHARE)
     groups = options.attention_groups(plan.value)
     return Load(
@@ -123,14 +123,14 @@ def estimate(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> MemoryEstim
 
 
 def cache_room(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> float:
-    """Bytes that the share leaves for states and cache on the card with the least free memory."""
+    """Bytes of the share left for states and cache, on the card with the least free memory."""
     return measured_mib(gpus) * load.share * MIB - weights_bytes(model, load)
 
 
 def _parts(
     weights: float, states: float, cache: float, others: float, steps: float, total: float
 ) -> Iterator[tuple[MemoryPart, float]]:
-    """The parts of a card in MiB, which add up to it where all of them fit."""
+    """The parts of a card in MiB, which add up to the card if all of them fit."""
     yield "weights", weights
     if states:
         yield "states", states
@@ -150,7 +150,7 @@ def _advice(lack: str, tokens: int) -> tuple[str, ...]:
 def _lack(
     model: ModelCard, load: Load, gpus: tuple[Gpu, ...], tokens: int, missing_mib: float
 ) -> str:
-    """What there is too little of; "" if all fits."""
+    """The memory that is short; "" if everything fits."""
     free_gib, gib = min(gpu.free_mib for gpu in gpus) / 1024, weights_bytes(model, load) / 2**30
     share = f"a share of {load.share:g} of {free_gib:.2f} GiB"
     if gib * 1024 > measured_mib(gpus) * load.share:

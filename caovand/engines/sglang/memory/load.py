@@ -1,4 +1,5 @@
-"""The load of a plan: what memory depends on, and the bytes of weights and of a token's cache."""
+"""The load of a plan: the facts that determine memory, and the bytes of weights and of a token's
+cache."""
 
 from __future__ import annotations
 
@@ -11,23 +12,23 @@ from caovand.engines.common.tensors import FLOATS, STORED, element_bytes, of_ran
 MIB = 1 << 20
 EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
 AT_LOAD = "fp8"
-"""The --quantization that rounds 16-bit weights once they are loaded."""
+"""The value of --quantization that quantises 16-bit weights once they are loaded."""
 ROUNDED = ("layers", "experts")
-"""The parts whose weights it rounds."""
+"""The parts whose weights it quantises."""
 RECURRENT = ("linear_attention", "mamba")
-"""Types of layers that have a state instead of a cache."""
+"""Layer types that have a state instead of a cache."""
 WINDOW_POOLS = frozenset({
     "GptOssForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGeneration",
 })  # fmt: skip
-"""Architectures whose windowed layers have a smaller pool (`is_hybrid_swa_model`); others keep all
-tokens in them."""
+"""Architectures whose windowed layers have a smaller pool (`is_hybrid_swa_model`); in others these
+layers keep all tokens."""
 WINDOW_SHARE = 0.8
-"""Tokens of that pool for each of the whole one's (--swa-full-tokens-ratio)."""
+"""Tokens in that pool per token of the full one (--swa-full-tokens-ratio)."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What memory depends on; `share` is --mem-fraction-static."""
+    """The facts that determine memory; `share` is --mem-fraction-static."""
 
     context: int
     requests: int
@@ -35,27 +36,29 @@ class Load:
     share: float
     ranks: int = 1
     attention_groups: int = 1
-    """Groups of cards that attend to requests of their own; `requests` and `step` are of one."""
+    """Groups of cards that each attend to their own requests; `requests` and `step` are per
+    group."""
     depth: int = 0
     cache_type: str = "auto"
     activation: int = 2
     graphs: bool = True
     images: bool = False
     rounded: bool = False
-    """Whether 16-bit weights are rounded to 8 bits."""
+    """Whether 16-bit weights are quantised to 8 bits."""
     slots: int = 0
-    """Recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room for."""
+    """Number of recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room
+    for."""
 
     @property
     def attending(self) -> int:
-        """How many cards share the attention to one request."""
+        """How many cards share the attention of one request."""
         return max(self.ranks // self.attention_groups, 1)
 
 
 def weights_bytes(model: ModelCard, load: Load, *parts: Part) -> float:
-    """Weights of one rank, by default of all parts; the drafting head's only if it drafts.
+    """Weights of one rank, by default of all parts; the draft head's only when drafting.
 
-    Each attention group has the embedding and the weights of attention as a whole.
+    Each attention group has the complete embedding and attention weights.
     """
     kept = (
         one for one in model.weights
@@ -74,7 +77,7 @@ def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
 
 
 def _part_of_group(weights: Weights, model: ModelCard) -> float:
-    """The part of these weights that an attention group shares with no other."""
+    """The fraction of these weights that an attention group does not share with others."""
     if weights.part == "embedding" or weights.sharding == "kv":
         return 1.0
     if weights.part != "layers":
@@ -83,7 +86,7 @@ def _part_of_group(weights: Weights, model: ModelCard) -> float:
 
 
 def _absorbed_bytes(model: ModelCard, load: Load) -> float:
-    """MLA's projection of keys and values, which SGLang copies as floats to absorb it."""
+    """Bytes of MLA's key and value projection, which SGLang copies as floats to absorb it."""
     if model.mla is None:
         return 0.0
     widths = model.mla.key_dim + model.mla.value_dim
@@ -100,7 +103,7 @@ def _size(weights: Weights, model: ModelCard, load: Load) -> float:
 
 
 def token_bytes(model: ModelCard, load: Load) -> float:
-    """Cache of a token on one rank."""
+    """Bytes of a token's cache on one rank."""
     element = 1 if load.cache_type in EIGHT_BITS else load.activation
     if load.cache_type in ("bf16", "bfloat16"):
         element = 2
@@ -115,5 +118,5 @@ def token_bytes(model: ModelCard, load: Load) -> float:
 
 
 def activation_bytes(model: ModelCard, dtype: object) -> int:
-    """Bytes of an activation; `dtype` is --dtype."""
+    """Bytes per element of an activation; `dtype` is --dtype."""
     return element_bytes(model.dtype if dtype in (None, "auto") else str(dtype))

@@ -1,4 +1,4 @@
-"""How SGLang divides what its share leaves between recurrent states and the cache.
+"""How SGLang divides the memory in its share between recurrent states and the cache.
 
 By `_handle_max_mamba_cache` of kv_cache_configurator.py in 0.5.17 and 0.5.23.
 """
@@ -12,15 +12,16 @@ from caovand.engines.common.tensors import element_bytes
 from caovand.engines.sglang.memory.load import RECURRENT, Load
 
 STATES_FOR_CACHE = 0.9
-"""Bytes of states for each of the cache (--mamba-full-memory-ratio)."""
+"""Bytes of states per byte of the cache (--mamba-full-memory-ratio)."""
 SLOTS = 5
-"""States that a running request may hold: three, and two while steps overlap."""
+"""States that a running request may hold: three, and two more while steps overlap."""
 CONV_BYTES = 2
 
 
 @dataclass(frozen=True)
 class Division:
-    """Bytes for states and for the cache on one rank, and the requests that states allow."""
+    """Bytes for states and for the cache on one rank, and the number of requests that states
+    allow."""
 
     states: float
     cache: float
@@ -28,7 +29,7 @@ class Division:
 
 
 def divide(model: ModelCard, load: Load, room: float) -> Division:
-    """Divide `room`; a model without recurrent layers gets all of it as a cache."""
+    """Divide `room`; a model without recurrent layers gets all of it as cache."""
     each = _request_bytes(model, load)
     if not each:
         return Division(0.0, room, load.requests)
@@ -42,7 +43,7 @@ def divide(model: ModelCard, load: Load, room: float) -> Division:
 
 
 def _request_bytes(model: ModelCard, load: Load) -> float:
-    """The states of one request in all recurrent layers of one rank."""
+    """Bytes of one request's states in all recurrent layers of one rank."""
     shape = model.linear or model.mamba
     layers = sum(kind in RECURRENT for kind in model.layer_types)
     return layers * _layer_bytes(shape) / load.ranks if shape else 0.0

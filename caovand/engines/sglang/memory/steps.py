@@ -1,8 +1,9 @@
-"""What SGLang needs outside its share: activations, CUDA graphs, workspaces; and the share itself.
+"""Memory that SGLang needs outside its share (activations, CUDA graphs, workspaces), and the share
+itself.
 
-`--mem-fraction-static` is the share of the memory that is free when it starts, for weights and
-cache. SGLang's own rule (memory_hook.py) leaves 1.5 MiB for each token of a step, whatever the
-model: 3 to 7 GiB on cards of 12 to 48 GiB. `steps_mib` counts what the model's tensors take.
+`--mem-fraction-static` is the fraction of the memory free at the start that weights and cache get.
+SGLang's own rule (memory_hook.py) leaves 1.5 MiB for each token of a step, whatever the model: 3 to
+7 GiB on cards of 12 to 48 GiB. `steps_mib` counts what the model's tensors take.
 """
 
 from __future__ import annotations
@@ -14,60 +15,60 @@ from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.engines.sglang.memory.load import MIB, Load
 
 CONTEXT_MIB = 512
-"""Memory that CUDA and NCCL take before SGLang measures what is free."""
-STEPS, LARGEST_STEP = {20: 2048, 35: 4096, 60: 4096, 160: 8192}, 16384
-"""Tokens of a step for cards of up to these GiB, and for larger ones."""
-LARGEST_GRAPH = 512
-"""Sequences of the largest graph of a decode step that SGLang captures by itself, on the largest
-cards. Elsewhere, down to 8, it would run larger steps without graphs."""
+"""Memory that CUDA and NCCL take before SGLang measures free memory."""
+STEPS, MAX_STEP = {20: 2048, 35: 4096, 60: 4096, 160: 8192}, 16384
+"""Tokens of a step for cards of up to so many GiB, and for larger ones."""
+MAX_GRAPH = 512
+"""Sequences of the largest decode graph that SGLang captures by default on the largest cards. On
+other cards the default goes down to 8, and larger steps run without graphs."""
 LARGE_CARD_MIB, LARGE_RESERVE_MIB = 60 * 1024, 10 * 1024
 MIN_RESERVED_STEP = 2048
-"""The shortest step that SGLang's rule reserves less memory for."""
+"""The step size below which SGLang's rule reserves no less memory."""
 PREFILL_BUCKETS = 50
-"""Graphs of prompt lengths, about, at 8 MiB each."""
+"""Approximate number of graphs for prompt lengths, of 8 MiB each."""
 LATENT_PREFILL_MIB = 1536
-"""All of them for MLA, by SGLang's rule."""
+"""Memory of all these graphs for MLA, by SGLang's rule."""
 PADDING_MIB = 3
-"""More for each sequence of the largest graph and each attention group, by the same rule."""
+"""Additional memory per sequence of the largest graph and attention group, by the same rule."""
 EXPANDED_TOKENS = 128 * 1024
-"""Cached tokens whose keys and values MLA makes anew in a step (SGLANG_MAX_KV_CHUNK_CAPACITY)."""
+"""Cached tokens whose keys and values MLA expands in a step (SGLANG_MAX_KV_CHUNK_CAPACITY)."""
 RANK_MIB = 128
-"""Buffers of NCCL and of all-reduces, for each rank, by SGLang's rule."""
+"""Buffers of NCCL and of all-reduces per rank, by SGLang's rule."""
 WORKSPACE_MIB = 896
-"""FlashInfer's 384 MiB, and SGLang's own allowance of 512 MiB for metadata and fragments."""
+"""FlashInfer's 384 MiB, plus SGLang's own allowance of 512 MiB for metadata and fragments."""
 SLACK = 0.02
-"""The part of a card that is left for what is not counted."""
+"""The fraction of a card that is left for memory that is not counted."""
 VISION_MIB = 1024
 """Activations of a vision tower."""
 MARGIN = 1.5
-"""Activations are freed and allocated anew in other sizes: fragments of half of their size."""
+"""Activations are freed and reallocated in other sizes: fragments of half their size remain."""
 SAMPLING_COPIES = 4
-"""Logits, their probabilities, and both sorted, in float32."""
+"""Logits, their probabilities, and sorted copies of both, in float32."""
 
 
 def usual_step(gpus: Sequence[Gpu]) -> int:
-    """Tokens of a step that SGLang 0.5.23 takes for these cards."""
+    """Tokens of a step that SGLang 0.5.23 uses for these cards."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     fitting = (tokens for gib, tokens in STEPS.items() if total_mib < gib * 1024)
-    return next(fitting, LARGEST_STEP)
+    return next(fitting, MAX_STEP)
 
 
 def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """Memory that steps of this model take outside the share."""
+    """Memory that this model's steps take outside the share."""
     activations = MARGIN * load.step * _token_elements(model, load) * load.activation / MIB
     sampled = load.requests * (1 + load.depth)
     logits = SAMPLING_COPIES * 4 * sampled * model.vocab_size / MIB
-    if load.attention_groups > 1:  # the head computes those of all groups at once
+    if load.attention_groups > 1:  # the head computes the logits of all groups at once
         logits += load.attention_groups * sampled * model.vocab_size * load.activation / MIB
     table = 4 * load.requests * load.context / MIB
     vision = VISION_MIB if load.images else 0
-    graphs = _graphs_mib(model, load) * (2 if load.depth else 1)  # the head has its own
+    graphs = _graphs_mib(model, load) * (2 if load.depth else 1)  # the draft head captures its own
     fixed = WORKSPACE_MIB + load.ranks * RANK_MIB + SLACK * min(gpu.total_mib for gpu in gpus)
     return fixed + activations + logits + table + vision + graphs + _expanded_mib(model, load)
 
 
 def _expanded_mib(model: ModelCard, load: Load) -> float:
-    """Keys and values that a step makes anew of cached tokens: of fewer where each card has more
+    """Keys and values that a step expands from cached tokens; fewer tokens if each card has more
     heads, as the plan's environment sets it."""
     if model.mla is None:
         return 0.0
@@ -77,7 +78,7 @@ def _expanded_mib(model: ModelCard, load: Load) -> float:
 
 
 def _token_elements(model: ModelCard, load: Load) -> float:
-    """Elements that a token of a step has on one rank, all those of the widest layers together.
+    """Elements of a step's token on one rank, with all those of the widest layers together.
 
     Experts and MLPs compute the tokens of all attention groups.
     """
@@ -100,14 +101,14 @@ def _token_elements(model: ModelCard, load: Load) -> float:
 def _graphs_mib(model: ModelCard, load: Load) -> float:
     if not load.graphs:
         return 0.0
-    sequences = min(load.requests, LARGEST_GRAPH)
+    sequences = min(load.requests, MAX_GRAPH)
     groups = load.attention_groups if load.attention_groups > 1 else 0
     prompts = LATENT_PREFILL_MIB if model.latent else PREFILL_BUCKETS * 8
     return sequences * (2 + groups * PADDING_MIB) + prompts
 
 
 def _usual_reserve_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """What SGLang leaves: activations by the tokens of a step, graphs by their sequences."""
+    """Memory that SGLang leaves: activations by the tokens of a step, graphs by their sequences."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     step_mib = max(load.step * load.attention_groups, MIN_RESERVED_STEP) * 1.5
     found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load)
@@ -115,14 +116,14 @@ def _usual_reserve_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> flo
 
 
 def usual_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """The share that leaves on the smallest card what SGLang's rule leaves."""
+    """The share that leaves as much on the smallest card as SGLang's rule does."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     left_mib = _usual_reserve_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / total_mib)
 
 
 def largest_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """The share that leaves what the steps of this model take."""
+    """The share that leaves what this model's steps take."""
     left_mib = steps_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / max(measured_mib(gpus), 1.0))
 
@@ -132,10 +133,10 @@ def _rounded(share: float) -> float:
 
 
 def measured_mib(gpus: Sequence[Gpu]) -> float:
-    """The free memory that SGLang measures when it starts, of which it takes the share."""
+    """The free memory that SGLang measures at its start, of which it takes the share."""
     return float(min(gpu.free_mib + of_the_host(gpu) for gpu in gpus) - CONTEXT_MIB)
 
 
 def of_the_host(gpu: Gpu) -> int:
-    """The host's part of unified memory, which SGLang sees as free."""
+    """The host's part of unified memory, which SGLang considers free."""
     return host_reserve_mib(gpu.total_mib) if gpu.unified else 0

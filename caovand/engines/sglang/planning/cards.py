@@ -1,4 +1,4 @@
-"""Which cards SGLang can use, and how many of them a model is split over."""
+"""The cards that SGLang can use, and how many of them a model is split over."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from caovand.engines.common.plans import chosen_cards
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.sglang.planning.options import ATTENTION_GROUPS, GROUPED, REPLICAS, option
 
-OLDEST_CARD, FULL_CARD = (7, 5), (8, 0)
-"""Compute capability of the oldest cards that SGLang starts on, and that its wheels have kernels
-for."""
+MIN_CAPABILITY, FULL_CARD = (7, 5), (8, 0)
+"""Compute capability of the oldest cards that SGLang starts on, and for which its wheels have
+kernels."""
 
 MIN_GROUPS = 4
-"""The fewest cards on which attention of their own is worth its weights on each of them."""
+"""The smallest number of cards for which separate attention is worth its weights on each card."""
 
 
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards to use: those named, else all that this SGLang has kernels for."""
+    """The cards to use: those configured, else all that this SGLang has kernels for."""
     wanted, engine = config.engine.gpus, inventory.engine
     gpus = chosen_cards(config, inventory)
     if engine.build == "cpu" or not gpus:
@@ -39,15 +39,15 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def has_kernels(engine: EngineInfo, gpu: Gpu) -> bool:
-    """Whether its kernel library has machine code for a card; assumed if it was not asked."""
-    return gpu.compute_capability >= OLDEST_CARD and compiled_for(engine, gpu)
+    """Whether its kernel library has machine code for a card; assumed if it was not probed."""
+    return gpu.compute_capability >= MIN_CAPABILITY and compiled_for(engine, gpu)
 
 
 def refusal(gpu: Gpu) -> Problem:
-    """Why a card cannot be used, and what to do."""
+    """Why a card cannot be used, and the remedy."""
     cannot = f"use GPU {gpu.index} ({gpu.name}) with SGLang"
     major, minor = gpu.compute_capability
-    if gpu.compute_capability < OLDEST_CARD:
+    if gpu.compute_capability < MIN_CAPABILITY:
         fact = f"it supports compute capability 7.5 and later, not {major}.{minor}"
         return Problem(cannot, fact, 'set [engine] kind = "ollama"')
     return Problem(
@@ -58,7 +58,7 @@ def refusal(gpu: Gpu) -> Problem:
 
 
 def splits(model: ModelCard, gpus: Sequence[Gpu]) -> tuple[int, ...]:
-    """Over how many cards a model can be split, fewest first."""
+    """The numbers of cards over which a model can be split, fewest first."""
     powers = (1 << n for n in range(len(gpus).bit_length()))
     return tuple(n for n in powers if n <= len(gpus) and not indivisible(model, n))
 
@@ -72,28 +72,28 @@ def indivisible(model: ModelCard, size: int) -> str:
 
 
 def uneven_cut(model: ModelCard, size: int) -> str:
-    """Why an MLP or expert cannot be cut over `size` cards; empty if it can.
+    """Why an MLP or expert cannot be split over `size` cards; empty if it can.
 
-    A card's part must have whole groups or blocks of weights with one scale: SGLang ends at the
-    first part that does not.
+    A card's part must consist of whole groups or blocks of weights with one scale: SGLang ends at
+    the first part that does not.
     """
     part, width = ("experts", model.expert_size) if model.experts else ("MLP", 0)
     width = width or model.intermediate_size
     multiple = lcm(max(model.group_size, 1), max(model.block_size, 1))
     if size == 1 or width % (size * multiple) == 0:
         return ""
-    return f"its {part} of {width} cannot be cut in {size} at quantisation groups of {multiple}"
+    return f"its {part} of {width} cannot be cut in {size} with quantisation groups of {multiple}"
 
 
 def whole_experts(model: ModelCard, ranks: int) -> Setting | None:
-    """The setting that keeps experts whole if they cannot be cut; None if they can."""
+    """The setting that keeps experts whole if they cannot be split; None if they can."""
     uneven = uneven_cut(model, ranks) if model.experts else ""
     return Setting(ranks, "policy", f"whole experts on each card: {uneven}") if uneven else None
 
 
 def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str, Setting]:
-    """The settings by which each of `ranks` cards attends to requests of its own; none where that
-    is not worth it, or this SGLang cannot.
+    """The settings by which each of `ranks` cards attends to its own requests; none if that is not
+    worth it, or if this SGLang cannot.
 
     A latent cache is not split: all cards of a group hold the same.
     """
@@ -102,7 +102,7 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
         return {}
     if not all_linked(gpus):
         return {}
-    why = "a batch: each card keeps a cache of its own requests, of which all would hold the same"
+    why = "a batch: each card caches its own requests; otherwise all would hold the same"
     if option(ATTENTION_GROUPS) in flags:
         return {ATTENTION_GROUPS: Setting(ranks, "policy", why)}
     if flags and option(GROUPED) not in flags:
@@ -114,7 +114,7 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
 
 
 def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
-    """The split that is configured, or that needs no forecast; None if memory decides."""
+    """The configured split, or one that needs no forecast; None if memory decides."""
     most, model = config.policy.tensor_parallel_size, inventory.model
     if most is not None:
         unfit = indivisible(model, most)

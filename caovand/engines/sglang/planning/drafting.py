@@ -1,4 +1,5 @@
-"""Whether and how far ahead the model drafts with its own head (MTP, which SGLang calls NEXTN)."""
+"""Whether the model drafts with its own head (MTP, which SGLang calls NEXTN), and how many
+tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ METHOD = "NEXTN"
 ALGORITHM = "speculative_algorithm"
 TYPED = (ALGORITHM, "speculative_num_steps", "speculative_num_draft_tokens",
          "speculative_eagle_topk", "speculative_draft_model_path")  # fmt: skip
-"""Verbatim options that set the drafting themselves, such as EAGLE with a draft model."""
+"""Verbatim options that configure drafting themselves, such as EAGLE with a draft model."""
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """The setting that overrules a chosen mode's depth; "" if none does."""
+    """The setting that overrides a chosen mode's depth; "" if none does."""
     typed = options.values(config.engine.extra_args)
     written = [options.option(name) for name in TYPED if name in typed]
     return drafting.overruling(config, environ, written)
@@ -32,7 +33,7 @@ def speculative_config(
     environ: Mapping[str, str],
     typed: Mapping[str, Any],
 ) -> Setting:
-    """The way to draft and its depth; no value without drafting."""
+    """The drafting method and its depth; no value without drafting."""
     if any(name in typed for name in TYPED):
         return Setting(None, "user", "drafting is set by options passed verbatim")
     depth, setting = drafting.depth(config, mode or config.policy.mode, environ)

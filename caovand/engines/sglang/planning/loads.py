@@ -1,4 +1,4 @@
-"""The loads that SGLang's planner weighs, from SGLang's own to those that save most memory."""
+"""The loads that SGLang's planner compares, from SGLang's own to those that save most memory."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from caovand.engines.sglang.planning.options import QUANTIZATION, REQUESTS, SHAR
 from caovand.engines.sglang.planning.pace import requests_a_second
 
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
-"""A context worth weights of fewer bits."""
+"""A context for which the weights may have fewer bits."""
 GENEROUS_CONTEXT = {"chat": 32768, "long": 131072, "batch": 8192}
-"""A context worth another card where the cards are not linked, shorter steps, and a cache of fewer
-bits."""
+"""A context for which another card is used although the cards are not linked, steps are shorter,
+and the cache has fewer bits."""
 USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
-"""Tokens of a usual request, with room for it to grow."""
+"""Tokens of a typical request, with room to grow."""
 SHORT_STEPS = (2048, 1024)
 ROUNDING_MIB = 768
-"""A layer in both types while its weights are rounded."""
+"""Memory in which a layer exists in both types while its weights are quantised."""
 FAR_MORE = 1.25
-"""How many times the requests a second twice the cards must finish, if they are not linked."""
+"""How many times the requests a second twice as many cards must finish if they are not linked."""
 WORTH = 1.1
-"""How many times the tokens a load must hold to be worth what it gives up."""
+"""How many times the tokens a load must hold to be worth its losses."""
 NATIVE = "fp8_e4m3"
-"""A cache type that cards with fp8 convert as quickly as they read it: many users gain."""
+"""A cache type that cards with fp8 convert as fast as they read it: many users gain."""
 ADA = (8, 9)
-"""Compute capability from which cards compute in fp8."""
+"""The compute capability from which cards compute in fp8."""
 
 
 @dataclass(frozen=True)
 class SizedLoad:
-    """A load, the tokens that its cache holds, and the requests that it can serve at once.
+    """A load, the tokens that its cache holds, and its concurrent requests.
 
-    `share` finds the share of memory of a load like it.
+    `share` finds the share of memory for a similar load.
     """
 
     load: Load
@@ -55,12 +55,13 @@ class SizedLoad:
     requests: int
     share: Callable[[Load], float]
     gain: float = 0.0
-    """How many times the requests a second of fewer cards with room for it; 0 if none have room."""
+    """How many times the requests a second of fewer cards that have room for it; 0 if they have
+    none."""
     replicas: int = 1
 
 
 def eight_bits(gpus: Sequence[Gpu]) -> str:
-    """The cache of 8 bits that these cards read: Triton has e4m3 from SM89 on only."""
+    """The 8-bit cache that these cards read: Triton supports e4m3 only from SM89 on."""
     return NATIVE if all(gpu.compute_capability >= ADA for gpu in gpus) else "fp8_e5m2"
 
 
@@ -77,8 +78,8 @@ def choose(
     replicated: bool,
 ) -> SizedLoad:
     """The load over the fewest of `splits` with room for a generous request in the model's own
-    type, or over more that finish far more requests; else over the fewest with room for a
-    sufficient one in 8 bits, and last with weights rounded to 8 bits too. `replicated` loads are
+    type, or over more cards if they finish far more requests; else over the fewest with room for a
+    sufficient one in 8 bits, and last with weights quantised to 8 bits too. `replicated` loads are
     served by as many replicas as the cards hold."""
     workload, limit = config.policy.workload, model.max_model_len
 
@@ -118,9 +119,9 @@ def in_groups(
     gpus: tuple[Gpu, ...],
     typed: Mapping[str, Any],
 ) -> SizedLoad:
-    """The load with attention of its own on each card, if that finishes more requests.
+    """The load with separate attention on each card, if that finishes more requests.
 
-    Each card then serves as many as all did, unless the operator sets how many.
+    Each card then serves as many requests as all did together, unless the operator sets how many.
     """
     one, workload = sized.load, config.policy.workload
     stated = config.policy.max_num_seqs or count(typed.get(REQUESTS))
@@ -138,7 +139,7 @@ def _most_requests(
     model: ModelCard, roomy: Sequence[SizedLoad], gpus: tuple[Gpu, ...], workload: str
 ) -> SizedLoad:
     """The load over the fewest cards, or one that finishes far more requests than over fewer; of
-    those whose replicas take all cards, the one that finishes most."""
+    those whose replicas use all cards, the one that finishes most."""
     chosen, fewest, most = roomy[0], 0.0, 0.0
     for sized in roomy:
         rate = requests_a_second(model, sized.load, sized.tokens, gpus, workload) * sized.replicas
@@ -150,14 +151,15 @@ def _most_requests(
 
 
 def may_round(model: ModelCard, gpus: Sequence[Gpu], typed: Mapping[str, Any]) -> bool:
-    """Whether SGLang may round the weights to fp8: 16-bit ones, on cards that compute in it."""
+    """Whether SGLang may quantise the weights to fp8: 16-bit weights, on cards that compute in
+    fp8."""
     floats = model.quantization is None and all(FLOATS.get(w.dtype) == 2 for w in model.weights)
     native = all(gpu.compute_capability >= ADA for gpu in gpus)
     return floats and native and not {QUANTIZATION, "load_format", "dtype"} & typed.keys()
 
 
 def _loads_unrounded(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> bool:
-    """Whether the cards hold the weights as they are stored: SGLang rounds them afterwards."""
+    """Whether the cards hold the weights as stored: SGLang quantises them after loading."""
     stored = weights_bytes(model, replace(load, rounded=False))
     return stored <= (measured_mib(gpus) - ROUNDING_MIB) * MIB
 
@@ -172,8 +174,8 @@ def _levels(
     smaller_cache: bool,
     old: bool,
 ) -> Iterator[tuple[SizedLoad, int]]:
-    """The loads over some cards, from SGLang's own on, and the tokens with which each is enough:
-    the workload's as long as that takes nothing else, then those of a generous request."""
+    """The loads over some cards, from SGLang's own on, and the tokens at which each is enough: the
+    workload's while that takes nothing else away, then those of a generous request."""
     workload, limit = config.policy.workload, model.max_model_len
     generous = config.model.max_model_len or min(GENEROUS_CONTEXT[workload], limit)
     longest = config.model.max_model_len or limit
@@ -232,10 +234,10 @@ def sized_load(
     share: Callable[[Load], float],
     workload: str,
 ) -> SizedLoad:
-    """The load with its share, and what it holds.
+    """The load with its share and its capacity.
 
-    Where SGLang's division between recurrent states and cache cuts requests or context, there are
-    states for as many requests as the cache has usual prompts of.
+    If SGLang's division between recurrent states and cache cuts requests or context, there are
+    states for as many requests as the cache holds usual prompts.
     """
     load = replace(load, share=share(load))
     usual = _holding(model, load, gpus, share)

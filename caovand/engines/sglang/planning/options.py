@@ -1,4 +1,4 @@
-"""The options of SGLang's server that caovan knows, and the operator's verbatim ones."""
+"""SGLang's server options known to caovan, and the operator's verbatim ones."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ ATTENTION, DRAFTING = "attention_backend", "speculative_config"
 WHOLE_EXPERTS, QUANTIZATION, TEXT_ONLY = "ep_size", "quantization", "language_model_only"
 SLOTS = "max_mamba_cache_size"
 REPLICAS = "dp_size"
-"""Engines side by side, each with a model and a cache of its own, and `tp_size` cards."""
+"""Engines side by side, each with its own model and cache, and `tp_size` cards."""
 ATTENTION_GROUPS, GROUPED = "attn_dp_size", "enable_dp_attention"
-"""Groups of an engine's cards that attend to requests of their own, each with its own cache; before
+"""Groups of an engine's cards that attend to their own requests, each with its own cache; before
 0.5.23 `dp_size` counted them if `enable_dp_attention` was set."""
 PARALLEL = frozenset({REPLICAS, ATTENTION_GROUPS, GROUPED})
-LARGEST = "cuda_graph_max_bs_decode"
+MAX_GRAPH_OPTION = "cuda_graph_max_bs_decode"
 DECODE_GRAPHS, PREFILL_GRAPHS = "cuda_graph_backend_decode", "cuda_graph_backend_prefill"
 GRAPHS_OFF = "disabled"
-GRAPH_SIZES = frozenset({LARGEST, "cuda_graph_bs_decode", "cuda_graph_bs", "cuda_graph_config"})
+GRAPH_SIZES = frozenset(
+    {MAX_GRAPH_OPTION, "cuda_graph_bs_decode", "cuda_graph_bs", "cuda_graph_config"}
+)
 KEYS = ("api_key", "admin_api_key", "ssl_keyfile_password")
-"""Options whose values nobody sees."""
+"""Options whose values are shown to nobody."""
 REMOVE = "remove it from [engine] extra_args"
 _SPELLED = {CONTEXT: "--context-length", DRAFTING: "--speculative-algorithm"}
 _NAMES = {
     "context_length": CONTEXT, "tensor_parallel_size": RANKS, "model": "model_path",
     "data_parallel_size": REPLICAS, "attention_data_parallel_size": ATTENTION_GROUPS,
     "expert_parallel_size": WHOLE_EXPERTS, "ep": WHOLE_EXPERTS,
-    "cuda_graph_max_bs": LARGEST, "speculative_draft_model": "speculative_draft_model_path",
+    "cuda_graph_max_bs": MAX_GRAPH_OPTION,
+    "speculative_draft_model": "speculative_draft_model_path",
 }  # fmt: skip
 TYPES: Mapping[str, type] = {
     CONTEXT: int, SHARE: float, RANKS: int, REQUESTS: int, STEP: int, REPLICAS: int,
@@ -45,12 +48,12 @@ TYPES: Mapping[str, type] = {
 
 
 def option(name: str) -> str:
-    """How an option is written."""
+    """The spelling of an option on the command line."""
     return _SPELLED.get(name, "--" + name.replace("_", "-"))
 
 
 def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, ...]:
-    """The options in order; each takes the words up to the next one as its value."""
+    """The options in order; each takes the words up to the next option as its value."""
     found: list[Typed] = []
     at = 0
     while at < len(words):
@@ -76,7 +79,7 @@ def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, .
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this SGLang refuses; none if its options were not probed."""
+    """The options that this SGLang rejects; none if its options were not probed."""
     found = read(words, engine.switches) if engine.flags else ()
     return tuple(problem for one in found if (problem := _problem(one, engine)))
 
@@ -95,28 +98,28 @@ def _problem(one: Typed, engine: EngineInfo) -> Problem | None:
 
 
 def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, Any]:
-    """Values by name; the last of an option counts."""
+    """Values by name; an option's last occurrence counts."""
     return common.values(read(words, switches))
 
 
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The values that nobody sees."""
+    """The values that are shown to nobody."""
     return common.secret_values(read(words), KEYS)
 
 
 def attention_groups(value: Callable[[str], Any]) -> int:
-    """How many groups of cards attend to requests of their own; `value` has options by name."""
+    """How many groups of cards attend to their own requests; `value` has options by name."""
     older = count(value(REPLICAS)) if value(GROUPED) else None
     return count(value(ATTENTION_GROUPS)) or older or 1
 
 
 def replicas(value: Callable[[str], Any]) -> int:
-    """How many engines are side by side; `value` has options by name."""
+    """How many engines run side by side; `value` has options by name."""
     return 1 if value(GROUPED) else count(value(REPLICAS)) or 1
 
 
 def redact(words: Sequence[str]) -> tuple[str, ...]:
-    """The words as they may be shown."""
+    """The words with their secrets hidden."""
     return common.redact(read(words), KEYS)
 
 

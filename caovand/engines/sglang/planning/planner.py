@@ -25,28 +25,29 @@ from caovand.engines.sglang.memory.forecast import forecast, unmodelled
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
-from caovand.engines.sglang.probe import HOW, OLDEST
+from caovand.engines.sglang.probe import HOW, MIN_RELEASE
 
 EXPANDED = "SGLANG_MAX_KV_CHUNK_CAPACITY"
 QUIET_HEALTH = "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"
 WATCHDOG_HANGS = 4
-"""Our hangs until SGLang's own watchdog ends it: a hang while kernels compile takes three."""
+"""Our hang detection acts first, unless kernels compile: then it waits three times as long as
+SGLang's own watchdog."""
 USED = frozenset({
     "served_name", "max_model_len", "text_only", "tool_call_parser", "reasoning_parser", "mtp",
     "dtype", "gpu_memory_utilization", "kv_cache_dtype", "max_num_seqs", "max_num_batched_tokens",
     "tensor_parallel_size", "cuda_graphs",
 })  # fmt: skip
-"""The keys with "auto" as their default that this planner reads."""
+"""The keys that default to "auto" and that this planner reads."""
 UNUSED = {
     "activations": "it chooses the kernels of quantised weights itself",
     "lm_head": "caovan's kernels are vLLM's",
     "revision": "the model is a folder on this machine",
 }
-"""Why other keys do nothing here."""
+"""Why other keys have no effect here."""
 FOR_WEIGHTS = 0.9
-"""The part of a card that weights may take for vLLM to have room next to them."""
+"""The fraction of a card that weights may take for vLLM to have room next to them."""
 FREE_OF_OTHERS_MIB = 512
-"""Memory of a card that the driver keeps while no program uses it."""
+"""Memory of a card that the driver uses while no program runs."""
 NEVER_RUN = (
     "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
     ' kernels for one; [engine] kind = "vllm" supports it'
@@ -61,7 +62,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
+    """The plan for this configuration on this machine; raises Unplannable."""
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
     _check(config, inventory, typed)
@@ -103,7 +104,7 @@ def make_plan(
 
 
 def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
-    """Refuse what cannot be planned for SGLang."""
+    """Refuse requests that SGLang cannot meet."""
     if inventory.model.gguf is not None:
         raise Unplannable(
             f"cannot serve {inventory.model.path} with SGLang: it is in GGUF files; set [engine]"
@@ -111,9 +112,10 @@ def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> No
         )
     if config.server.api_key_file:
         raise Unplannable(
-            "cannot ask for the key of [server] api_key_file with SGLang: it takes a key on its"
-            " command line only, which every user of this machine can read; put a proxy that checks"
-            " keys before it"
+            "cannot ask for the key of [server] api_key_file with SGLang: it accepts a key only on "
+            "its command line, which every user of this machine can read; put a proxy that checks "
+            "keys in front of it"
+            ""
         )
     for name, key in (
         ("config", "[engine] extra_args themselves"), ("host", "[server] host"),
@@ -186,7 +188,7 @@ def _server_setting(config: Config, key: str) -> Setting:
 
 
 def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
-    """Settings of attention, types and graphs; SGLang's own choice is left to it."""
+    """Settings of attention, types and graphs; others are left to SGLang."""
     found = {}
     if old:
         why = "Triton compiles its kernels for cards before compute capability 8.0"
@@ -201,13 +203,14 @@ def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     elif graphs is not None:
         raise Unplannable(
             f'cannot use [policy] cuda_graphs "{graphs}" with SGLang: use none or full_decode_only,'
-            " or leave the key out for its own choice"
+            " or remove the key for its own choice"
         )
     return found
 
 
 def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: int) -> tuple[Gpu, ...]:
-    """As many as all replicas of the model are split over, those with the most free memory."""
+    """As many cards as all replicas of the model are split over, those with the most free
+    memory."""
     many = (count(ranks) or 1) * replicas
     wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
     return tuple(sorted(wanted, key=lambda gpu: gpu.index))
@@ -228,17 +231,18 @@ def _environment(
     if groups > 1:
         ours[EXPANDED] = Setting(
             EXPANDED_TOKENS // groups, "policy",
-            "each card expands cached keys and values of all heads, so of fewer tokens at once",
+            "each card expands the cached keys and values of all heads, so for fewer tokens at "
+            "once",
         )  # fmt: skip
     typed = {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
     if engine.cuda_home and "CUDA_PATH" not in typed:
-        why = "the engine's own compiler, of the CUDA that its torch is built for"
+        why = "the engine's own compiler, for the CUDA version of its torch"
         ours["CUDA_HOME"] = Setting(engine.cuda_home, "policy", why)
     return ours | typed
 
 
 def _check_options(plan: Plan, inventory: Inventory) -> None:
-    """Refuse a plan that this SGLang's parser would refuse."""
+    """Reject a plan that this SGLang's parser would reject."""
     engine = inventory.engine
     choices = dict(engine.choices)
     for name, setting in plan.settings.items():
@@ -259,8 +263,8 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
 
 
 def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
-    """Raise Unplannable if the cards have no room for the smallest useful context, even while
-    nothing else uses them. Sizes that the operator sets stand."""
+    """Raise Unplannable if the cards have no room for the smallest useful context, even without
+    other programs. Sizes set by the operator are respected."""
     sizes = (plan.settings[name] for name in (CONTEXT, options.SHARE, RANKS))
     if any(setting.origin == "user" for setting in sizes):
         return
@@ -269,16 +273,16 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
     memory = forecast(plan, replace(inventory, gpus=alone))
     if memory.fits is False:
         name, ranks = inventory.model.path.rstrip("/").rpartition("/")[2], plan.value(RANKS)
-        cards_text = "one card" if ranks == 1 else f"{ranks} cards"
+        cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
-            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; {_less(memory, alone)}"
-            "take a checkpoint of fewer bits, or a GGUF file of it"
+            f"cannot serve {name} with SGLang on {cards}: {memory.lack};"
+            f" {_less(memory, alone)}take a checkpoint of fewer bits, or a GGUF file of it"
             ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
 
 
 def _less(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
-    """The engine that takes less for its steps, if the cards hold more than the weights."""
+    """The engine that needs less memory for its steps, if the cards hold more than the weights."""
     smallest = min(gpu.free_mib for gpu in gpus)
     if memory.weights_mib > FOR_WEIGHTS * smallest:
         return ""
@@ -290,8 +294,8 @@ def _without(setting: Setting, *, verbatim: bool) -> str:
     if verbatim:
         return "remove it from [engine] extra_args"
     if setting.origin == "user":
-        return f"leave out {setting.reason}"
-    return f"install sglang {OLDEST} or newer: {HOW}"
+        return f"remove {setting.reason}"
+    return f"install sglang {MIN_RELEASE} or newer: {HOW}"
 
 
 def _with_warnings(
@@ -308,8 +312,8 @@ def _with_warnings(
     found += idle_keys(config, USED, UNUSED, "SGLang")
     if not is_loopback(config.server.host) and "api_key" not in plan.verbatim:
         found.append(
-            f"the engine listens on {config.server.host} and asks for no API key: anyone who can"
-            ' reach that address can use it; set host = "127.0.0.1", with a proxy before it'
+            f"the engine listens on {config.server.host} and requires no API key: anyone who can"
+            ' reach that address can use it; set host = "127.0.0.1", with a proxy in front of it'
         )
     memory = forecast(plan, inventory)
     found += misfit_warnings(memory)
@@ -317,11 +321,11 @@ def _with_warnings(
 
 
 def at_once(plan: Plan) -> int | None:
-    """How many requests it answers at a time."""
+    """How many requests the engine answers at a time."""
     each = count(plan.value(options.REQUESTS))
     return each and each * options.replicas(plan.value)
 
 
 def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
+    """Maximum request length in tokens."""
     return count(plan.value(CONTEXT))

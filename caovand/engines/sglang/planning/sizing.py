@@ -1,4 +1,4 @@
-"""The size of SGLang's work: cards, share of memory, context, requests, tokens of a step."""
+"""The sizes in a plan for SGLang: cards, share of memory, context, requests, tokens of a step."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
-from caovand.engines.sglang.memory.steps import LARGEST_GRAPH, usual_share, usual_step
+from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
 from caovand.engines.sglang.planning.loads import SizedLoad
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
     GRAPH_SIZES,
-    LARGEST,
+    MAX_GRAPH_OPTION,
     PARALLEL,
     QUANTIZATION,
     RANKS,
@@ -35,11 +35,11 @@ from caovand.engines.sglang.planning.options import (
 )
 
 REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
-"""Requests at once for each workload; further ones wait."""
+"""Concurrent requests for each workload; further ones wait."""
 MIN_REQUESTS = {"chat": 4, "long": 1, "batch": 16}
-"""Requests at once that drafts must leave room for."""
+"""Concurrent requests that drafts must leave room for."""
 MUCH = 1.25
-"""How many times as long a context is worth more than drafts."""
+"""The factor by which a longer context is worth more than drafts."""
 GRANULE, MIN_CONTEXT = 256, 2048
 
 
@@ -52,7 +52,7 @@ def settings(
     *,
     old: bool,
 ) -> dict[str, Setting]:
-    """The settings that share out memory."""
+    """The settings that divide memory."""
     policy, model = config.policy, inventory.model
     requests, kind = _requests(config, typed), _cache_type(config, typed, gpus)
     dtype = _dtype(config, typed, old=old)
@@ -114,23 +114,23 @@ def settings(
     }
     if chosen.graphs and not GRAPH_SIZES & typed.keys():
         why = "the most requests at once: SGLang's own number would run larger steps without graphs"
-        found[LARGEST] = Setting(min(chosen.requests, LARGEST_GRAPH), "policy", why)
+        found[MAX_GRAPH_OPTION] = Setting(min(chosen.requests, MAX_GRAPH), "policy", why)
     if chosen.attention_groups > groups:
         found |= spelled
     if replicas > 1:
-        why = "a batch: each replica serves requests of its own, and waits for no other's cards"
+        why = "a batch: each replica serves its own requests, and waits for no other's cards"
         found[REPLICAS] = Setting(replicas, "policy", why)
     if chosen.slots and SLOTS not in typed:
         why = "recurrent states, five for each request: SGLang's own number would cut the cache"
         found[SLOTS] = Setting(chosen.slots, "policy", why)
     if chosen.rounded and QUANTIZATION not in typed:
-        why = "16-bit weights leave too little room: SGLang rounds them once they are loaded"
+        why = "16-bit weights leave too little room: SGLang quantises them once they are loaded"
         found[QUANTIZATION] = Setting(AT_LOAD, "policy", why)
     return found
 
 
 def _has_replicas(inventory: Inventory) -> bool:
-    """Whether this SGLang serves several replicas; assumed if its options were not probed."""
+    """Whether this SGLang supports replicas; assumed if its options were not probed."""
     flags = inventory.engine.flags
     return not flags or option(REPLICAS) in flags
 
@@ -141,8 +141,8 @@ def drafts_cost(
     drafting: Mapping[str, Setting],
     plain: Mapping[str, Setting],
 ) -> str:
-    """What drafts take, by their weights and recurrent states, that is worth more; "" if they may
-    stay."""
+    """What drafts cost, by their weights and recurrent states, if it is worth more than drafts; ""
+    if they may stay."""
     workload = config.policy.workload
     requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
     if requests < min(MIN_REQUESTS[workload], more):
@@ -157,15 +157,15 @@ def drafts_cost(
 
 
 def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
-    """Whether the policy may choose a cache of 8 bits: plain attention, whose kernels take it; next
-    to recurrent layers where cards have fp8, as SGLang's cookbook does."""
+    """Whether the policy may choose an 8-bit cache: for plain attention whose kernels support it;
+    next to recurrent layers if cards have fp8, as in SGLang's cookbook."""
     native = loads.eight_bits(gpus) == loads.NATIVE
     able = {"full_attention", "linear_attention"} if native else {"full_attention"}
     return set(model.layer_types) <= able and not model.latent
 
 
 def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str:
-    """Why a model is split over so many of cards that are not all linked."""
+    """Why a model is split over so many cards that are not all linked."""
     generation, lanes, _ = host_link(gpus)
     if gain and all_linked(gpus):
         return f"{ranks} cards finish about {gain:.1f} times the requests of a smaller split"
@@ -183,7 +183,7 @@ def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str
 
 
 def _idle(model: ModelCard, gpus: tuple[Gpu, ...], used: int) -> str:
-    """Why cards stay idle although the model is split over as many as it can; "" if none does."""
+    """Why cards stay idle although the model is split over as many as possible; "" if none does."""
     *fewer, largest = cards.splits(model, gpus)
     if not largest <= used < len(gpus):
         return ""
@@ -220,25 +220,25 @@ def _as_many_as_fit(
     config: Config, model: ModelCard, sized: SizedLoad, gpus: tuple[Gpu, ...], requests: Setting
 ) -> tuple[SizedLoad, Setting]:
     """As many usual requests as the caches hold, up to SGLang's largest graph; fewer than the
-    workload's only where recurrent states allow no more."""
+    workload's only if recurrent states allow no more."""
     workload, load = config.policy.workload, sized.load
     if model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
-    each = USUAL_REQUESTS[workload].held
+    each = USUAL_REQUESTS[workload].cached_tokens
     groups = load.attention_groups
-    many = min(sized.tokens // each, LARGEST_GRAPH)
+    many = min(sized.tokens // each, MAX_GRAPH)
     if many * groups <= requests.value:
         return sized, requests
     more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
     if more.requests < many:
         return sized, requests
-    held = more.tokens // each
+    fitting = more.tokens // each
     caches = "the cache holds" if groups == 1 else f"the caches of {groups} cards hold"
-    reason = f"{caches} about {held * groups} requests of workload {workload}, of {each} tokens"
-    if held > many:
-        reason += f"; the largest CUDA graph has {LARGEST_GRAPH}"
-    many = min(held, many)
+    reason = f"{caches} about {fitting * groups} requests of workload {workload}, of {each} tokens"
+    if fitting > many:
+        reason += f"; the largest CUDA graph has {MAX_GRAPH}"
+    many = min(fitting, many)
     found = Setting(many * groups, "policy", reason)
     return replace(more, load=replace(more.load, requests=many)), found
 
@@ -286,7 +286,7 @@ def _cache_type(config: Config, typed: Mapping[str, Any], gpus: tuple[Gpu, ...])
         return Setting(typed[CACHE_TYPE], "user", "passed verbatim")
     if wanted == "fp8":
         kind = loads.eight_bits(gpus)
-        return Setting(kind, "user", "[policy] kv_cache_dtype, as these cards read it")
+        return Setting(kind, "user", "[policy] kv_cache_dtype, in the format that these cards read")
     if wanted not in (None, "auto"):
         return Setting(wanted, "user", "[policy] kv_cache_dtype")
     return Setting("auto", "policy", "the model's own type loses nothing")
@@ -297,11 +297,14 @@ def _dtype(config: Config, typed: Mapping[str, Any], *, old: bool) -> Setting:
         return Setting(typed["dtype"], "user", "passed verbatim")
     if old and config.policy.dtype == "bfloat16":
         raise Unplannable(
-            "cannot use [policy] dtype bfloat16: cards before compute capability 8.0 have none; set"
-            " half"
+            "cannot use [policy] dtype bfloat16: cards before compute capability 8.0 do not "
+            "support it; set half"
+            ""
         )
     if config.policy.dtype is not None:
         return Setting(config.policy.dtype, "user", "[policy] dtype")
     if old:
-        return Setting("half", "policy", "cards before compute capability 8.0 have no bfloat16")
+        return Setting(
+            "half", "policy", "cards before compute capability 8.0 do not support bfloat16"
+        )
     return Setting("auto", "policy", "the model's own type")

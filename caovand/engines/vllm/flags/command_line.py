@@ -86,13 +86,13 @@ def read(
     return tuple(found)
 
 
-def is_known(typed: str, known: Iterable[str]) -> bool:
+def is_known(flag: str, known: Iterable[str]) -> bool:
     """Whether the engine's parser accepts a flag as typed, or abbreviated.
 
     An ambiguous abbreviation is left to vLLM, which lists the candidates.
     """
     options = {_canonical(option) for option in known}
-    first = typed.partition(".")[0]
+    first = flag.partition(".")[0]
     positive = _canonical(first[5:]) if _is_negated(first) else _canonical(first)
     short = first in SHORT or first.startswith("-O")
     return short or any(option.startswith((_canonical(first), positive)) for option in options)
@@ -316,6 +316,7 @@ def check_values(verbatim: Mapping[str, Any]) -> None:
     for name, wanted in WANTED.items():
         if name in verbatim and not wanted.accepts(verbatim[name]):
             raise Unplannable(
-                f"cannot use {option(name)} {verbatim[name]!r}: it is {wanted.fact}; write"
-                f" {wanted.remedy}, or leave it out"
+                f"cannot use {option(name)} {verbatim[name]!r}: it is {wanted.fact}; write "
+                f"{wanted.remedy}, or remove it"
+                f""
             )

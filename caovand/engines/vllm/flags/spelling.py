@@ -8,7 +8,7 @@ from typing import Any
 
 from caovand.core.facts.inventory import ModelCard
 
-LARGEST_COUNT = 1 << 53  # above it floats, in which memory is counted, are no longer exact
+MAX_COUNT = 1 << 53  # above it floats, in which memory is counted, are no longer exact
 PARTS_OF_SPECULATION = ("spec_method", "spec_model", "spec_tokens")
 """Flags of newer engines that replace parts of `--speculative-config`."""
 RANKS_BY_YES: Mapping[str, Any] = {
@@ -25,7 +25,7 @@ def whole_number(value: Any) -> int | None:
     Neither is a fraction of 1024s, which vLLM refuses, nor a number too large to count memory by.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        return value if abs(value) < LARGEST_COUNT else None
+        return value if abs(value) < MAX_COUNT else None
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([kmgt])|(\d{1,12})([KMGT])", str(value))
     if not match:
         return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from caovand.core.json_values import is_number
 from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm
 
 
@@ -24,10 +25,6 @@ class Wanted:
     remedy: str
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 COUNT = Wanted(lambda value: count(value) is not None, "no count of one or more", "a whole number")
 LENGTH = Wanted(
     lambda value: count(value) is not None or is_left_to_vllm(value),
@@ -39,12 +36,12 @@ PORT = Wanted(
     "no number from 1 to 65535",
     "such a number",
 )
-GIB = Wanted(lambda value: _is_number(value) and value >= 0, "no size in GiB", "a number from 0")
+GIB = Wanted(lambda value: is_number(value, 0), "no size in GiB", "a number from 0")
 SECONDS = Wanted(
     lambda value: type(value) is int and value >= 0, "no number of seconds", "a whole number from 0"
 )
 SHARE = Wanted(
-    lambda value: _is_number(value) and 0 < value <= 1,
+    lambda value: is_number(value) and 0 < value <= 1,
     "no share of a card's memory",
     "0.9 or less, above 0",
 )
@@ -187,16 +184,12 @@ WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wan
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
 """The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
-
-
-_NOTHING = "leave it out: vLLM has no such setting any more"
-
-
+_NOTHING = "remove it: vLLM has no such setting any more"
 SUCCESSORS: Mapping[str, str] = {
-    "enable_reasoning": "leave it out: --reasoning-parser alone turns reasoning on",
+    "enable_reasoning": "remove it: --reasoning-parser alone turns reasoning on",
     "rope_scaling": "use --hf-overrides '{\"rope_parameters\": {\"rope_type\": \"yarn\", ...}}'",
     "rope_theta": "use --hf-overrides '{\"rope_parameters\": {\"rope_theta\": ...}}'",
-    "swap_space": "leave it out: a preempted request is computed again",
+    "swap_space": "remove it: a preempted request is computed again",
     "task": "use --runner pooling, with --convert embed or --convert classify",
     "override_pooler_config": "use --pooler-config",
     "guided_decoding_backend": "use --structured-outputs-config.backend",
@@ -204,7 +197,7 @@ SUCCESSORS: Mapping[str, str] = {
     "num_speculative_tokens": "use --speculative-config '{\"num_speculative_tokens\": ...}'",
     "ngram_prompt_lookup_max": "use --speculative-config '{\"method\": \"ngram\", ...}'",
     "ngram_prompt_lookup_min": "use --speculative-config '{\"method\": \"ngram\", ...}'",
-    "num_scheduler_steps": "leave it out: steps overlap with --async-scheduling, the default",
+    "num_scheduler_steps": "remove it: steps overlap with --async-scheduling, the default",
     "multi_step_stream_outputs": _NOTHING,
     "use_v2_block_manager": _NOTHING,
     "num_lookahead_slots": _NOTHING,
@@ -215,7 +208,7 @@ SUCCESSORS: Mapping[str, str] = {
     "disable_async_output_proc": "use --no-async-scheduling",
     "worker_use_ray": "use --distributed-executor-backend ray",
     "engine_use_ray": "use --distributed-executor-backend ray",
-    "device": "leave it out: the build of vLLM decides",
+    "device": "remove it: the build of vLLM decides",
     "max_seq_len_to_capture": "use --max-cudagraph-capture-size",
     "max_context_len_to_capture": "use --max-cudagraph-capture-size",
     "cuda_graph_sizes": "use --cudagraph-capture-sizes",
@@ -226,7 +219,7 @@ SUCCESSORS: Mapping[str, str] = {
     "long_lora_scaling_factors": _NOTHING,
     "enable_lora_bias": _NOTHING,
     "disable_mm_preprocessor_cache": "use --mm-processor-cache-gb 0",
-    "disable_log_requests": "leave it out: requests are logged with --enable-log-requests only",
+    "disable_log_requests": "remove it: requests are logged with --enable-log-requests only",
     "enable_microbatching": "use --enable-dbo",
     "qlora_adapter_name_or_path": "use --lora-modules",
 }  # fmt: skip

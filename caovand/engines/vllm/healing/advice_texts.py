@@ -61,8 +61,9 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "HF_HUB_OFFLINE=1.",
     ),
     "access-denied": (
-        "Permission denied: for a folder, let the engine's user read it, and name one that it "
-        "writes to in [engine] writable; for a hub model, set HF_TOKEN and accept the model's "
+        "Permission denied: for a folder, let the engine's user read it, and add folders that it "
+        "writes to to [engine] writable"
+        "; for a hub model, set HF_TOKEN and accept the model's "
         "licence.",
     ),
     "port-busy": (
@@ -136,8 +137,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
     "args.cli": (
-        "This release of vLLM has no argument {unknown}: leave it out, or install a release or the "
-        "package that has it.",
+        "This release of vLLM has no argument {unknown}: remove it, or install a release or the "
+        "package that has it."
+        "",
         "{positional} stands where only options are taken: the entry point of the container image "
         "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
         "model in --model for api_server; for another command set --entrypoint.",
@@ -146,7 +148,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "vLLM refused its arguments; starting again cannot help.",
     ),
     "args.value": ("vLLM refused its configuration: {reason}.", "{all}"),
-    "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs that.",),
+    "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs it.",),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
         "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
@@ -175,8 +177,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "model.uninspected": (
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
         'inspecting model architecture" say why. Usually a package of its environment is missing '
-        "or does not fit: install the engine again, in an environment of its own.",
-        "vLLM could not import its own code for this model, whose architecture it may well know: "
+        "or does not fit: install the engine again, in its own environment.",
+        "vLLM could not import its own code for this model, whose architecture it may support: "
         "the lines before say why, usually a package of its environment that is missing.",
     ),
     "model.architecture": (
@@ -229,8 +231,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "CUDA. Reinstall the engine together with its PyTorch.",
     ),
     "args.match-unit": (
-        "Prefixes of this model's cache cannot match every {unit} tokens: leave "
-        "--prefix-match-unit out.",
+        "Prefixes of this model's cache cannot match every {unit} tokens: remove "
+        "--prefix-match-unit"
+        ".",
     ),
     "args.uneven": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
@@ -263,7 +266,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ray.address": (
         "Ray has no node with the address {address} that has a free card: where a machine has "
-        "several networks, a node joins Ray under another address than the one vLLM asks for. "
+        "several networks, a node may join Ray under another address than vLLM requests. "
         "Compare with `ray list nodes`, then start Ray on that node with --node-ip-address="
         "{address}, or set VLLM_HOST_IP on each node to the address that Ray lists.",
     ),

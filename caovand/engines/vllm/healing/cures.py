@@ -96,6 +96,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
     "driver.old": (),
     "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
@@ -105,6 +107,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "backend.only": ("attention",),
     "backend.attention": ("attention", "kv-dtype-plain", "half"),
     "driver.behind": (),
+    "kernel.deepgemm": (),
 }
 
 # A client's request ends the engine, whatever the plan is.

@@ -57,7 +57,7 @@ RUNGS: tuple[Rung, ...] = (
     Rung("gdn", "use another GDN backend", "", ("additional_config",), switches.gdn),
     Rung("attention-own", "decode with vLLM's own attention kernels", "", (ATTENTION,),
          switches.attention_own),
-    Rung("plugin-off", "leave caovan's kernels out", "plugin", (PLUGINS,), switches.plugin_off),
+    Rung("plugin-off", "run without caovan's kernels", "plugin", (PLUGINS,), switches.plugin_off),
     Rung("prefix-caching-off", "compute every prompt anew", "", ("enable_prefix_caching",),
          switches.prefix_caching_off),
     Rung("fresh-cache", "compile into a new cache", "", ("CAOVAN_CACHE",),

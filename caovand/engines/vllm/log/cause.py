@@ -1,11 +1,11 @@
-"""Finds the first cause of failure in the log of a failed engine.
+"""Find the first cause of failure in the log of a failed engine.
 
 vLLM reports a failure several times: the worker prints it, the engine core wraps it, the API server
 wraps that. Wrappers are skipped; a consequence, such as a dead worker, counts only if no cause is
-found; an exception that no row knows is still named.
+found; an exception without a row is still named.
 
-`search.py` finds the lines that may be the cause. Errors from shortly before the first wrapper on
-take precedence over older ones.
+`search.py` finds the lines that may be the cause. Errors shortly before the first wrapper, or
+later, take precedence over older ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TEXT = 500  # characters kept of a causing line
 
 _RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 
-# Failures blamed on a component, instead of on the engine's installation or the split.
+# Failures blamed on a component instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
 _OPERATORS = frozenset(
     {
@@ -93,13 +93,13 @@ def find_cause(
     hit = _first_cause(hits, wrapper)
     if hit is None and not alive:
         hit = _first_symptom(hits, wrapper)
-        if hit is not None and search.stopped and _is_an_end(hit):
+        if hit is not None and search.stopped and _is_end(hit):
             return None
     return _finding(hit, hits, lines) if hit else None
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line is a wrapper: the cause is near it."""
+    """Whether a line is a wrapper, whose cause is nearby."""
     if "ERROR" not in line:
         return False
     parts = take_apart(line)
@@ -119,7 +119,7 @@ def _first_cause(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
 
 
 def _better(first: Hit, causes: Sequence[Hit]) -> Hit:
-    """A later cause that explains a generic one better, else the generic one."""
+    """A later cause that explains the failure better than a generic one; else the generic one."""
     if first.signature is None or first.signature.kind == "cause":
         return first
     better = _BETTER.get(first.signature.id)
@@ -132,7 +132,7 @@ def _better(first: Hit, causes: Sequence[Hit]) -> Hit:
 
 
 def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
-    """Without a known cause: the first of an exception and a consequence.
+    """Without a known cause: the first exception or consequence.
 
     Exceptions before the engine reports its failure were handled, and do not count.
     """
@@ -147,7 +147,7 @@ def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
 
 
 def _is_an_end(hit: Hit) -> bool:
-    """Whether it only reports that a process is gone, as in every stop, but not why."""
+    """Whether it only reports that a process is gone, as at every stop, but not why."""
     row = hit.signature
     return row is not None and (row.id in SILENT or row.kind == "wrapper")
 

@@ -1,4 +1,4 @@
-"""Finds the component a failure happened in, from its traceback."""
+"""Find the component in which a failure happened, from its traceback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _READING = re.compile(
     r"|/quantization/[^/:]{1,80}:(?:from_config|get_from_keys\w*|override_quantization_method)$"
 )
 """Code that reads arguments, configuration or the model's files."""
-# How the first request after a start fails if a split gives a layer the wrong size.
+# How the first request after a start fails if a split leaves a layer with the wrong size.
 _SHAPE = re.compile(
     r"ZeroDivisionError|(?:Runtime|Value|Assertion|Index)Error: .{0,200}(?:size of tensor"
     r"|\bshapes?\b"
@@ -47,7 +47,7 @@ _MISFIT = re.compile(
 )
 
 
-# Functions of vLLM's workers that belong to one phase of a start alone.
+# Functions of vLLM's workers that belong to a single phase of a start.
 _PHASE_OF = {
     "load_model": "load", "determine_num_available_blocks": "profile",
     "determine_available_memory": "profile", "profile_run": "profile",
@@ -57,17 +57,17 @@ _PHASE_OF = {
 }  # fmt: skip
 _GRAPHS = "/torch/cuda/graphs.py:"
 _SERVES = frozenset({"run_busy_loop", "run_engine_loop", "engine_step", "_process_engine_step"})
-"""Functions that run requests; a start runs none of them."""
+"""Functions that run requests; none runs during a start."""
 
 
 class Tracebacks:
-    """The frames of each process's latest traceback."""
+    """Frames of each process's latest traceback."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, bool], deque[str]] = {}
 
-    def take(self, parts: Parts) -> bool:
-        """Whether this line, the log's next, is a frame or a traceback's first line."""
+    def feed(self, parts: Parts) -> bool:
+        """Whether this next line of the log is a frame or a traceback's first line."""
         frame = frame_of(parts.message)
         if frame:
             seen = self._frames.setdefault(_writer(parts), deque(maxlen=_FRAMES))
@@ -89,7 +89,7 @@ def _writer(parts: Parts) -> tuple[str, str, bool]:
 
 @dataclass(frozen=True)
 class Hit:
-    """A line that may be the cause; `signature` is None for an exception no row knows."""
+    """A line that may be the cause; `signature` is None for an exception without a row."""
 
     index: int
     parts: Parts
@@ -98,23 +98,24 @@ class Hit:
     signature: Signature | None
     captures: Mapping[str, str]
     frames: tuple[str, ...]
-    first: bool = False  # it came up in this log, and has answered nothing yet
+    first: bool = False  # it started in this log, and has answered nothing yet
 
     def is_kind(self, *kinds: str) -> bool:
         return self.signature is not None and self.signature.kind in kinds
 
 
 def raised_where(index: int, whose: Parts, lines: Sequence[str]) -> str:
-    """Where an exception without a message was raised, and by which code; else it tells nothing."""
+    """Where an exception without a message was raised, and by which code; without that it says
+    nothing."""
     before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))
     mine = (whose.process, whose.pid)
     return raised_at(one.message for one in before if (one.process, one.pid) == mine)
 
 
 def phase_behind(frames: Sequence[str], call: str) -> str:
-    """The phase of a start whose code runs: by the frames, else by what the worker was called for.
+    """The phase of a start whose code runs: by the frames, else by the worker's call.
 
-    "" if they tell none. For excerpts, which often begin with the failure.
+    "" if neither shows it. For excerpts, which often begin with the failure.
     """
     if any(_GRAPHS in frame for frame in frames):
         return "capture"
@@ -124,7 +125,8 @@ def phase_behind(frames: Sequence[str], call: str) -> str:
 
 
 def keeps_drafted_states(frames: Sequence[str]) -> bool:
-    """Whether the CPU build's Gated DeltaNet, which keeps a state for each draft, is in it."""
+    """Whether the traceback includes the CPU build's Gated DeltaNet, which keeps a state for each
+    draft."""
     return any(_DRAFTED_STATES in frame for frame in frames)
 
 
@@ -132,7 +134,7 @@ def component_of(hit: Hit) -> str:
     """The component whose code is in the traceback.
 
     An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
-    exception only nearby frames do.
+    exception, only nearby frames do.
     """
     near = hit.frames if hit.signature else hit.frames[-4:]
     if any(_PLUGIN.search(frame) for frame in near):
@@ -151,13 +153,15 @@ def component_of(hit: Hit) -> str:
 
 
 def _is_refused(hit: Hit) -> bool:
-    """Whether it came from the code that reads arguments and configuration, with its own text."""
+    """Whether the exception, with its own message, came from code that reads arguments and
+    configuration."""
     refused = hit.signature is None and REFUSES.match(hit.text)
     return bool(refused) and any(map(_CONFIGURING.search, hit.frames))
 
 
 def raised_by_reader(hit: Hit) -> bool:
-    """Whether code that reads arguments, configuration or the model's files raised it."""
+    """Whether the exception came from code that reads arguments, configuration or the model's
+    files."""
     return bool(hit.frames) and _READING.search(hit.frames[-1]) is not None
 
 

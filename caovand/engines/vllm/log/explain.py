@@ -1,6 +1,6 @@
-"""Explains a whole vLLM log after the fact: versions, phases, figures, the failure, advice.
+"""Explain a complete vLLM log after the fact: versions, phases, figures, the failure, advice.
 
-Pure: lines in, an Explanation out. A log of several starts is explained by its last one.
+Pure: lines in, an Explanation out. For a log of several starts the last one counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
-from caovand.core.plan import looks_up
+from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
@@ -24,12 +24,12 @@ from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, plain
 from caovand.engines.vllm.log.line import take_apart
-from caovand.engines.vllm.log.phases import Figure, figures, phase_of, read
+from caovand.engines.vllm.log.phases import Figure, phase_of, read, read_figures
 from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
-COLLAPSED = 3  # intervals in a row with drafts and none accepted
+COLLAPSED = 3  # consecutive intervals with drafts and none accepted
 _METHOD = re.compile(r"""['"]method['"]: ['"]([\w-]{1,40})""")
 
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -39,13 +39,13 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line that may contain one
-_WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
-_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
+_WSL = re.compile(r"\bWSL2?\b")  # only a few warnings mention it
+_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log clients' input
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One printed line and its number in the file; bars share a number."""
+    """A printed line and its number in the file; bars share a number."""
 
     number: int
     text: str
@@ -87,7 +87,7 @@ def explain(text: str) -> Explanation:
 
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
-    """From vLLM's statistics every ten seconds: the usual value while busy, and the best rate."""
+    """From vLLM's statistics every ten seconds: the typical value while busy, and the best rate."""
     found: dict[str, Figure] = {name: round(median(values), 2) for name, values in windows.items()}
     if "generation_tps" in windows:
         found["generation_best_tps"] = max(windows["generation_tps"])
@@ -103,7 +103,7 @@ def _split_lines(text: str) -> list[_Line]:
 
 
 def _last_start(lines: list[_Line]) -> list[_Line]:
-    """The lines from the banner, or the arguments, of the last start on."""
+    """The lines of the last start, from its banner or arguments on."""
     banner = 0
     for index, line in enumerate(lines):
         parts = take_apart(line.text)
@@ -137,7 +137,7 @@ def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
 
 
 def _first_phase(texts: Sequence[str]) -> str:
-    """The engine's phase when the log began: an excerpt of a journal may begin late."""
+    """The engine's phase when the log begins: an excerpt of a journal may begin late."""
     for text in texts:
         mark = phase_of(text)
         if mark and mark.phase:
@@ -151,12 +151,12 @@ def _is_live(text: str) -> bool | None:
     """Whether vLLM's line of statistics shows work; None for another line."""
     if "Avg generation throughput:" not in text or "loggers.py" not in text:
         return None
-    counts = figures(text)
+    counts = read_figures(text)
     return bool(counts.get("generation_tps")) or counts.get("running") == 0
 
 
 def _silence(texts: Sequence[str], reached: str) -> Finding | None:
-    """A log that ends in nothing but heartbeats: the engine hung there."""
+    """The finding for a log that ends in nothing but heartbeats: the engine hung there."""
     first = waited_s = beats = 0
     for index, text in enumerate(texts):
         mark = phase_of(text)
@@ -176,16 +176,17 @@ def _silence(texts: Sequence[str], reached: str) -> Finding | None:
 
 
 def _collapse(texts: Sequence[str]) -> Finding | None:
-    """Drafts of which none or hardly any are accepted, interval after interval, up to the end."""
+    """The finding for drafts of which almost none are accepted, interval after interval, up to the
+    end."""
     drafting, barren, first = Drafting(), 0, 0
     for index, text in enumerate(texts):
-        counts = figures(text)
+        counts = read_figures(text)
         if "drafted" not in counts:
             continue
         doubtful = barren > 0 or drafting.doubtful
         drafted, accepted = float(counts["drafted"]), float(counts["accepted"])
         drafting = drafting.after(drafted, accepted)
-        # A slow engine drafts little in an interval: the log is read once, and all of it counts.
+        # A slow engine drafts little per interval: the log is read once, so all intervals count.
         barren = 0 if accepted > 0 else barren + (drafted > 0)
         first = first if doubtful else index + 1
     if barren < COLLAPSED and not drafting.collapse(looked_up=_uses_lookup_drafts(texts)):
@@ -196,13 +197,13 @@ def _collapse(texts: Sequence[str]) -> Finding | None:
 
 
 def _uses_lookup_drafts(texts: Sequence[str]) -> bool:
-    """Whether the arguments in the log name drafts that are looked up in the text."""
+    """Whether the arguments in the log configure drafts that are looked up in the text."""
     methods = (_METHOD.search(text) for text in texts if "non-default args" in text)
-    return any(found and looks_up(found[1]) for found in methods)
+    return any(found and is_lookup(found[1]) for found in methods)
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
-    """Time from each phase's mark to the next phase's, added up over a phase's returns."""
+    """Time from each phase's mark to the next one's, summed if a phase returns."""
     spent: dict[str, float | None] = {}
     phase = ""
     since: int | None = None
@@ -226,7 +227,8 @@ def _spend(spent: dict[str, float | None], phase: str, since: int | None, now: i
 
 
 def _moment(stamp: str) -> int | None:
-    """Seconds since the new year of `MM-DD HH:MM:SS`; the log has no year, so each has 366 days."""
+    """Seconds since the start of the year for `MM-DD HH:MM:SS`; the log has no year, so each has
+    366 days."""
     if not stamp or stamp == NO_TIME:
         return None
     month, day, hour, minute, second = (int(number) for number in re.findall(r"\d\d", stamp))
@@ -244,5 +246,5 @@ def _arguments(message: str) -> Mapping[str, Any]:
 
 
 def _public(text: str) -> str:
-    """Text without anything that looks like a secret, or is named like one."""
+    """The text without anything that resembles a secret, or has a secret's name."""
     return hide(text, mark=HIDDEN)

@@ -1,8 +1,8 @@
-"""Turns log lines of a JSON formatter into those of vLLM's own formatter.
+"""Turn log lines of a JSON formatter into those of vLLM's own formatter.
 
-vLLM takes any formatter (`VLLM_LOGGING_CONFIG_PATH`; `--logging-config.formatter json` from 0.33);
-those in use agree on names of the `logging` module. A record becomes one line for each line of
-its message and of its traceback, all with the prefix, as vLLM's formatter does it.
+vLLM accepts any formatter (`VLLM_LOGGING_CONFIG_PATH`; `--logging-config.formatter json` from
+0.33); those in use share field names of the `logging` module. A record becomes one line for each
+line of its message and of its traceback, all with the prefix, as in vLLM's formatter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PROCESS = re.compile(r"[A-Za-z][\w.-]{0,40}")
 
 
 def plain(line: str) -> tuple[str, ...]:
-    """The lines in a JSON record; any other line as vLLM printed it."""
+    """The lines in a JSON record; any other line unchanged."""
     line = unwrap(line)
     if line[:1] != "{":
         return (line,)
@@ -53,7 +53,7 @@ def _prefix(record: Mapping[str, Any], level: str) -> str:
 
 
 def _text(record: Any, *names: str) -> str:
-    """The first of these entries that is a text."""
+    """The first of these entries that is a string."""
     if not isinstance(record, dict):
         return ""
     return next((record[name] for name in names if isinstance(record.get(name), str)), "")

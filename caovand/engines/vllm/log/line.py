@@ -1,11 +1,10 @@
-"""Splits a line of vLLM's log into process, level, source and message.
+"""Split a line of vLLM's log into process, level, source and message.
 
-vLLM writes `(EngineCore pid=31) ERROR 11-20 09:13:16 [core.py:1140] text`. Up to 0.21 every line
-of a child begins with the process, tracebacks and C++ included; from 0.22 on only those that
-went through its logger. Before 0.8.3 there is no `[` before the file. People cut the time and the
-line's number out of what they paste.
-Uvicorn writes `INFO:     text`. A newline inside a logged message
-repeats the whole prefix, so that nothing a client sent can begin a line of its own.
+vLLM writes `(EngineCore pid=31) ERROR 11-20 09:13:16 [core.py:1140] text`. Up to 0.21 every line of
+a child begins with the process, tracebacks and C++ included; from 0.22 on only lines from its
+logger. Before 0.8.3 there is no `[` before the file. People remove the time and the line number
+from what they paste. Uvicorn writes `INFO: text`. A newline inside a logged message repeats the
+whole prefix, so that no text from a client can begin its own line.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _STAGE = re.compile(r"Worker(?:_[A-Z]+\d+){0,4}?_PP(\d{1,3})(?:_|$)")
 
 @dataclass(frozen=True)
 class Parts:
-    """A line's parts, empty if missing. `source` is the name of a file."""
+    """Parts of a line, empty if missing. `source` is a file name."""
 
     process: str
     pid: str
@@ -39,12 +38,12 @@ class Parts:
 
     @property
     def uvicorn(self) -> bool:
-        """Whether the HTTP server wrote it, not vLLM's own logger."""
+        """Whether the HTTP server wrote it instead of vLLM's own logger."""
         return bool(self.level) and not self.source
 
 
 def take_apart(line: str) -> Parts:
-    """The parts of one line, without colours and line ends."""
+    """The parts of one line, without colours and newlines."""
     shape = _SHAPE.match(line)
     assert shape is not None  # every part is optional
     bare, process, pid, level, time, source = shape.groups(default="")
@@ -52,16 +51,16 @@ def take_apart(line: str) -> Parts:
 
 
 def stage_of(line: str) -> str:
-    """The number of the pipeline stage whose worker wrote the line, "" where there are none.
+    """The number of the pipeline stage whose worker wrote the line; "" without stages.
 
-    A worker is called after its ranks, such as Worker_PP1_TP0.
+    A worker is named after its ranks, such as Worker_PP1_TP0.
     """
     found = _STAGE.match(take_apart(line).process)
     return found[1] if found else ""
 
 
 def message_of(line: str) -> str:
-    """The message alone, for callers that read every line.
+    """Only the message, for callers that read every line.
 
     Newer versions put a tag such as `[backbone] ` before compiler messages; it is dropped.
     """
@@ -72,6 +71,6 @@ def message_of(line: str) -> str:
 
 
 def as_error(line: str) -> str:
-    """A line of another program that quotes vLLM, as vLLM's logger prints an error."""
+    """Another program's line that quotes vLLM, as vLLM's logger prints an error."""
     parts = take_apart(line)
     return line if parts.level else f"ERROR 00-00 00:00:00 [quoted.py:0] {parts.message}"

@@ -1,8 +1,8 @@
-"""Reads the phases of vLLM's start from its log: phase, progress, and reported figures.
+"""Read the phases of vLLM's start from its log: phase, progress, and reported figures.
 
-One table, a row a message, looked up by the message's first word, so that a line costs the same
-however many rows there are. Wordings are those of 0.19 to 0.33, on GPUs and on the CPU build.
-A start is in the phase of its latest mark: vLLM compiles a drafter after it has profiled,
+One table, a row per message, is indexed by the message's first word, so that the cost of a line
+does not depend on the number of rows. The wordings are from 0.19 to 0.33, on GPUs and on the CPU
+build. A start is in the phase of its latest mark: vLLM compiles a drafter after it has profiled,
 and newer versions warm kernels up before they capture graphs.
 """
 
@@ -32,12 +32,13 @@ PHASES = (
 
 Figure = float | int | str
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
-"""Figures reported per pipeline stage: its log lines also yield, say, `stage_0_weights_gib`."""
+"""Figures reported per pipeline stage: its log lines also yield, for example,
+`stage_0_weights_gib`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A message that begins with `start`: its phase, a detail for people, figures by group name.
+    """A message that starts with `start`: its phase, a detail for people, figures by group name.
 
     `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in Mark,
     "note" for figures alone.
@@ -76,7 +77,8 @@ ROWS = (
          r"Using (?:AttentionBackendEnum\.)?(?P<attention_backend>[A-Z]\w+) attention backend"
          r"|Using (?P<gdn_backend>\S+) GDN prefill kernel",
          kind="note"),
-    # Of caovan's plugin. Cards and models that its kernels were not made for need no warning.
+    # Messages of caovan's plugin. Cards and models that its kernels were not made for need no
+    # warning.
     _row("caovan: Gated DeltaNet ", None, "",
          r"runs on the (?P<gdn_kernels>SM75) kernels"
          r"|vLLM's own kernels: (?!the GPU is |this is vLLM|vLLM finds |head sizes are "
@@ -104,7 +106,7 @@ ROWS = (
     _row("Loading weights took", "load", "weights read", r"took (?P<weights_read_s>[\d.]+) s"),
     _row("Loading drafter model", "drafter", "loading the draft model"),
     _row("Detected MTP model", "drafter", "sharing weights with the draft model"),
-    # Next comes a profiling run, which compiles first if compiling is on.
+    # A profiling run follows, which compiles first if compilation is enabled.
     _row("Model loading took", "profile", "model loaded",
          r"took (?P<weights_gib>[\d.]+) GiB (?:memory )?and (?P<load_s>[\d.]+) s"),
     _row("Warming up model for the compilation", "compile", "compiling"),
@@ -182,17 +184,17 @@ _NCCL = re.compile(
     r" NCCL INFO Channel \d{1,4}(?:/\d)? : (?P<rank>\d{1,4})\[\w{1,16}\] -> "
     r"(?P<to>\d{1,4})\[\w{1,16}\] \[send\] via NET/(?P<network>[\w/-]{1,40})"
 )
-"""The network between ranks of two nodes; NCCL names it if NCCL_DEBUG is INFO."""
+"""The transport between ranks of two nodes, which NCCL prints with NCCL_DEBUG=INFO."""
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
 def phase_of(line: str) -> Mark | None:
-    """The mark of a start in a line, None if there is none."""
+    """The start mark in a line; None if there is none."""
     message = message_of(line)
     return _mark(_find(message), message)
 
 
-def figures(line: str) -> Mapping[str, Figure]:
+def read_figures(line: str) -> Mapping[str, Figure]:
     """Sizes, times and versions in a line, by name; the unit is in the name.
 
     If a name repeats, as for the draft model, the first is the main model's.
@@ -202,14 +204,14 @@ def figures(line: str) -> Mapping[str, Figure]:
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
-    """Both at once, at half the cost."""
+    """The start mark and the figures in a line, at half the cost of two calls."""
     message = message_of(line)
     row = _find(message)
     return _mark(row, message), _of_stage(_figures(row, message), line)
 
 
 def _of_stage(found: dict[str, Figure], line: str) -> dict[str, Figure]:
-    """The figures of a line, and under the name of its stage those that differ between stages."""
+    """The figures of a line, with those that differ between stages also under the stage's name."""
     if any(name in found for name in BY_STAGE) and (stage := stage_of(line)):
         found |= {f"stage_{stage}_{name}": found[name] for name in BY_STAGE if name in found}
     return found
@@ -217,7 +219,7 @@ def _of_stage(found: dict[str, Figure], line: str) -> dict[str, Figure]:
 
 def _mark(row: Row | None, message: str) -> Mark | None:
     if row is None:
-        return _unnamed(message)
+        return _by_later_word(message)
     if row.kind == "note":
         return None
     if row.kind == "bar":
@@ -242,7 +244,7 @@ def _figures(row: Row | None, message: str) -> dict[str, Figure]:
 
 def _find(message: str) -> Row | None:
     word = message.split(" ", 1)[0]
-    # In `world_size=1 rank=0` the row's first word ends before the number.
+    # In `world_size=1 rank=0`, the row's first word ends before the number.
     for row in _BY_WORD.get("world_size=" if word.startswith("world_size=") else word, ()):
         if message.startswith(row.start):
             if row.kind == "note" and row.figures and not row.figures.search(message[:MAX_LINE]):
@@ -252,7 +254,8 @@ def _find(message: str) -> Row | None:
 
 
 def _bar(row: Row, message: str) -> Mark:
-    """A bar prints itself repeatedly, sometimes without a line end: the last state counts."""
+    """The mark of a progress bar, which prints itself repeatedly, sometimes without a newline: the
+    last state counts."""
     end = message[-_BAR:]
     counts = _COUNT.findall(end)
     if counts and int(counts[-1][1]):
@@ -265,7 +268,8 @@ def _bar(row: Row, message: str) -> Mark:
 
 
 def _unnamed(message: str) -> Mark | None:
-    """Lines known by a later word: kernels compiled while serving, and bars with other names."""
+    """The mark of a line known by a later word: kernels compiled while serving, and bars with other
+    names."""
     if "during inference" in message:
         late = _JIT.match(message)
         return Mark(None, f'compiling "{late.group(1)}"', jit=True) if late else None

@@ -1,4 +1,4 @@
-"""vLLM's Log record; a separate module, so that the process that reads causes imports little."""
+"""vLLM's Log record; a separate module, so that the process that finds causes imports little."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads vLLM's log line by line, and keeps the lines that may be the cause of a failure.
+"""Read vLLM's log line by line, and keep the lines that may be the cause of a failure.
 
-Many logged errors were handled: retries of the hub, a bad request, anything before it served or
-before it resumed generating. Those do not count.
+Many logged errors were handled: retries of the hub, a bad request, anything before the engine
+served or resumed generating. Those do not count.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from caovand.engines.vllm.log.component import (
 )
 from caovand.engines.vllm.log.handled import CALL_FAILED, HandledErrors
 from caovand.engines.vllm.log.line import Parts, take_apart
-from caovand.engines.vllm.log.phases import figures, phase_of
+from caovand.engines.vllm.log.phases import phase_of, read_figures
 from caovand.engines.vllm.log.signatures import BY_ID, is_evidence, is_exception, match_text
 
-WENT_ON = 2  # statistics in a row with new tokens: a single one may still count older tokens
-_CALL = 400  # lines in which workers report a failed call, before the engine core does
+WENT_ON = 2  # consecutive statistics with new tokens: a single one may still count older tokens
+_CALL = 400  # lines in which workers report a failed call before the engine core does
 _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
-# Xinference's actors add their address to what they pass on.
+# Xinference's actors add their address to messages that they pass on.
 _OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
 # Files whose code answers requests.
 _ANSWERING = re.compile(r"(?:.{1,60}/)?serving(?:_\w{1,30})?\.py$")
-# How the engine loop before 0.9 reports what ended it.
+# How the engine loop before 0.9 reports the error that ended it.
 _WRITTEN = re.compile(r"([A-Z]\w{1,60}(?:Error|Exception))\((['\"])(.{1,2000})\2,?\)$")
 UNEVEN = BY_ID["drafts.uneven"]
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|SystemExit|asyncio\.\S*CancelledError)\b")
@@ -42,7 +42,7 @@ _STOPPING = re.compile(
 
 
 class Search:
-    """Reads a log line by line, and keeps the lines that may be the cause as `hits`.
+    """Reads a log line by line, and keeps candidates for the cause as `hits`.
 
     `stopped`: the engine was asked to stop.
     """
@@ -74,7 +74,7 @@ class Search:
         if self._aside.holds(parts):
             if CALL_FAILED.match(message):
                 _drop_call(self.hits, index)
-        elif not self._traces.take(parts) and (quotes_cause or is_evidence(parts)):
+        elif not self._traces.feed(parts) and (quotes_cause or is_evidence(parts)):
             self._add(index, parts)
 
     def _follow_phase(self, line: str) -> None:
@@ -90,7 +90,7 @@ class Search:
             self.hits = []
 
     def _add(self, index: int, parts: Parts) -> None:
-        """Keep a line with a known text or an exception, unless it concerns a single request."""
+        """Keep a line with a known message or an exception, unless it concerns a single request."""
         found = self._texts.match(index, parts)
         if found is None:
             return
@@ -98,7 +98,7 @@ class Search:
         phase, behind = self._shown_phase or self._phase, self._traces.of(parts)
         if row is UNEVEN and not keeps_drafted_states(behind):
             row, captures = None, {}
-        if phase == "serving" and _is_a_requests(parts, row):
+        if phase == "serving" and _is_of_request(parts, row):
             return
         self._generating = 0
         if not self._shown_phase:
@@ -109,7 +109,7 @@ class Search:
 
 
 class _Texts:
-    """The texts of lines that are evidence. Each pending request of a dead engine repeats one."""
+    """Messages of lines that are evidence. Each pending request of a dead engine repeats one."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
@@ -118,11 +118,11 @@ class _Texts:
     def match(
         self, index: int, parts: Parts
     ) -> tuple[str, Signature | None, Mapping[str, str]] | None:
-        """The text, its row and the captures; no row for an exception that no row knows."""
+        """The text, its row and the captures; no row for an unknown exception."""
         text = _plain(parts.message)
         if _STOPPED.match(text):
             return None
-        if text.isidentifier():  # alone it tells nothing
+        if text.isidentifier():  # alone it says nothing
             text = f"{text}{raised_where(index, parts, self._lines)}"
         if text not in self._known:
             self._known[text] = match_text(text)
@@ -133,13 +133,14 @@ class _Texts:
 
 
 def _plain(message: str) -> str:
-    """An exception as a traceback ends with it, where it is printed as Python writes the object."""
+    """An exception in the form that ends a traceback, for programs that print the object as Python
+    does."""
     found = _WRITTEN.match(message)
     return f"{found[1]}: {found[3]}" if found else _OF_ACTOR.sub(r"\1", message)
 
 
 def _drop_call(hits: list[Hit], index: int) -> None:
-    """Drop the workers' lines about a failed call that the engine core, at `index`, survives.
+    """Drop the workers' lines about a failed call that the engine core survives at `index`.
 
     Workers report it in the same words as a failure that ends them.
     """
@@ -153,12 +154,13 @@ def _generates(parts: Parts, line: str) -> bool | None:
     """Whether vLLM's line of statistics counts new tokens; None for another line."""
     if not parts.source.endswith("loggers.py"):
         return None
-    tokens_s = figures(line).get("generation_tps")
+    tokens_s = read_figures(line).get("generation_tps")
     return None if tokens_s is None else bool(tokens_s)
 
 
 def _phase_at(line: str, before: str) -> str:
-    """The phase after a line. Once it serves, no line is a start: a prompt may look like one."""
+    """The phase after a line. Once the engine serves, no line is a start: a prompt may resemble
+    one."""
     if before == "serving":
         return before
     mark = phase_of(line)
@@ -168,10 +170,11 @@ def _phase_at(line: str, before: str) -> str:
 
 
 def _is_a_requests(parts: Parts, row: Signature | None) -> bool:
-    """While serving, only the engine's end and exceptions in its own processes are the engine's.
+    """Whether a line belongs to a request: while serving, only the engine's end and exceptions in
+    its own processes are the engine's.
 
-    The API server's errors belong to requests. Any text may contain a request's name, which clients
-    choose; only a text's beginning is safe.
+    The API server's errors belong to requests. Any message may contain a request's name, which
+    clients choose; only its beginning is safe.
     """
     ends = row is not None and row.kind in ("wrapper", "consequence")
     # Newer versions begin with a tag such as `[shutdown] `.

@@ -42,7 +42,7 @@ def stages(values: Mapping[str, Any]) -> int:
 
 
 def replicas(values: Mapping[str, Any]) -> int:
-    """How many engines serve the model side by side, each with cards of its own."""
+    """How many engines serve the model side by side, each with its own cards."""
     return count(values.get(REPLICAS)) or 1
 
 
@@ -72,7 +72,7 @@ def serving(
         return tuple(("", gpu) for gpu in gpus)
     each = ranks_here(values, 1 + len(others))
     nodes = ((HEAD, gpus), *((node.name, node.gpus) for node in others))
-    return tuple((name, gpu) for name, held in nodes for gpu in held[:each])
+    return tuple((name, gpu) for name, node_gpus in nodes for gpu in node_gpus[:each])
 
 
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:

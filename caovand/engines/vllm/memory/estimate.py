@@ -147,8 +147,8 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
         # vLLM allocates as many blocks as are set; with bytes set it ignores the utilization.
-        held = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
-        room = held and (room or candidate.kv_bytes is not None)
+        used_fits = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
+        room = used_fits and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
     smallest = min((gpu.total_mib for gpu in gpus), default=0)
     return MemoryEstimate(

@@ -65,9 +65,9 @@ def _ranks(
     for stage, (one, (start, end)) in enumerate(
         zip(every, shards.ranges(asked.stages), strict=True)
     ):
-        held = shards.cards_of(owned, stage, len(every), asked.tensor_parallel)
-        for node in dict.fromkeys(name for name, _ in held) or ("",):
-            gpus = tuple(gpu for name, gpu in held if name == node)
+        stage_cards = shards.cards_of(owned, stage, len(every), asked.tensor_parallel)
+        for node in dict.fromkeys(name for name, _ in stage_cards) or ("",):
+            gpus = tuple(gpu for name, gpu in stage_cards if name == node)
             yield RankForecast(
                 stage=stage,
                 node=node,

@@ -112,10 +112,10 @@ class Layout:
 
     def blocks_of_request(self, context: int) -> int:
         """Blocks that one request of this length takes at most."""
-        held = min(self.window - 1 + self.batch_tokens, context)
+        tokens = min(self.window - 1 + self.batch_tokens, context)
         return (
             self.full_groups * ceil(context / self.block_tokens)
-            + self.window_groups * (ceil(held / (self.window_tokens or self.block_tokens)) + 1)
+            + self.window_groups * (ceil(tokens / (self.window_tokens or self.block_tokens)) + 1)
             + self.state_groups * self.state_blocks
             + self.encoder_blocks
         )

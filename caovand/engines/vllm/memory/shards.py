@@ -121,10 +121,10 @@ def _weights_of_stage(
     if part == "vision":  # made on every stage, used on the first
         return weights
     sizes = weights.layers or (1,) * len(model.layer_types)
-    held = sum(sizes[start:end])
-    if not held:
+    own_bytes = sum(sizes[start:end])
+    if not own_bytes:
         return None
-    return replace(weights, size=round(weights.size * held / sum(sizes)), layers=())
+    return replace(weights, size=round(weights.size * own_bytes / sum(sizes)), layers=())
 
 
 BYTES_EACH = {None: 2.0, "fp8": 1.0, "fbgemm_fp8": 1.0, "modelopt": 1.0, "experts_int8": 1.0}

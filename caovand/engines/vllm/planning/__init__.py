@@ -1,1 +1,1 @@
-"""From a configuration and an inventory to the settings vLLM is started with."""
+"""From a configuration and an inventory to the settings that vLLM is started with."""

@@ -1,7 +1,7 @@
-"""The rule for int8 activations, which Marlin multiplies 4-bit weights by.
+"""The rule for int8 activations, by which Marlin multiplies 4-bit weights.
 
 vLLM asserts that weights are symmetric, has no such kernel for experts or for weights stored in
-another order (desc_act), and passes no scale where all weights are one group; it silently turns
+another order (desc_act), and passes no scale if all weights are one group; it silently turns
 negative scales into garbage. On Hopper it prefers other kernels (Machete, Humming). 0.21 and 0.32
 agree in all of this.
 
@@ -25,27 +25,27 @@ BITS = 4
 _HALF = (
     "half: on an H200 int8 read prompts 1.01 to 1.17 times as fast, took 2 to 3 times as long for a"
     " few tokens without graphs, and erred by 9 to 12 % where single channels stand out, as in"
-    ' real models; [policy] activations = "int8" chooses it all the same'
+    ' real models; [policy] activations = "int8" chooses it anyway'
 )
 _OTHER = "serve a GPTQ checkpoint with 4-bit symmetric weights in groups"
 _AUTO = 'set [policy] activations = "auto"'
 
 
 def marlin_input(partial: PartialPlan) -> Setting | None:
-    """The variable that has Marlin round its input; [engine] env wins over it."""
+    """The variable that lets Marlin quantise its input; [engine] env wins over it."""
     typed = partial.config.policy.activations
     if MARLIN_INPUT in dict(partial.config.engine.env):
         return None
     refused = _int8_refusal(partial)
     if typed == INT8 and refused:
         raise Unplannable(str(refused))
-    if typed:  # a goal that the ladder may give up, unlike what [engine] env sets
+    if typed:  # a goal that the ladder may give up, unlike a value of [engine] env
         return policy(INT8 if typed == INT8 else None, f"[policy] activations is {typed}")
     return None if refused else policy(None, _HALF)
 
 
 def activation_warnings(partial: PartialPlan) -> Iterator[str]:
-    """Warnings of what [engine] env overrules, or asks for in vain."""
+    """Warnings about settings that [engine] env overrides, or that it sets in vain."""
     own, typed = (
         dict(partial.config.engine.env).get(MARLIN_INPUT),
         partial.config.policy.activations,
@@ -63,7 +63,7 @@ def _int8_refusal(partial: PartialPlan) -> Problem | None:
     """Why int8 activations cannot be used here; None if they can."""
     found = _of_weights(partial.model)
     if found is None and partial.verbatim.get("quantization") == "gptq":
-        found = "--quantization gptq chooses a kernel that cannot use them", "leave that flag out"
+        found = "--quantization gptq chooses a kernel that cannot use them", "remove that flag"
     if found is None:
         found = _of_machine(partial) or _of_scales(partial)
     if found is None:
@@ -73,7 +73,7 @@ def _int8_refusal(partial: PartialPlan) -> Problem | None:
 
 
 def _of_weights(model: ModelCard) -> tuple[str, str] | None:
-    """The fact and the other remedy if the weights are in the way."""
+    """The fact and the remedy, if the weights prevent int8 activations."""
     stored = model.gptq
     if not model.architecture:
         return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
@@ -109,7 +109,9 @@ def _of_machine(partial: PartialPlan) -> tuple[str, str] | None:
     if card:
         hopper = first_of(partial.cards, HOPPER[0])
         why = (
-            "where vLLM prefers another kernel" if card == hopper else "where they were never tried"
+            "where vLLM prefers another kernel"
+            if card == hopper
+            else "on which they were never tried"
         )
         return f"{card}, {why}", ""
     return None
@@ -122,7 +124,7 @@ def _of_scales(partial: PartialPlan) -> tuple[str, str] | None:
             " garbage",
             _OTHER,
         )
-    typed = partial.config.policy.activations == INT8  # else nobody has read them
+    typed = partial.config.policy.activations == INT8  # nobody has read them otherwise
     if (
         typed
         and partial.model.negative_scale is None

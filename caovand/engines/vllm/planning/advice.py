@@ -1,4 +1,4 @@
-"""Changes that would make a plan fit, cheapest first, each planned before it is named."""
+"""Changes that would make a plan fit, cheapest first, each planned before it is proposed."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ SMALLER = (
     ("an fp8 checkpoint", ("FP8",), "fp8", 8.0),
     ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5),
 )
-"""Quantised checkpoints of a model, with the usual ends of their names and the bits of a weight,
-its share of scales included."""
+"""Quantised variants of a checkpoint: the usual suffixes of their names, and the bits of a weight,
+including its part of the scales."""
 PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
 STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
-"""Bits of a weight in checkpoints that have smaller ones beneath them."""
+"""Bits of a weight in checkpoints for which smaller variants exist."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A request and its plan, for which others are planned with one constraint lifted."""
+    """A request and its plan; others are planned for it with one constraint lifted."""
 
     request: Request
     plan: Plan
@@ -73,33 +73,33 @@ class Case:
         return (plan, found) if found.fits is not False else None
 
     def as_typed(self, name: str, value: Any) -> str:
-        """The change as one would type it: a flag if the operator passed one."""
+        """The change as one would type it: as a flag if the operator passed one."""
         if name in self.plan.verbatim or name == "cpu_offload_gb":
             return f"{option(name)} {value}"
         return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
 
 
 def advise(case: Case) -> tuple[str, ...]:
-    """Return every remedy, or what is missing if there is none."""
+    """Return every remedy, or how much is missing if there is none."""
     found = [text for remedy in REMEDIES for text in remedy(case)]
     return tuple(found or _together(case) or [_too_large(case)])
 
 
 def in_fewer_bits(case: Case) -> str:
-    """Name the checkpoints that would need no offloading; empty for none."""
+    """The checkpoints that would need no offloading; empty for none."""
     found = " or ".join(_smaller_checkpoints(case))
-    return f"take {found}" if found else ""
+    return f"use {found}" if found else ""
 
 
 def settings_to_lift(case: Case) -> str:
-    """Name the operator's settings without which nothing would be offloaded; empty for none."""
+    """The operator's settings without which nothing would be offloaded; empty for none."""
     asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
         found = case.attempt(dict.fromkeys(names)) if names else None
         if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
             planned = found[0].value(names[0]) if len(names) == 1 else None
             then = "" if planned is None else f": it plans {planned}"
-            return f"leave {', '.join(names)} to the policy and none are{then}"
+            return f"leave {', '.join(names)} to the policy and none stay there{then}"
     return ""
 
 
@@ -124,7 +124,7 @@ def _cache_type(case: Case) -> Iterator[str]:
 
 
 def _share(case: Case) -> Iterator[str]:
-    """Advise the smallest utilization that holds it, else what the policy would take."""
+    """Advise the smallest utilization that holds it, or the one that the policy would choose."""
     name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
     if not case.gpus or not isinstance(asked, (int, float)):
         return
@@ -135,7 +135,7 @@ def _share(case: Case) -> Iterator[str]:
     free = case.attempt({name: None})
     for share in (ceil(least * 100) / 100, free[0].value(name) if free else None):
         if share and share != asked and share < 1 and case.attempt({name: share}):
-            yield f"{case.as_typed(name, share)} holds it, and is free"
+            yield f"{case.as_typed(name, share)} holds it, and costs nothing"
             return
 
 
@@ -156,7 +156,7 @@ def _context(case: Case) -> Iterator[str]:
     if alike and _holds(case, alike, alike=True):
         if not _is_asked_for(
             case, "gpu_memory_utilization"
-        ):  # AutoMem leaves less free for less context
+        ):  # AutoMem leaves less free for a shorter context
             alike = _longest(case, alike, most, alike=True)
         yield f"{case.as_typed(name, alike * STEP)} fits with everything else as it is"
     elif longest := _longest(case, 0, most, alike=False):
@@ -166,13 +166,13 @@ def _context(case: Case) -> Iterator[str]:
 
 
 def _holds(case: Case, steps: int, *, alike: bool) -> bool:
-    """Whether a context of `steps` steps fits, with everything else as it is where `alike`."""
+    """Whether a context of `steps` steps fits; with everything else unchanged if `alike`."""
     found = case.attempt({"max_model_len": steps * STEP})
     return found is not None and not (alike and _differing(case.plan, found[0]))
 
 
 def _longest(case: Case, low: int, high: int, *, alike: bool) -> int:
-    """The longest context that holds, in steps, from `low` on, which does, or is 0 for none."""
+    """The longest context that fits, in steps, at least `low`, which fits, or is 0 for none."""
     while low < high:  # a shorter context never needs more
         middle = (low + high + 1) // 2
         holds = _holds(case, middle, alike=alike)
@@ -184,13 +184,13 @@ FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 
 
 def _differing(plan: Plan, other: Plan) -> list[str]:
-    """The settings that differ in another plan, apart from the context and its consequences."""
+    """The settings that differ in another plan, except the context and its consequences."""
     names = {*plan.settings, *other.settings} - FOLLOWING
     return sorted(name for name in names if plan.value(name) != other.value(name))
 
 
 def _flags(case: Case) -> Iterator[str]:
-    """Advise leaving out any one verbatim flag that stands in the way."""
+    """Advise removing a verbatim flag that is in the way."""
     remedied = {"max_num_seqs", "max_model_len", "gpu_memory_utilization"}
     for name in (*EASING, *HINDERING):
         if name not in case.plan.verbatim or name in remedied:
@@ -199,7 +199,7 @@ def _flags(case: Case) -> Iterator[str]:
         if found:
             planned = found[0].value(name)
             then = "" if planned is None else f": caovan plans {planned}"
-            yield f"leave {option(name)} out{then}"
+            yield f"remove {option(name)}{then}"
 
 
 def _cards(case: Case) -> Iterator[str]:
@@ -276,7 +276,7 @@ def _offload(case: Case) -> Iterator[str]:
 
 
 def _together(case: Case) -> list[str]:
-    """If no single change does: leave everything the operator decided to the policy."""
+    """If no single change helps: leave everything the operator decided to the policy."""
     ours = [name for name in EASING if _is_asked_for(case, name)]
     names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
     found = case.attempt(dict.fromkeys(names)) if names else None
@@ -310,7 +310,7 @@ REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
 
 
 def cost_of_others(case: Case) -> list[str]:
-    """A warning if the context is shorter, or fewer cards are used, for what others hold."""
+    """A warning if other programs' memory shortens the context, or costs cards."""
     plan, inventory, others = case.plan, case.inventory, case.inventory.others
     context = plan.settings.get("max_model_len")
     gpus, free = case.request.begin().gpus, all_without_other_processes(inventory)
@@ -328,8 +328,8 @@ def cost_of_others(case: Case) -> list[str]:
     used = len(cards_of_plan(plan, inventory))
     if len(alone.cards) > used:
         lost.append(f"{used} instead of {len(alone.cards)} cards serve the model")
-        values = alone.values  # those left out, too
+        values = alone.values  # including those that were left out
     if not lost:
         return []
-    remedy = "stop them and restart the engine, or name other cards in [engine] gpus"
+    remedy = "stop them and restart the engine, or choose other cards in [engine] gpus"
     return [f"{memory_holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]

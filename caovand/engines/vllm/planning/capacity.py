@@ -1,4 +1,4 @@
-"""The rules of what fits at once: the context, the sequences, the tokens of a step."""
+"""Rules for the capacity: the context, the sequences, the tokens of a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
     PASSAGE,
     USUAL_SEQUENCES,
-    requests_held,
+    requests_that_fit,
 )
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp
 from caovand.engines.vllm.sizing.workload import WORKLOADS
@@ -46,12 +46,12 @@ def max_model_len(partial: PartialPlan) -> Setting | None:
             " than it is worth; set [model] max_model_len for more",
         )
     if not partial.choice.fits:
-        return policy(context, "no context fits; this is the least that is worth a start")
+        return policy(context, "no context fits; this is the smallest that is worth a start")
     return policy(context, _why_no_longer(partial.choice, limit))
 
 
 def _why_no_longer(choice: Choice, limit: int) -> str:
-    """The reason of a context under the model's limit, and what the runner-up would hold."""
+    """The reason for a context below the model's limit, and what the runner-up would hold."""
     candidate, second = choice.candidate, choice.runner_up
     if choice.longest <= candidate.context and second is None:
         return f"the longest that fits; the model's own limit is {limit}"
@@ -73,7 +73,7 @@ def _why_no_longer(choice: Choice, limit: int) -> str:
 
 
 def _is_worse(second: RunnerUp, candidate: Candidate) -> bool:
-    """Whether the runner-up is no better in anything, so that it tells nobody what to set."""
+    """Whether the runner-up is better in nothing, so that mentioning it helps nobody."""
     other = second.candidate
     alike = other.kv_dtype == candidate.kv_dtype and other.vision == candidate.vision
     return alike and other.context <= candidate.context and second.slower > 0.98
@@ -112,7 +112,7 @@ def max_num_seqs(partial: PartialPlan) -> Setting | None:
 
 
 def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
-    """What bounds the sequences: the cards, or the cache and what requests take of it."""
+    """What limits the sequences: the cards, or the cache and the memory of requests."""
     name, candidate = partial.config.policy.workload, choice.candidate
     workload = WORKLOADS[name]
     if "sequences" not in choice.spared:
@@ -120,24 +120,27 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
             return "vLLM's own limit on such cards; requests beyond it wait"
         if candidate.turing:
             return (
-                "more would make each step compute longer than it reads the weights, and everybody"
-                " wait"
+                "with more, each step would compute longer than it reads the weights, and "
+                "everybody would wait"
+                ""
             )
         return "sampling more takes memory"
     if partial.unweighed:
         return "more would take memory that is not forecast"
-    tokens = min(candidate.context, workload.held)
-    held = requests_held(candidate, partial.model, partial.cards, tokens)
-    if held < USUAL_SEQUENCES:
-        whole = f"{held:.1f} requests of {tokens} tokens"
+    tokens = min(candidate.context, workload.cached_tokens)
+    fitting = requests_that_fit(candidate, partial.model, partial.cards, tokens)
+    if fitting < USUAL_SEQUENCES:
+        whole = f"{fitting:.1f} requests of {tokens} tokens"
         return f"the cache holds {whole}, and every sequence takes memory"
-    reason = f"the cache holds about {held:.0f} requests of the workload ({name}, {tokens} tokens)"
+    reason = (
+        f"the cache holds about {fitting:.0f} requests of the workload ({name}, {tokens} tokens)"
+    )
     layout = layout_for(partial.model, candidate)
     if layout.state_groups and layout.full_groups:
         states = layout.state_groups * layout.state_blocks * layout.block_tokens
         reason += f" with recurrent states as large as {states // layout.full_groups} tokens each"
-    if candidate.sequences > held + 1:
-        reason += ", and more that are shorter; vLLM lets in as many as fit"
+    if candidate.sequences > fitting + 1:
+        reason += ", and more that are shorter; vLLM admits as many as fit"
     return reason
 
 

@@ -1,9 +1,9 @@
-"""How each flag is decided: its rule, the key it is planned for, and what stands in its way.
+"""How each flag is decided: its rule, the key it is planned for, and its obstacles.
 
-Rules run in the order of the rows: one may read what was decided before it. A flag that the policy
+Rules run in the order of the rows: a rule may read earlier decisions. A flag that the policy
 chooses is a row here, with its rule in `rules` and its obstacle in `obstacles` if it has any.
 Verbatim flags are never rewritten: a plan with conflicts stands, and says that it cannot run, why,
-and which flag would do.
+and which flag would work.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from caovand.engines.vllm.planning.partial_plan import Rule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
 Obstacle = Callable[[PlanOnCards], Iterator[Problem]]
-"""Yields what cannot run with the planned value, each with fact and remedy."""
-KEEP = "name it in [policy] pinned, and something else gives way"
+"""Yields the reasons why the planned value cannot run, each with fact and remedy."""
+KEEP = "add it to [policy] pinned, and something else gives way"
 LEAVE = 'set it to "auto"'
-FREE = "stop what else uses the cards"
+FREE = "stop other programs on the cards"
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The key of caovan.toml that a flag is planned for, and what to do where it cannot be had.
+    """The key of caovan.toml that a flag is planned for, and the remedy if it cannot be met.
 
-    `flags` are verbatim flags that overrule the key, which is the operator's own doing. Without
-    `value` the setting has the key's value as it is. `setting` is filled in by the table.
+    `flags` are verbatim flags that overrule the key, by the operator's own decision. Without
+    `value` the setting has the key's value unchanged. `setting` is filled in by the table.
     """
 
     section: str
@@ -67,10 +67,10 @@ class Decision:
     """How one flag of vLLM is decided.
 
     `rule` runs before the cards are sized or, if the flag is `sized`, afterwards; without one the
-    flag is the operator's alone. `goal` is the key of caovan.toml that asks for it. `obstacles`
+    flag is the operator's alone. `goal` is the key of caovan.toml that requests it. `obstacles`
     find what cannot run with its value. `eases` and `hinders` are places in advice, from 1: among
-    the flags that the policy sizes if they are left to it, and among the verbatim ones that may
-    stand in the way.
+    the flags that the policy sizes if they are left to it, and among the verbatim ones that may be
+    in the way.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Decision:
 
 
 def _graphs(plan: Plan) -> Any:
-    """The plan's CUDA graphs in the words of the key."""
+    """The plan's CUDA graphs as a value of the key."""
     config = plan.value("compilation_config")
     mode = config.get("cudagraph_mode") if isinstance(config, dict) else None
     return "none" if plan.value("enforce_eager") else str(mode).lower()
@@ -154,24 +154,24 @@ DECISIONS = (
 )  # fmt: skip
 FIRST = tuple((row.name, row.rule) for row in DECISIONS if row.rule and not row.sized)
 SECOND = tuple((row.name, row.rule) for row in DECISIONS if row.rule and row.sized)
-"""Rules that run before the cards are sized, and behind that."""
+"""Rules that run before and after the cards are sized."""
 DECIDED = frozenset(row.name for row in DECISIONS if row.rule)
 GOALS = tuple(replace(row.goal, setting=row.name) for row in DECISIONS if row.goal)
 OBSTACLES = tuple(obstacle for row in DECISIONS for obstacle in row.obstacles)
 EASING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.eases) if row.eases)
-"""Flags that the policy decides by itself if it may."""
+"""Flags that the policy itself decides if it may."""
 HINDERING = tuple(row.name for row in sorted(DECISIONS, key=lambda row: row.hinders) if row.hinders)
-"""Verbatim flags that may stand in the way, and are not sized by the policy."""
+"""Verbatim flags that may be in the way, and that the policy does not size."""
 
 
 def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[Problem, ...]:
-    """Each thing that cannot run."""
-    scene = PlanOnCards(plan, inventory, gpus)
-    return tuple(problem for find in OBSTACLES for problem in find(scene))
+    """Each conflict that keeps the plan from running."""
+    placed = PlanOnCards(plan, inventory, gpus)
+    return tuple(problem for find in OBSTACLES for problem in find(placed))
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast of memory, with the conflicts and with what would make the plan fit."""
+    """The forecast of memory, with the conflicts and with changes that would make the plan fit."""
     found = forecast_memory(plan, inventory)
     contradictions = conflicts(plan, inventory, cards_of_plan(plan, inventory))
     if contradictions:

@@ -1,4 +1,4 @@
-"""Which cards are used, what others hold of them, and over how many one model is split."""
+"""Which cards are used, how much of them others use, and over how many the model is split."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ MIN_MIB = 1024
 def choose_gpus(
     config: Config, inventory: Inventory, values: Mapping[str, Any] = MappingProxyType({})
 ) -> tuple[Gpu, ...]:
-    """The cards the engine may use; none for a CPU build. `values` are the settings so far.
+    """The cards that the engine may use; none for a CPU build. `values` are the settings so far.
 
-    Memory is taken evenly from all of them, so a display card is left out unless it is named, or
-    pipeline stages have layers by what each card holds.
+    Memory is taken evenly from all of them, so a display card is left out unless it is configured,
+    or pipeline stages have layers by the memory of each card.
     """
     if inventory.engine.build == "cpu":
         if why := old_processor(inventory.host):
@@ -65,19 +65,19 @@ def choose_gpus(
         if gpu.total_mib < MIN_MIB:
             raise Unplannable(
                 f"cannot use GPU {gpu.index}: it has {gpu.total_mib} MiB, less than CUDA itself"
-                " takes; name other cards in [engine] gpus, or install the CPU build with"
+                " takes; choose other cards in [engine] gpus, or install the CPU build with"
                 " `sudo caovanctl engine install --build cpu`"
             )
     return chosen
 
 
 def old_processor(host: Host) -> Problem | None:
-    """Why vLLM's CPU build cannot use this processor; None if it can, or if it is unknown."""
+    """Why vLLM's CPU build cannot use this CPU; None if it can, or if it is unknown."""
     if host.architecture != "x86_64" or not host.instructions or "avx2" in host.instructions:
         return None
     return Problem(
-        "run vLLM on this processor",
-        "its CPU build needs AVX2, and the processor has none",
+        "run vLLM on this CPU",
+        "its CPU build needs AVX2, which this CPU lacks",
         'serve a GGUF file with [engine] kind = "llamacpp"',
     )
 
@@ -91,7 +91,7 @@ def _chosen(
 ) -> tuple[Gpu, ...]:
     if wanted is None:
         return _of_one_kind(inventory.gpus, staged=staged)
-    # Parts of one partitioned card share its index: the freest is meant.
+    # Parts of one partitioned card share its index: the part with the most free memory is meant.
     present = {gpu.index: gpu for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.free_mib)}
     absent = [index for index in wanted if index not in present]
     if absent:
@@ -117,7 +117,7 @@ def unusable(gpu: Gpu) -> Problem | None:
     if gpu.mig and not gpu.uuid.startswith("MIG-"):
         return Problem(
             f"use GPU {gpu.index}",
-            "it is partitioned (MIG), and the inventory does not tell its parts",
+            "it is partitioned (MIG), and the inventory does not list its parts",
             "set CUDA_VISIBLE_DEVICES to the uuid of one (`nvidia-smi -L`), or end the"
             f" partitioning: `sudo nvidia-smi -i {gpu.index} -mig 0`",
         )
@@ -125,7 +125,7 @@ def unusable(gpu: Gpu) -> Problem | None:
 
 
 def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) -> list[str]:
-    """A warning for each card that the policy leaves out on its own."""
+    """A warning for each card that the policy itself leaves out."""
     if inventory.engine.build == "cpu" or config.engine.gpus is not None:
         return []
     staged = _has_stages(values)
@@ -142,7 +142,7 @@ def left_out(config: Config, inventory: Inventory, values: Mapping[str, Any]) ->
 
 
 def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
-    """Why this card would hold the others back; None if it would not."""
+    """Why this card would slow the others down; None if it would not."""
     whole = [one for one in gpus if not unusable(one) and not one.mig]
     if gpu.mig or not whole or gpu in large(whole):
         return None
@@ -152,14 +152,14 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
         f"use GPU {gpu.index}",
         f"memory is taken evenly, and it has {gpu.total_mib} MiB where GPU {largest.index} has"
         f" {largest.total_mib}",
-        f"to use it all the same, set [engine] gpus = [{listed}]",
+        f"to use it anyway, set [engine] gpus = [{listed}]",
     )
 
 
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
     """The `count` cards with the most free memory, in their own order.
 
-    Of cards that are as free, those that NVLink joins.
+    Among cards with the same free memory, those that NVLink connects.
     """
     chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
     if 1 < count < len(gpus) and not all_linked(chosen):
@@ -170,7 +170,7 @@ def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
 
 
 def _of_one_kind(gpus: tuple[Gpu, ...], *, staged: bool) -> tuple[Gpu, ...]:
-    """The usable cards that are large enough; of a partitioned card one part, as CUDA does."""
+    """The usable cards that are large enough; of a partitioned card one part, as in CUDA."""
     usable = [gpu for gpu in gpus if not unusable(gpu)]
     if not usable:
         _refuse(gpus[0])
@@ -193,7 +193,7 @@ def world_size(partial: PartialPlan) -> int:
 
 
 def cards_to_split(partial: PartialPlan) -> int:
-    """Over how many cards the operator's stages and replicas, and the split, are spread."""
+    """Over how many cards the model is split, including the operator's stages and replicas."""
     nodes = 1 + len(partial.inventory.others)
     return len(partial.gpus) * (nodes if PIPELINE in partial.verbatim else 1)
 
@@ -227,16 +227,16 @@ def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:
-    """The reason of a split that was tried."""
+    """The reason for a split that was tried."""
     if split.replicas > 1 and split.tensor == 1:
-        return "each replica has a card of its own"
+        return "each replica has its own card"
     if split.replicas > 1:
         cards = partial.gpus[: split.tensor]
         return f"{split.tensor} cards share each layer of a replica, {link_text(cards)}"
     if split.stages == 1:
         return f"{split.tensor} cards share each layer, {link_text(partial.gpus)}"
     if split.tensor == 1:
-        return "each stage has a card of its own"
+        return "each stage has its own card"
     cards = partial.gpus[: split.tensor]
     return f"{split.tensor} cards share each layer of a stage, {link_text(cards)}"
 
@@ -251,18 +251,18 @@ def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
 
 
 def is_single_node(partial: PartialPlan) -> bool:
-    """Whether all the cards that the engine uses are in this machine."""
+    """Whether all cards that the engine uses are in this machine."""
     return not partial.inventory.others and not spans_machines(partial.verbatim)
 
 
 def every_card(partial: PartialPlan) -> tuple[Gpu, ...]:
-    """The cards that stages may have: of any size."""
+    """The cards that stages may use: of any size."""
     return choose_gpus(partial.config, partial.inventory, {**partial.verbatim, PIPELINE: 2})
 
 
 def wider_splits(partial: PartialPlan) -> Iterator[Split]:
     """Splits that use cards which tensor parallelism alone leaves idle, or uses unevenly: with
-    whole experts, and in stages."""
+    whole experts, or in stages."""
     model, verbatim, typed = partial.model, partial.verbatim, shards_whole_experts(partial.verbatim)
     if not is_single_node(partial):
         return
@@ -281,7 +281,7 @@ def wider_splits(partial: PartialPlan) -> Iterator[Split]:
 
 
 def split_is_ours(partial: PartialPlan) -> bool:
-    """Whether the policy chooses over how many cards the model is split."""
+    """Whether the policy chooses the number of cards over which the model is split."""
     verbatim, typed = partial.verbatim, partial.config.policy.tensor_parallel_size
     return typed is None and "tensor_parallel_size" not in verbatim and stages(verbatim) == 1
 
@@ -308,7 +308,7 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
 
 
 FREE = "free the cards"
-"""What advice begins with if other processes take the memory."""
+"""The beginning of the advice if other processes take the memory."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -317,7 +317,7 @@ def memory_holders(
 ) -> str:
     """The processes that use memory of these cards, how much, and on which; empty for little.
 
-    Of `others` the cards count that a plan with these values uses; their processes are not known.
+    On the `others` the cards count that a plan with these values uses; their processes are unknown.
     """
     users = []
     for gpu in gpus:
@@ -336,7 +336,7 @@ def memory_holders(
 
 def _users_without_memory(gpu: Gpu) -> str:
     pids = [f"{name} (pid {pid})" for pid, name, mib in gpu.users if not mib]
-    return " and ".join(pids) or "processes that the driver does not name"
+    return " and ".join(pids) or "processes that the driver does not list"
 
 
 def all_without_other_processes(inventory: Inventory) -> Inventory:

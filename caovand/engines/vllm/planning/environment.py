@@ -1,5 +1,5 @@
-"""The engine's environment: quiet, offline where the model is local, sized to the machine, and
-without kernels that nothing can compile here."""
+"""The engine's environment: quiet, offline if the model is local, sized to the machine, and without
+kernels that nothing can compile here."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ EXPERTS = {
     "modelopt_fp4": "VLLM_USE_FLASHINFER_MOE_FP4",
     "mxfp4": "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
 }
-"""The variable that keeps FlashInfer's kernels from experts, by how these are quantised."""
+"""The variable that turns FlashInfer's expert kernels off, by the experts' quantisation."""
 
 
 def own_toolkit(partial: PartialPlan) -> Setting | None:
-    """CUDA_HOME: one that is inherited may be of another CUDA than the engine's."""
+    """CUDA_HOME: an inherited one may belong to another CUDA than the engine's."""
     home = partial.engine.cuda_home
     if not partial.cuda or not home or "CUDA_PATH" in dict(partial.config.engine.env):
         return None
-    return policy(home, "the engine's own compiler, of the CUDA that its torch is built for")
+    return policy(home, "the engine's own compiler, for the CUDA version of its torch")
 
 
 def sampler(partial: PartialPlan) -> Setting | None:
@@ -52,10 +52,10 @@ def sampler(partial: PartialPlan) -> Setting | None:
 
 
 def experts(partial: PartialPlan) -> Iterator[tuple[str, Setting]]:
-    """The variable that keeps FlashInfer's kernels from experts if they are not ready.
+    """The variable that turns FlashInfer's expert kernels off if they are not compiled.
 
-    Releases without these variables take FlashInfer for experts only where nvcc is, or, on Hopper,
-    after Triton.
+    Releases without these variables use FlashInfer for experts only if nvcc is there, or, on
+    Hopper, only after Triton.
     """
     newest = max((gpu.compute_capability for gpu in partial.cards), default=(0, 0))
     kind = partial.model.quantization or str(partial.verbatim.get("quantization") or "")
@@ -68,8 +68,9 @@ def experts(partial: PartialPlan) -> Iterator[tuple[str, Setting]]:
         reason = f"FlashInfer's expert kernels are compiled at the start, and {NO_NVCC}"
     elif newest[0] == HOPPER[0]:
         reason = (
-            "FlashInfer's expert kernels take minutes to compile at the first start; vLLM has"
-            " others ready for this card"
+            "FlashInfer's expert kernels take minutes to compile at the first start; vLLM has "
+            "others, compiled, for this card"
+            ""
         )
     else:
         return
@@ -78,11 +79,11 @@ def experts(partial: PartialPlan) -> Iterator[tuple[str, Setting]]:
 
 JOBS = "MAX_JOBS"
 THREADS = "CAOVAN_COMPILE_THREADS"
-"""Read by the plugin in each worker: torch.compile's own variable is set to 1 by vLLM."""
+"""Read by the plugin in each worker, since vLLM sets torch.compile's own variable to 1."""
 ITS_OWN = "TORCHINDUCTOR_COMPILE_THREADS"
 MAX_COMPILE_THREADS = 16
 THREAD_MIB = 1024
-"""A process with PyTorch and Triton in it that compiles one kernel, and its assembler."""
+"""Memory of a process with PyTorch and Triton that compiles one kernel, and of its assembler."""
 WORKER_MIB = 4096
 """Host memory of a worker, and with the first one of the server and the engine core."""
 
@@ -90,24 +91,25 @@ WORKER_MIB = 4096
 def jobs(partial: PartialPlan) -> Setting | None:
     """MAX_JOBS."""
     if not partial.cuda:
-        return None  # nothing is built there that asks for it
+        return None  # nothing is built there that uses it
     count = compilers(partial.host.cpus, partial.host.ram_mib)
     return policy(
         str(count),
-        f"kernels built here: one compiler for each of {partial.host.cpus} cores, as far as"
-        f" {partial.host.ram_mib} MiB of RAM go",
+        f"kernels built here: one compiler for each of {partial.host.cpus} cores, as far as "
+        f"{partial.host.ram_mib} MiB of RAM go"
+        f"",
     )
 
 
 def threads(partial: PartialPlan) -> Setting | None:
     """Threads of torch.compile in each worker; None if none compiles or no plugin sets them.
 
-    Every card has a worker of its own, and all of them compile at the same time. vLLM compiles
-    with one thread, and more were measured on no card yet: only mode fast takes them.
+    Every card has its own worker, and all of them compile at the same time. vLLM compiles with one
+    thread, and more were not measured on any card yet: only mode fast uses them.
     """
     typed = dict(partial.config.engine.env).get(ITS_OWN)
     if typed is not None:
-        return user(typed, f"[engine] env {ITS_OWN}, which vLLM by itself sets to 1")
+        return user(typed, f"[engine] env {ITS_OWN}, which vLLM sets to 1 by default")
     compiles = partial.cuda and partial.engine.plugin and not partial.value("enforce_eager")
     if not compiles or partial.mode != "fast":
         return None
@@ -125,9 +127,9 @@ def threads(partial: PartialPlan) -> Setting | None:
 
 
 def memory_left_mib(partial: PartialPlan, workers: int) -> int:
-    """Host memory that a start leaves: its processes, files read and weights kept are taken off.
+    """Host memory that a start leaves, after its processes, files read and offloaded weights.
 
-    Not of what happens to be free: a reload would find another plan, and restart the engine.
+    Not based on current free memory: a reload would yield another plan, and restart the engine.
     """
     offloaded = partial.value("cpu_offload_gb")
     kept = float(offloaded) if isinstance(offloaded, (int, float)) else 0.0
@@ -139,7 +141,7 @@ def memory_left_mib(partial: PartialPlan, workers: int) -> int:
 MAX_THREADS = 12
 PCIE_RANKS = (2, 4, 8)
 STATES = "CAOVAN_STATES"
-"""Makes the plugin end an engine in which its fixes of recurrent states do not act."""
+"""Makes the plugin end an engine in which its fixes of recurrent states are not active."""
 ATTENTION = "CAOVAN_ATTENTION"
 """Which attention the plugin replaces: off, read (a cache), all (write it, too)."""
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -179,7 +181,7 @@ def _threads(partial: PartialPlan) -> Setting | None:
 def _shares_graphs(partial: PartialPlan) -> bool:
     """Whether vLLM's own all-reduce records CUDA graphs whose memory the cards then share.
 
-    It hands that memory over by cudaIpcGetMemHandle, which refuses expandable segments: the engine
+    It exports that memory by cudaIpcGetMemHandle, which refuses expandable segments: the engine
     ends while capturing (vllm#42609, also reported for pairs of RTX 3090 and 5090).
     """
     alone = partial.count("tensor_parallel_size") < 2
@@ -190,20 +192,20 @@ def _shares_graphs(partial: PartialPlan) -> bool:
 
 def _expandable(partial: PartialPlan) -> Setting | None:
     if not partial.cuda or partial.verbatim.get("enable_sleep_mode"):
-        return None  # sleep mode brings an allocator that refuses expandable segments
+        return None  # sleep mode has an allocator that refuses expandable segments
     if _shares_graphs(partial):
         return None
     return policy("expandable_segments:True", "less memory is lost to fragments")
 
 
 def allocator_warnings(partial: PartialPlan) -> list[str]:
-    """Expandable segments that the operator asks for where they end the engine."""
+    """Warnings about expandable segments that the operator sets where they end the engine."""
     typed = dict(partial.config.engine.env)
     asking = [name for name in ALLOCATOR if "expandable_segments:True" in typed.get(name, "")]
     if not partial.cuda or not asking or not _shares_graphs(partial):
         return []
     return [
-        f"[engine] env {asking[0]} asks for expandable segments, which vLLM's own all-reduce cannot"
+        f"[engine] env {asking[0]} enables expandable segments, which vLLM's own all-reduce cannot"
         " share between cards: it ends the engine while capturing graphs; remove it, or add"
         " --disable-custom-all-reduce to extra_args"
     ]
@@ -215,7 +217,7 @@ def _visible(partial: PartialPlan) -> Setting | None:
     names = ",".join(device_name(gpu) for gpu in partial.gpus)
     usable = len(choose_gpus(partial.config, partial.inventory, partial.values))
     if usable == len(partial.gpus):
-        return policy(names, "the cards this plan uses, as nvidia-smi names them")
+        return policy(names, "the cards of this plan, as nvidia-smi numbers them")
     return policy(
         names,
         f"the {len(partial.gpus)} of {usable} cards with the most free memory: the plan needs no"
@@ -255,7 +257,8 @@ def _states(partial: PartialPlan) -> Setting | None:
 
 
 def _pcie_all_reduce(partial: PartialPlan) -> Setting | None:
-    """Not run on cards by us: only mode fast takes it. It is used for what is in CUDA graphs."""
+    """The variables of FlashInfer's all-reduce over PCIe. We never ran it on cards, so only mode
+    fast uses it. It is used inside CUDA graphs."""
     count = partial.count("tensor_parallel_size")
     here = not partial.inventory.others and not all_linked(partial.gpus)
     if partial.mode != "fast" or count not in PCIE_RANKS or not here or not partial.cuda:
@@ -290,7 +293,7 @@ RULES: tuple[tuple[str, Callable[[PartialPlan], Setting | None]], ...] = (
         _on_cuda("1", "looking for a card must not open a CUDA context in the parent"),
     ),
     ("CAOVAN_RECURSION_LIMIT", _recursion),
-    # Not TORCH_COMPILE_DISABLE, for which vLLM leaves the compile mode that stages need.
+    # Not TORCH_COMPILE_DISABLE, with which vLLM leaves the compile mode that stages need.
     ("TORCHDYNAMO_DISABLE", _uncompiled),
     ("CAOVAN_KERNELS", _kernels),
     (STATES, _states),

@@ -24,9 +24,9 @@ from caovand.engines.vllm.sizing.space import Space
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 UNKNOWN_CONTEXT = 131_072
-"""The context of today's models, which the reserve of an unknown one is for."""
+"""The context of today's models, for which the reserve of an unknown model is sized."""
 SIZED_BY = {"gpu_memory_utilization", "kv_cache_memory_bytes", "num_gpu_blocks_override"}
-"""Flags that say how large the cache is."""
+"""Flags that set the size of the cache."""
 
 
 def graphs_for(partial: PartialPlan) -> str:
@@ -52,12 +52,12 @@ def cuts_graphs(partial: PartialPlan) -> bool:
 
 
 def share_of_unknown(partial: PartialPlan) -> float:
-    """AutoMem without a forecast: the reserve is for the longest context there may be."""
+    """AutoMem without a forecast: the reserve covers the longest possible context."""
     return candidate_of_unknown(partial).utilization
 
 
 def candidate_of_unknown(partial: PartialPlan) -> Candidate:
-    """The candidate to start with if nothing is forecast."""
+    """The candidate to start with if nothing can be forecast."""
     fixed = fixed_space(partial)
     batch = fixed.batch_tokens or GENEROUS_BATCH
     asked = asked_candidate(partial)
@@ -84,7 +84,8 @@ def block_tokens(partial: PartialPlan) -> int:
 def fixed_space(partial: PartialPlan) -> Space:
     """The part of the space that the operator fixed, by keys or by verbatim flags, which win.
 
-    A typed utilization is a goal: no more than what is free, unless it is pinned or verbatim.
+    A configured utilization is a goal: no more than the free memory, unless it is pinned or
+    verbatim.
     """
     config, verbatim = partial.config, partial.verbatim
     policy = config.policy
@@ -110,7 +111,7 @@ def fixed_space(partial: PartialPlan) -> Space:
         in_bytes=_in_bytes(partial),
         sizes_graphs=partial.cuda and "compilation_config" not in verbatim,
         deals_layers=PARTITION not in dict(config.engine.env),
-        # Each replica, and each stage, keeps weights of its own.
+        # Each replica, and each stage, keeps its own weights.
         ram_mib=partial.inventory.least_ram_mib
         // stages(verbatim)
         // (partial.split.stages if partial.split else 1),
@@ -118,7 +119,7 @@ def fixed_space(partial: PartialPlan) -> Space:
 
 
 def _in_bytes(partial: PartialPlan) -> bool:
-    """Whether we may set the cache's size: what is passed verbatim means what vLLM makes of it."""
+    """Whether we may set the cache's size: verbatim values are left to vLLM."""
     flag = "--kv-cache-memory-bytes"
     known = not partial.engine.flags or flag in partial.engine.flags
     return partial.cuda and known and not SIZED_BY & partial.verbatim.keys()
@@ -137,7 +138,7 @@ def _graphs(partial: PartialPlan) -> Literal["open", "preferred", "kept", "none"
 
 
 def asked_candidate(partial: PartialPlan) -> Candidate:
-    """The candidate of the settings decided and the keys typed so far."""
+    """The candidate described by the settings and keys so far."""
     policy, model = partial.config.policy, partial.model
     text_only = partial.config.model.text_only
     if text_only is None and model.weights and not model.size("vision"):
@@ -159,8 +160,9 @@ def text_only_may_help(partial: PartialPlan) -> bool:
 MAX_OF_RAM, MAX_OF_REST = 16, 4
 REQUESTS = 2
 STEP_MIB = 64
-"""The cache of a CPU build is a modest part of the machine's memory, so that it stays the same."""
-UNKNOWN_LIMIT = "config.json does not tell the model's limit: vLLM takes the longest that fits"
+"""The cache of a CPU build is a modest fraction of the machine's memory, so that it stays the
+same."""
+UNKNOWN_LIMIT = "config.json does not state the model's limit: vLLM uses the longest that fits"
 
 
 def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
@@ -188,7 +190,7 @@ def max_model_len_on_cpu(partial: PartialPlan) -> Setting | None:
 
 
 def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
-    """The size of the cache where vLLM would measure too little room for it."""
+    """The size of the cache, set if vLLM would measure too little room for it."""
     if partial.unweighed or partial.choice is None or not partial.choice.candidate.in_bytes:
         return None
     candidate, cards = partial.choice.candidate, partial.cards

@@ -1,4 +1,4 @@
-"""Whether the lm_head is int8: on SM75 with caovan's kernels, and only where it is asked for.
+"""Whether the lm_head is int8: on SM75 with caovan's kernels, and only if it is configured.
 
 Each row of the vocabulary has a scale, so that a logit moves by 0.9 % of a row's deviation with
 normal weights and by up to 7 % with columns that stand out (csrc/NOTEBOOK.md): less than a layer
@@ -18,12 +18,12 @@ from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.planning.precision import kernels_wanted
 
 MULTIPLE = 64
-"""Of the hidden sizes that the kernel takes."""
+"""Hidden sizes must be a multiple of it for the kernel."""
 FORCED = "CAOVAN_SM75_FORCE"
 
 
 def lm_head(partial: PartialPlan) -> Setting | None:
-    """The variable that has the plugin round the head; [engine] env wins over it."""
+    """The variable that lets the plugin quantise the head; [engine] env wins over it."""
     typed = partial.config.policy.lm_head
     if LM_HEAD in dict(partial.config.engine.env):
         return None
@@ -41,7 +41,7 @@ def lm_head(partial: PartialPlan) -> Setting | None:
 
 
 def lm_head_warnings(partial: PartialPlan) -> Iterator[str]:
-    """Warnings of what [engine] env overrules, or asks for in vain."""
+    """Warnings about settings that [engine] env overrides, or that it sets in vain."""
     own, typed = dict(partial.config.engine.env).get(LM_HEAD), partial.config.policy.lm_head
     if own is None:
         return
@@ -69,7 +69,7 @@ def _refusal(partial: PartialPlan) -> Problem | None:
 
 
 def _of_machine(partial: PartialPlan) -> tuple[str, str] | None:
-    """The fact and the other remedy if cards or the engine are in the way."""
+    """The fact and the remedy, if cards or the engine prevent it."""
     engine, env = partial.engine, dict(partial.config.engine.env)
     if not partial.cuda:
         return "its kernel is for CUDA", ""
@@ -83,13 +83,13 @@ def _of_machine(partial: PartialPlan) -> tuple[str, str] | None:
     if engine.library_problem:
         return f"the kernels cannot be loaded: {engine.library_problem}", ""
     if engine.lm_head != "pass":
-        why = engine.lm_head.removeprefix("fail: ") or "it could not be asked"
-        return f"the plugin does not know how this vLLM computes logits ({why})", ""
+        why = engine.lm_head.removeprefix("fail: ") or "it could not be probed"
+        return f"the plugin does not support how this vLLM computes logits ({why})", ""
     return None
 
 
 def _of_model(partial: PartialPlan) -> tuple[str, str] | None:
-    """The fact and the other remedy if the model or how it is loaded is in the way."""
+    """The fact and the remedy, if the model or the way it is loaded prevents it."""
     model, verbatim = partial.model, partial.verbatim
     if not model.architecture:
         return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
@@ -99,9 +99,9 @@ def _of_model(partial: PartialPlan) -> tuple[str, str] | None:
     if any(weights.dtype not in FLOATS for weights in heads):
         return "its weights are quantised in the checkpoint", ""
     if model.hidden_size % MULTIPLE:
-        return f"the hidden size is {model.hidden_size}, and no multiple of {MULTIPLE}", ""
+        return f"the hidden size is {model.hidden_size}, and not a multiple of {MULTIPLE}", ""
     if verbatim.get("enable_lora"):
-        return "adapters may change it", "leave --enable-lora out"
+        return "adapters may change it", "remove --enable-lora"
     if verbatim.get("load_format") == "ipc_cache":
-        return "another process loads the weights", "leave --load-format ipc_cache out"
+        return "another process loads the weights", "remove --load-format ipc_cache"
     return None

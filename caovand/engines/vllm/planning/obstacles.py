@@ -1,6 +1,6 @@
-"""What cannot run with the planned value of a flag: one function for each that has any.
+"""What cannot run with the planned value of a flag: one function for each flag that has obstacles.
 
-They find what contradicts machine, model or another flag, whatever the memory.
+They find contradictions with machine, model or another flag, whatever the memory.
 """
 
 from __future__ import annotations
@@ -54,99 +54,99 @@ class PlanOnCards:
 
     @property
     def quantization(self) -> str:
-        """How the weights are stored, or are quantised while they are loaded."""
+        """The weights' quantisation, in the checkpoint or at load."""
         return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
 
     def first(self, below: tuple[int, int]) -> str:
-        """The first card older than this, in words; empty if there is none."""
+        """Description of the first card older than this; empty if there is none."""
         return oldest_without(self.gpus, below)
 
 
-def cards(scene: PlanOnCards) -> Iterator[Problem]:
-    size = count(scene.plan.value("tensor_parallel_size")) or 1
-    wanted = cards_lacking(size, scene.plan.values, len(scene.gpus))
-    if wanted and scene.gpus:
-        fits = split_for(scene.inventory.model, scene.plan.values, len(scene.gpus))
+def cards(placed: PlanOnCards) -> Iterator[Problem]:
+    size = count(placed.plan.value("tensor_parallel_size")) or 1
+    wanted = cards_lacking(size, placed.plan.values, len(placed.gpus))
+    if wanted and placed.gpus:
+        fits = split_for(placed.inventory.model, placed.plan.values, len(placed.gpus))
         fewer = " and fewer stages or replicas" if wanted > size else ""
         yield Problem(
             f"use {wanted} GPUs",
-            f"{len(scene.gpus)} can be used here",
+            f"{len(placed.gpus)} can be used here",
             f"use --tensor-parallel-size {fits}{fewer}",
         )
 
 
-def split(scene: PlanOnCards) -> Iterator[Problem]:
-    size = count(scene.plan.value("tensor_parallel_size")) or 1
-    whole = shards_whole_experts(scene.plan.values)
-    why = indivisible(scene.inventory.model, size, whole_experts=whole)
+def split(placed: PlanOnCards) -> Iterator[Problem]:
+    size = count(placed.plan.value("tensor_parallel_size")) or 1
+    whole = shards_whole_experts(placed.plan.values)
+    why = indivisible(placed.inventory.model, size, whole_experts=whole)
     if why:
         yield why
 
 
-def stages(scene: PlanOnCards) -> Iterator[Problem]:
-    why = pipeline.refusal(scene.plan.values, scene.plan.variables, scene.inventory)
+def stages(placed: PlanOnCards) -> Iterator[Problem]:
+    why = pipeline.refusal(placed.plan.values, placed.plan.variables, placed.inventory)
     if why:
         yield why
 
 
-def dtype(scene: PlanOnCards) -> Iterator[Problem]:
-    model = scene.inventory.model
-    asked = str(scene.plan.value("dtype")).removeprefix("torch.")
-    old = lacks_bfloat16(scene.gpus, asked)
+def dtype(placed: PlanOnCards) -> Iterator[Problem]:
+    model = placed.inventory.model
+    asked = str(placed.plan.value("dtype")).removeprefix("torch.")
+    old = lacks_bfloat16(placed.gpus, asked)
     if old:
         other = type_without_bfloat16(model)
         yield Problem("use --dtype bfloat16", f"{old}, which has none", f"use --dtype {other}")
-    if scene.gpus:
-        why = refused_type(model, scene.quantization, asked, scene.first(AMPERE))
+    if placed.gpus:
+        why = refused_type(model, placed.quantization, asked, placed.first(AMPERE))
         if why:
             yield why
 
 
-def uncompiled(scene: PlanOnCards) -> Iterator[Problem]:
-    stages = count(scene.plan.value("pipeline_parallel_size")) or 1
-    if scene.plan.device != "cpu" or stages == 1:
+def uncompiled(placed: PlanOnCards) -> Iterator[Problem]:
+    stages = count(placed.plan.value("pipeline_parallel_size")) or 1
+    if placed.plan.device != "cpu" or stages == 1:
         return
-    typed = scene.plan.value("compilation_config")
+    typed = placed.plan.value("compilation_config")
     mode = str(typed.get("mode")).lower() if isinstance(typed, Mapping) and "mode" in typed else ""
     for what, there in (
-        ("--enforce-eager", scene.plan.value("enforce_eager")),
-        ("--enable-lora", scene.plan.value("enable_lora")),
-        ("TORCH_COMPILE_DISABLE", str(scene.plan.variables.get("TORCH_COMPILE_DISABLE")) == "1"),
+        ("--enforce-eager", placed.plan.value("enforce_eager")),
+        ("--enable-lora", placed.plan.value("enable_lora")),
+        ("TORCH_COMPILE_DISABLE", str(placed.plan.variables.get("TORCH_COMPILE_DISABLE")) == "1"),
         ("--compilation-config of mode 0", mode in ("0", "none")),
     ):
         if there:
             yield Problem(
                 f"run {stages} pipeline stages with {what} on a CPU build",
                 "a later stage then has no buffers, and the first completion ends the engine",
-                f"leave {what} out",
+                f"remove {what}",
             )
 
 
-def quantisation(scene: PlanOnCards) -> Iterator[Problem]:
-    asked = method(str(scene.plan.value("quantization") or scene.quantization))
-    if asked != scene.quantization and {asked, scene.quantization} <= EXCLUSIVE:
+def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
+    asked = method(str(placed.plan.value("quantization") or placed.quantization))
+    if asked != placed.quantization and {asked, placed.quantization} <= EXCLUSIVE:
         yield Problem(
-            f"read {scene.quantization} weights as {asked}",
+            f"read {placed.quantization} weights as {asked}",
             "vLLM takes the checkpoint's own method",
-            "leave --quantization out",
+            "remove --quantization",
         )
-    least = MIN_CAPABILITY.get(scene.quantization, (0, 0))
-    old = scene.first(least)
+    least = MIN_CAPABILITY.get(placed.quantization, (0, 0))
+    old = placed.first(least)
     if old:
         major, minor = least
         other = "a checkpoint quantised otherwise (AWQ, GPTQ)"
-        if scene.quantization == "mxfp4":  # as its publisher quantised it, and nobody otherwise
+        if placed.quantization == "mxfp4":  # as its publisher quantised it, which nobody else can
             other = 'its GGUF with [engine] kind = "llamacpp"'
         yield Problem(
-            f"serve {scene.quantization} weights",
+            f"serve {placed.quantization} weights",
             f"{old}, and vLLM needs SM{major}{minor} for them",
             f"use a newer card, or {other}",
         )
 
 
-def length(scene: PlanOnCards) -> Iterator[Problem]:
-    asked, model = count(scene.plan.value("max_model_len")), scene.inventory.model
-    if asked and beyond_limit(model, asked, scene.plan.values, scene.plan.variables):
+def length(placed: PlanOnCards) -> Iterator[Problem]:
+    asked, model = count(placed.plan.value("max_model_len")), placed.inventory.model
+    if asked and beyond_limit(model, asked, placed.plan.values, placed.plan.variables):
         yield Problem(
             f"serve a context of {asked} tokens",
             f"the model's own limit is {model.max_model_len}",
@@ -154,30 +154,31 @@ def length(scene: PlanOnCards) -> Iterator[Problem]:
         )
 
 
-def attention(scene: PlanOnCards) -> Iterator[Problem]:
-    """Which attention keeps which cache on which card."""
-    plan, engine = scene.plan, scene.inventory.engine
+def attention(placed: PlanOnCards) -> Iterator[Problem]:
+    """Whether the attention backend keeps this cache type on these cards."""
+    plan, engine = placed.plan, placed.inventory.engine
     backend = str(plan.value("attention_backend") or "").upper()
     nested = backend_in(plan.value("attention_config"))
     if backend and nested:
         yield Problem(
             f"use --attention-backend and --attention-config {nested} both",
-            "vLLM takes one",
-            "leave one out",
+            "vLLM accepts one",
+            "remove one",
         )
     backend = backend or nested
-    old = scene.first((7, 6))
+    old = placed.first((7, 6))
     if old and backend.startswith("FLASH_ATTN"):
         fact = f"{old}, and it needs SM80"
-        yield Problem(f"use {backend}", fact, "leave --attention-backend out")
-    model, plugin = scene.inventory.model, "CAOVAN_KERNELS" not in plan.env
+        yield Problem(f"use {backend}", fact, "remove --attention-backend")
+    model, plugin = placed.inventory.model, "CAOVAN_KERNELS" not in plan.env
     refusal = flashinfer_refusal(model, engine, str(plan.value("dtype") or ""), plugin, plan.env)
-    # An unknown width may do; what nvcc would have to build is a warning, for it may be found yet.
+    # An unknown width may work; a kernel that nvcc would have to build is a warning, for nvcc may
+    # still be found.
     if old and backend == "FLASHINFER" and refusal and refusal.of in ("model", "engine"):
-        remedy = "leave it out" if model.latent else "use --attention-backend TRITON_ATTN"
+        remedy = "remove it" if model.latent else "use --attention-backend TRITON_ATTN"
         yield Problem("use FLASHINFER", refusal.why, remedy)
     kind = str(plan.value("kv_cache_dtype") or "auto")
-    early = scene.first(ADA)
+    early = placed.first(ADA)
     if early and triton_refuses(kind, engine) and backend == "TRITON_ATTN":
         yield Problem(
             f"keep the cache in {kind} with TRITON_ATTN",
@@ -188,12 +189,12 @@ def attention(scene: PlanOnCards) -> Iterator[Problem]:
     own = "TURBOQUANT" if kind in TURBOQUANT else own
     if own and backend and backend != own:
         cannot = f"keep the cache in {kind} with {backend}"
-        yield Problem(cannot, f"only {own} does", "leave the backend out")
+        yield Problem(cannot, f"only {own} does", "remove the backend")
 
 
-def shared_memory(scene: PlanOnCards) -> Iterator[Problem]:
+def shared_memory(placed: PlanOnCards) -> Iterator[Problem]:
     """Heads too wide for Triton's attention on Turing: the first prompt would end the engine."""
-    plan, model, old = scene.plan, scene.inventory.model, scene.first(AMPERE)
+    plan, model, old = placed.plan, placed.inventory.model, placed.first(AMPERE)
     backend = str(plan.value("attention_backend") or backend_in(plan.value("attention_config")))
     if not old or backend.upper() not in ("", "TRITON_ATTN"):
         return
@@ -204,9 +205,9 @@ def shared_memory(scene: PlanOnCards) -> Iterator[Problem]:
     if not needed:
         return
     if not backend and not flashinfer_refusal(
-        model, scene.inventory.engine, dtype, "CAOVAN_KERNELS" not in plan.env, plan.env
+        model, placed.inventory.engine, dtype, "CAOVAN_KERNELS" not in plan.env, plan.env
     ):
-        return  # vLLM takes FlashInfer's by itself
+        return  # vLLM itself chooses FlashInfer's
     half = model.model_type not in WITHOUT_HALF and not triton_lacks_shared(model, "half")[1]
     gguf = 'its GGUF with [engine] kind = "llamacpp"'
     yield Problem(
@@ -217,16 +218,16 @@ def shared_memory(scene: PlanOnCards) -> Iterator[Problem]:
     )
 
 
-def cache_type(scene: PlanOnCards) -> Iterator[Problem]:
-    kind = scene.plan.value("kv_cache_dtype")
-    known = dict(scene.inventory.engine.choices).get("--kv-cache-dtype")
+def cache_type(placed: PlanOnCards) -> Iterator[Problem]:
+    kind = placed.plan.value("kv_cache_dtype")
+    known = dict(placed.inventory.engine.choices).get("--kv-cache-dtype")
     if kind is not None and known and str(kind) not in known:
         yield Problem(
             f"use --kv-cache-dtype {kind}",
-            f"vLLM {scene.inventory.engine.version} has no such type",
+            f"vLLM {placed.inventory.engine.version} has no such type",
             f"use one of {', '.join(known)}",
         )
-    card = ends_in_half(scene.plan.values, scene.inventory, scene.gpus)
+    card = ends_in_half(placed.plan.values, placed.inventory, placed.gpus)
     if card:
         typed = 'set [policy] kv_cache_dtype = "auto", or dtype = "bfloat16"'
         flags = "use --kv-cache-dtype auto, or --dtype bfloat16"
@@ -234,22 +235,22 @@ def cache_type(scene: PlanOnCards) -> Iterator[Problem]:
             f"keep the cache in {kind} while computing in float16",
             f"{card}, where attention over an 8-bit cache writes only bfloat16: the first request"
             " would end the engine",
-            flags if "kv_cache_dtype" in scene.plan.verbatim else typed,
+            flags if "kv_cache_dtype" in placed.plan.verbatim else typed,
         )
 
 
-def step(scene: PlanOnCards) -> Iterator[Problem]:
+def step(placed: PlanOnCards) -> Iterator[Problem]:
     batch, sequences = (
-        count(scene.plan.value("max_num_batched_tokens")),
-        count(scene.plan.value("max_num_seqs")),
+        count(placed.plan.value("max_num_batched_tokens")),
+        count(placed.plan.value("max_num_seqs")),
     )
     if batch and sequences and sequences > batch:
         yield Problem(
             f"decode {sequences} sequences in steps of {batch} tokens",
-            "each takes one",
+            "each takes at least one",
             f"use --max-num-seqs {batch} or less",
         )
-    model, plan = scene.inventory.model, scene.plan
+    model, plan = placed.inventory.model, placed.plan
     images = model.vision and not plan.value("language_model_only")
     item = undivided_tokens(model, vision=images)
     if batch and batch < item and plan.value("limit_mm_per_prompt") is None:
@@ -259,14 +260,14 @@ def step(scene: PlanOnCards) -> Iterator[Problem]:
             f"use --max-num-batched-tokens {item} or more"
             + (", or --language-model-only" if images else ""),
         )
-    context = count(scene.plan.value("max_model_len"))
-    if scene.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
+    context = count(placed.plan.value("max_model_len"))
+    if placed.plan.value("enable_chunked_prefill") is False and batch and (context or 0) > batch:
         yield Problem(
             f"read a prompt of {context} tokens in one step of {batch}",
             "chunked prefill is off",
-            f"use --max-num-batched-tokens {context}, or leave --no-enable-chunked-prefill out",
+            f"use --max-num-batched-tokens {context}, or remove --no-enable-chunked-prefill",
         )
-    elif scene.inventory.model.one_step and batch and (context or 0) > batch:
+    elif placed.inventory.model.one_step and batch and (context or 0) > batch:
         yield Problem(
             f"read a text of {context} tokens in one step of {batch}",
             "the model needs a whole text in a step",
@@ -274,24 +275,24 @@ def step(scene: PlanOnCards) -> Iterator[Problem]:
         )
 
 
-def states(scene: PlanOnCards) -> Iterator[Problem]:
+def states(placed: PlanOnCards) -> Iterator[Problem]:
     size, off = (
-        count(scene.plan.value("mamba_block_size")),
-        scene.plan.value("enable_prefix_caching") is False,
+        count(placed.plan.value("mamba_block_size")),
+        placed.plan.value("enable_prefix_caching") is False,
     )
-    if size and size != count(scene.plan.value("max_model_len")) and off:
+    if size and size != count(placed.plan.value("max_model_len")) and off:
         yield Problem(
             f"keep states every {size} tokens",
-            "vLLM takes --mamba-block-size only with --enable-prefix-caching, which is off",
-            "leave it out, or give both",
+            "vLLM accepts --mamba-block-size only with --enable-prefix-caching, which is off",
+            "remove it, or pass both",
         )
 
 
-def matches(scene: PlanOnCards) -> Iterator[Problem]:
-    unit, model = scene.plan.value("prefix_match_unit"), scene.inventory.model
+def matches(placed: PlanOnCards) -> Iterator[Problem]:
+    unit, model = placed.plan.value("prefix_match_unit"), placed.inventory.model
     if unit and len(set(model.cached_layers)) == 1:
         yield Problem(
             f"match prompts every {unit} tokens",
             "all layers of this model have one kind of cache, which vLLM matches by whole blocks",
-            "leave --prefix-match-unit out",
+            "remove --prefix-match-unit",
         )

@@ -1,4 +1,4 @@
-"""A plan in the making: what a rule of the policy reads."""
+"""A plan in the making, which the policy's rules read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.model_task import ModelTask
-from caovand.core.plan import Origin, Setting, looks_up
+from caovand.core.plan import Origin, Setting, is_lookup
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, whole_number
@@ -19,7 +19,7 @@ from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
 from caovand.engines.vllm.sizing.space import Choice
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
-"""The variable that lists the plugins to load (all, if it is not set), and ours."""
+"""The variable that lists the plugins to load (all, if it is not set), and the name of ours."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PartialPlan:
     `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
     try instead of the rules' own. `choice` is set once the cards are sized; `unweighed` says why
     its context is unknown, for example because the weights on a card are. `plugins` names those
-    that vLLM may load; None is all. `task` is what the model does with the verbatim flags.
+    that vLLM may load; None is all. `task` is the model's task by the verbatim flags.
     """
 
     config: Config
@@ -66,7 +66,7 @@ class PartialPlan:
 
     @property
     def generates(self) -> bool:
-        """Whether completions and chats can be asked for."""
+        """Whether clients can request completions and chats."""
         return self.task == "generate"
 
     @property
@@ -85,12 +85,12 @@ class PartialPlan:
 
     @property
     def turing(self) -> bool:
-        """Whether a card is a Turing, for which few of today's kernels are written."""
+        """Whether a card is a Turing, for which few current kernels are written."""
         return any(gpu.compute_capability == TURING for gpu in self.cards)
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that count for memory, before the environment is decided."""
+        """The variables that affect memory, before the environment is decided."""
         policies = self.config.policy
         goals = {MARLIN_INPUT: policies.activations, LM_HEAD: policies.lm_head}
         asked = {name: INT8 for name, goal in goals.items() if goal == INT8}
@@ -98,12 +98,12 @@ class PartialPlan:
         return {**asked, **dict(self.config.engine.env), **off}
 
     def value(self, name: str) -> Any:
-        """The value of an earlier setting, or None."""
+        """The value of an earlier setting; None if there is none."""
         setting = self.settings.get(name)
         return setting.value if setting else None
 
     def count(self, name: str) -> int:
-        """An earlier setting as a count of at least one, even if a verbatim flag is none."""
+        """An earlier setting as a count of at least one, even if a verbatim flag is not one."""
         return max(whole_number(self.value(name)) or 1, 1)
 
     @property
@@ -115,26 +115,27 @@ class PartialPlan:
 
     @property
     def drafts_spoil_states(self) -> bool:
-        """Whether requests that draft may go on from wrong states, as `DRAFTS_KEEP_STATES` says.
+        """Whether requests that draft may continue from wrong states, as `DRAFTS_KEEP_STATES` says.
 
-        A verbatim flag may leave the depth to vLLM, and a model not here yet may be a hybrid.
+        A verbatim flag may leave the depth to vLLM, and a model that is not here yet may be a
+        hybrid.
         """
         config = self.value("speculative_config")
-        if not isinstance(config, Mapping) or looks_up(config.get("method")):
+        if not isinstance(config, Mapping) or is_lookup(config.get("method")):
             return False
         own_head = str(config.get("method")).endswith("mtp") and not config.get("model")
         return self._needs_fixes and not (own_head and self._has_fixes)
 
     @property
     def drafts_would_spoil_states(self) -> bool:
-        """Whether drafting with its own head would do that to this model in this engine."""
+        """Whether drafting with its own head would spoil this model's states in this engine."""
         return self._needs_fixes and not self._has_fixes
 
     @property
     def fixes_keep_states(self) -> bool:
         """Whether this model drafts, and only the plugin keeps the states it continues from right.
 
-        The plugin fixes what vLLM does at the borders of blocks, so with a prefix cache only.
+        The plugin fixes vLLM's errors at block borders, so only with a prefix cache.
         """
         drafts = isinstance(self.value("speculative_config"), Mapping)
         return drafts and self._needs_fixes and self._has_fixes and not self.drafts_spoil_states
@@ -148,7 +149,7 @@ class PartialPlan:
     def warms_up_stages(self) -> bool:
         """Whether only a warm-up makes the buffers of later stages, which `--enforce-eager` omits.
 
-        Who types whether it compiles gets that.
+        An operator's own compile flags stand.
         """
         return not self.cuda and self.stages > 1 and "enforce_eager" not in self.verbatim
 
@@ -164,11 +165,11 @@ class PartialPlan:
 
     @property
     def why_unfixed(self) -> str:
-        """Why the plugin's fixes do not act, or are not proven to; empty if they are."""
+        """Why the plugin's fixes are not active, or not proven to be; empty if they are."""
         if not self.engine.plugin:
             return "the plugin that fixes it is not installed (package caovan-kernels)"
         if self.engine.states != "pass":
-            why = self.engine.states.removeprefix("fail: ") or "the plugin could not be asked"
+            why = self.engine.states.removeprefix("fail: ") or "the plugin could not be probed"
             return f"the plugin's fixes do not fit this engine: {why}"
         if self.plugins is not None and PLUGIN not in self.plugins.split(","):
             return f"{PLUGINS} leaves out the plugin that fixes it"
@@ -181,7 +182,7 @@ class PartialPlan:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, or all of them."""
+    """The known name that was probably meant, or all known names."""
     listed = sorted(known)
     close = difflib.get_close_matches(name, listed, n=1, cutoff=0.5)
     return f'"{close[0]}"' if close else f"one of {', '.join(listed)}"
@@ -196,11 +197,11 @@ def user(value: Any, reason: str, origin: Origin = "user") -> Setting:
 
 
 Rule = Callable[[PartialPlan], Setting | None]
-"""From a partial plan to a setting; None leaves the flag out."""
+"""From a partial plan to a setting; None omits the flag."""
 
 
 def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialPlan:
-    """The plan with what these rules decide; verbatim flags stand."""
+    """The plan extended by these rules' decisions; verbatim flags stand."""
     for name, rule in rows:
         setting = verbatim_setting(name, partial.verbatim) or rule(partial)
         if setting is not None:
@@ -209,7 +210,7 @@ def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialP
 
 
 def verbatim_setting(name: str, verbatim: Mapping[str, Any]) -> Setting | None:
-    """The operator's flag as a setting, None if there is none."""
+    """The operator's flag as a setting; None if there is none."""
     if name not in verbatim or name == "additional_config":
         return None
     return user(command_line.shown_value(name, verbatim[name]), "passed verbatim")

@@ -1,6 +1,6 @@
-"""Pipeline stages: who may have them, and how a model is split over several nodes.
+"""Pipeline stages: which models may have them, and how a model is split over several nodes.
 
-What vLLM refuses was read in 0.32: `supports_pp` of its model classes, and vllm#46994, by which MTP
+vLLM's refusals were read in 0.32: `supports_pp` of its model classes, and vllm#46994, by which MTP
 drafts over stages with the heads of Qwen3.5 and DeepSeek.
 """
 
@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
-from caovand.engines.common.tensors import element_bytes, of_rank
+from caovand.engines.common.tensors import element_bytes, experts_read, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
 from caovand.engines.vllm.machine.link_time import TokenWork, compare_tensor_parallel
@@ -32,7 +32,6 @@ from caovand.engines.vllm.memory.settings import dealt_layers
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.sizing.pace import experts_read
 from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 
@@ -61,7 +60,7 @@ def refusal(
         return None
     cannot = f"serve the model in {stages} pipeline stages"
     if model.architecture in WITHOUT_STAGES:
-        fact = f"vLLM {machine.engine.version} has none for {model.architecture}"
+        fact = f"vLLM {machine.engine.version} does not support stages for {model.architecture}"
         return Problem(cannot, fact, "use --tensor-parallel-size, or serve another model")
     layers = len(model.layer_types)
     if stages > layers:
@@ -69,7 +68,7 @@ def refusal(
     found = dealt_layers(values, env, layers)
     if not found:
         fact = f"{PARTITION} is {env.get(PARTITION)}, and the model has {layers} layers"
-        remedy = f"name {stages} numbers whose sum is {layers}, or remove it from [engine] env"
+        remedy = f"use {stages} numbers whose sum is {layers}, or remove it from [engine] env"
         return Problem(cannot, fact, remedy)
     if not has_anchors(found, anchors(model)):
         shown = ",".join(map(str, found))
@@ -106,7 +105,7 @@ def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
 
 
 def pipeline_parallel_size(partial: PartialPlan) -> Setting | None:
-    """A stage on each of several nodes, unless the split goes over them all. Raises Unplannable."""
+    """A stage on each of several nodes, unless the split spans them all. Raises Unplannable."""
     if not partial.cuda:
         return _stages_without_cards(partial)
     if typed := _inside(partial):
@@ -133,8 +132,8 @@ def _why_staged(partial: PartialPlan) -> str:
 
 
 def _inside(partial: PartialPlan) -> Setting | None:
-    """A stage on each node if a typed split has room inside of one: over their link it would
-    take one card of each, and leave the others idle."""
+    """A stage on each node, if a configured split has room inside one: over their link it would use
+    one card of each, and leave the others idle."""
     nodes, size = 1 + len(partial.inventory.others), count(partial.verbatim.get(TENSOR)) or 0
     fits = 0 < size <= _cards_each(partial)
     if nodes == 1 or not fits or {PIPELINE, REPLICAS} & partial.verbatim.keys():
@@ -149,13 +148,13 @@ def _inside(partial: PartialPlan) -> Setting | None:
 
 
 def _cards_each(partial: PartialPlan) -> int:
-    """How many cards every node has at least for the engine; 0 for a CPU build."""
+    """The minimum number of cards that a node has for the engine; 0 for a CPU build."""
     ours = devices.choose_gpus(partial.config, partial.inventory, partial.verbatim)
     return min([len(ours), *(len(node.gpus) for node in partial.inventory.others)])
 
 
 def idle_cards(partial: PartialPlan) -> list[str]:
-    """A warning if a typed split goes over the nodes and leaves cards of each idle."""
+    """A warning if a configured split spans the nodes and leaves cards of each idle."""
     nodes, size = 1 + len(partial.inventory.others), count(partial.verbatim.get(TENSOR)) or 0
     here = ranks_here(partial.values, nodes)
     if nodes == 1 or not here < size or here >= (each := _cards_each(partial)):
@@ -163,13 +162,13 @@ def idle_cards(partial: PartialPlan) -> list[str]:
     refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     text = f"{option(TENSOR)} {size} goes over {nodes} nodes: {here} of {each} cards of each serve"
     if refused:
-        return [f"{text}, as {refused.fact}; use {each * nodes}, or leave it out"]
-    return [f"{text}; use {option(PIPELINE)} {nodes}, or leave both out"]
+        return [f"{text}, as {refused.fact}; use {each * nodes}, or remove it"]
+    return [f"{text}; use {option(PIPELINE)} {nodes}, or remove both"]
 
 
 def _stages_without_cards(partial: PartialPlan) -> Setting | None:
-    """A stage on each of several nodes with a CPU build, which has one rank a node, where the model
-    cannot be split over all of them. Raises Unplannable if it can be neither."""
+    """A stage on each of several nodes with a CPU build, which has one rank per node, if the model
+    cannot be split over all of them. Raises Unplannable if neither is possible."""
     nodes = 1 + len(partial.inventory.others)
     if nodes == 1 or {TENSOR, PIPELINE} & partial.verbatim.keys():
         return None
@@ -186,15 +185,15 @@ def _stages_without_cards(partial: PartialPlan) -> Setting | None:
 
 
 def _alone_in_a_node(partial: PartialPlan, nodes: int) -> tuple[Problem | None, Problem | None]:
-    """Why ranks that are alone in their nodes cannot split the model, and cannot be its stages."""
+    """Why ranks that are alone in their nodes cannot split the model, nor be its stages."""
     whole = shards_whole_experts(partial.verbatim)
     refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), partial.inventory)
     return indivisible(partial.model, nodes, whole_experts=whole), refused
 
 
 def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | None:
-    """Whether tensor parallel goes over the nodes, and why; None if there is only one, and where
-    the operator has typed a split."""
+    """Whether tensor parallelism spans the nodes, and why; None for a single node, or if the
+    operator configured a split."""
     machine, verbatim = partial.inventory, partial.verbatim
     if (
         not machine.others
@@ -211,8 +210,8 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
     refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), machine)
     if refused and not problem:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
-    held = [partial.gpus, *(node.gpus for node in machine.others)]
-    cards = [gpu for gpus in held for gpu in gpus[:each]]
+    gpus_by_node = [partial.gpus, *(node.gpus for node in machine.others)]
+    cards = [gpu for gpus in gpus_by_node for gpu in gpus[:each]]
     if machine.link is None:
         return False, "the speed of their link is unknown, and stages need the least of it"
     if not cards or not partial.model.architecture:
@@ -221,7 +220,7 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
         return False, "their cards differ, and tensor parallel takes memory evenly"
     if problem:
         return False, problem.fact
-    speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in held]
+    speeds = [sum(card_speed(gpu).gb_s for gpu in gpus[:each]) * 1e9 for gpus in gpus_by_node]
     speeds = [speed * BANDWIDTH_REACHED for speed in speeds]
     faster, why = compare_tensor_parallel(_work(partial), machine.link, speeds)
     return faster, f"tensor parallel over {nodes} nodes, [cluster]: {why}" if faster else why
@@ -258,7 +257,7 @@ def layer_partition(partial: PartialPlan) -> Setting | None:
 
 
 def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...]) -> str:
-    """Why the layers are dealt so: more of the cache, or a faster slowest stage."""
+    """Why the layers are dealt this way: more of the cache, or a faster slowest stage."""
     by_rule = candidate.but(stages=own)
     stages = Stages(partial.model, candidate, partial.cards)
     cards = ", ".join(
@@ -268,9 +267,9 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
     tokens = [estimate(partial.model, one, partial.cards).kv_tokens for one in (candidate, by_rule)]
     dealt = f"layers dealt by the cards, {cards}"
     if tokens[0] > tokens[1]:
-        held = f"{tokens[1]}" if tokens[1] > 0 else "none"
+        rule_tokens = f"{tokens[1]}" if tokens[1] > 0 else "none"
         rule = f"vLLM's own rule ({_comma_separated(own)})"
-        return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {held}"
+        return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {rule_tokens}"
     slow = [
         max(stages.seconds(*one) for one in spans(counts)) * 1e3
         for counts in (candidate.stages, own)

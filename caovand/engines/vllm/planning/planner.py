@@ -1,6 +1,7 @@
 """The policy: from configuration and inventory to a plan, with its warnings and advice.
 
-Files of llama.cpp are refused: vLLM reads them slowly, and only with another folder's config.json.
+llama.cpp's GGUF files are refused: vLLM reads them slowly, and only with another folder's
+config.json.
 """
 
 from __future__ import annotations
@@ -26,15 +27,21 @@ from caovand.engines.vllm.planning.advice import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
-from caovand.engines.vllm.planning.request import Request, refuse_crawling
+from caovand.engines.vllm.planning.request import Request, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
+GGUF_FILE = (
+    'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the processor compute with'
+    " weights in host memory"
+)
+
 
 def refuse_gguf(model: ModelCard) -> None:
-    """Raise Unplannable for a model in GGUF files, with the checkpoint that serves instead."""
+    """Raise Unplannable for a model in GGUF files; the problem names the checkpoint to serve
+    instead."""
     if model.gguf is None:
         return
     file = model.path.rpartition("/")[2]
@@ -49,20 +56,21 @@ def refuse_gguf(model: ModelCard) -> None:
 def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
     """Raise Unplannable if the first prompt would end the engine, whatever the memory.
 
-    What the operator passes stands: a vLLM of theirs may have other tiles.
+    The operator's own flags stand: their vLLM may have other tiles.
     """
     if {"attention_backend", "attention_config", "dtype"} & set(plan.verbatim):
         return
-    scene = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
-    for problem in shared_memory(scene):
+    placed = PlanOnCards(plan, inventory, cards_of_plan(plan, inventory))
+    for problem in shared_memory(placed):
         raise Unplannable(
-            f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start it"
-            " all the same"
+            f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start "
+            "it anyway"
+            ""
         )
 
 
 SHORT = 8192
-"""A context under which the weights leave too little: two usual conversations."""
+"""A context below which the weights leave too little: two usual conversations."""
 
 
 def _is_short(plan: Plan, model: ModelCard) -> bool:
@@ -82,8 +90,10 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """Return the plan for this configuration on this machine, as `Request` says it, or raise
-    Unplannable."""
+    """The plan for this configuration on this machine, as requested; raises Unplannable.
+
+    See `Request`.
+    """
     refuse_gguf(inventory.model)
     refuse_deaf(inventory)
     request = Request(config, inventory, mode, mode_origin, environ, remembered)
@@ -101,14 +111,17 @@ def make_plan(
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
         remedies = tuple(filter(None, (in_fewer_bits(case), settings_to_lift(case))))
         refuse_crawling(chosen, plan, remedies)
-        offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
-        warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))
+        offloaded = f"{offload:g} GiB of weights a card stay in host memory"
+        if chosen.generates:
+            offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
+        better = remedies or (GGUF_FILE,)
+        warnings.append("; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned")))
     elif memory.fits and _is_short(plan, inventory.model) and (fewer_bits := in_fewer_bits(case)):
         warnings.append(f"these weights leave a short context: {fewer_bits}")
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)
-    if memory.fits is False and not memory.conflicts:  # which have warnings of their own
+    if memory.fits is False and not memory.conflicts:  # which have their own warnings
         have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
         short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
         short = memory.lack or memory.no_room or short

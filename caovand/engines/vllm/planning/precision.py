@@ -1,4 +1,4 @@
-"""Rules for the types of cache and of weights rounded at load, and for attention."""
+"""Rules for the types of the cache and of weights quantised at load, and for attention."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
 EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
-"""Types of cache that are weighed against the rules' own."""
+"""Cache types that are compared with the rules' own."""
 AT_LOAD = "fp8"
-"""The --quantization that rounds 16-bit weights layer by layer while they are loaded: vLLM 0.21 and
-0.33 make no layer on the card before its turn."""
+"""The value of --quantization that quantises 16-bit weights layer by layer while they load: vLLM
+0.21 and 0.33 create each layer on the card only when it is its turn."""
 TRITON_MIN_WIDTH = 32
 REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 
@@ -61,7 +61,7 @@ def attention(partial: PartialPlan) -> str:
 
 
 def supports_fp8_cache(partial: PartialPlan, *, native: bool) -> bool:
-    """Whether attention on newer cards keeps an fp8 cache of this model.
+    """Whether attention on newer cards supports an fp8 cache of this model.
 
     `native`: the cards' own attention does, without FlashInfer and so without a compiler.
     """
@@ -76,23 +76,21 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
     if not partial.turing or not partial.cuda:
         return None
     if backend_in(partial.verbatim.get("attention_config")):
-        return policy(None, "--attention-config names one, and vLLM takes no second")
+        return policy(None, "--attention-config names one, and vLLM accepts no second")
     asked = partial.verbatim.get("kv_cache_dtype") or partial.config.policy.kv_cache_dtype
     kind = str(asked or partial.cache)
     if kind in TURBOQUANT:
-        return policy(None, f"a {kind} cache has its own attention, which vLLM takes by itself")
+        return policy(None, f"a {kind} cache has its own attention, which vLLM selects itself")
     if kind.endswith("per_token_head"):
         return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
     if _left_to_vllm(partial.model):
         dtype = str(partial.value("dtype") or "")
         unfit = flashinfer_lacks(partial.model, dtype) or UNKNOWN_WIDTH
-        return policy(None, f"{unfit}; vLLM takes another by itself")
+        return policy(None, f"{unfit}; vLLM itself selects another")
     refusal = _why_not(partial)
     if refusal is None:
-        return policy(
-            "FLASHINFER", "the only attention that is fast on these cards, also under MTP"
-        )
-    return policy("TRITON_ATTN", f"{refusal.why}; Triton's attention is what is left")
+        return policy("FLASHINFER", "the only attention that is fast on these cards, also with MTP")
+    return policy("TRITON_ATTN", f"{refusal.why}; only Triton's attention is left")
 
 
 def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
@@ -105,7 +103,7 @@ def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
     if _left_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(partial):
-        return policy(None, f"{attention(partial)} was asked for, which keeps no fp8 cache here")
+        return policy(None, f"{attention(partial)} is configured, which supports no fp8 cache here")
     return policy(None, REFUSED)
 
 
@@ -117,7 +115,7 @@ def refused_cache(partial: PartialPlan, kind: str) -> str:
 
 
 def turing_warnings(partial: PartialPlan) -> list[str]:
-    """Warnings for what these cards meet in this engine."""
+    """Warnings about limits of this engine on these cards."""
     refusal = _why_not(partial)
     if not partial.turing or not partial.cuda or refusal is None:
         return []
@@ -127,7 +125,7 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
     if attention(partial) != "TRITON_ATTN" or partial.cache:
         return []  # the operator's own choice, or the better one
     if refusal.of in ("model", "width"):
-        return []  # nothing to fix: the setting's reason tells it
+        return []  # nothing to fix: the setting's reason says it
     lost = f"{refusal.why}: attention runs on Triton, slower and with a float16 cache"
     brings = f"for an fp8 cache, twice the context and faster attention: {remedy(partial.engine)}"
     return [f"{lost}; {brings}" if unbuilt else lost]
@@ -147,9 +145,9 @@ def _why_not(partial: PartialPlan) -> Refusal | None:
 
 
 def uncompiled_warnings(partial: PartialPlan) -> list[str]:
-    """A warning if nothing can compile the attention of an 8-bit cache that was asked for.
+    """A warning if nothing can compile the attention for an 8-bit cache that was configured.
 
-    Turing has a warning of its own; for SM100 FlashInfer's kernels come compiled.
+    Turing has its own warning; for SM100 FlashInfer's kernels come compiled.
     """
     values = partial.values
     kind = str(values.get("kv_cache_dtype"))
@@ -167,17 +165,17 @@ def uncompiled_warnings(partial: PartialPlan) -> list[str]:
 
 
 def may_store_in_eight_bits(partial: PartialPlan) -> bool:
-    """Whether an fp8 cache may be weighed against the model's own; Turing has a rule of its own.
+    """Whether an fp8 cache may be compared with the model's own; Turing has its own rule.
 
-    On Hopper FlashAttention reads it. Elsewhere it is FlashInfer's where that is installed, which
-    must be ready or compiled; where that is not installed, or does not serve the model, Triton's
-    attention takes it, from SM89 on.
+    On Hopper FlashAttention reads it. On other cards FlashInfer does if it is installed, and its
+    kernels are compiled or can be; if it is not installed, or does not serve the model, Triton's
+    attention does, from SM89 on.
     """
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or partial.config.policy.kv_cache_dtype or partial.turing or not partial.cuda:
         return False
     if partial.task in POOLING:
-        return False  # its cache is that of one step
+        return False  # its cache lasts for one step "auto" as vLLM means it
     if "kv_cache_dtype" in partial.config.policy.pinned:  # "auto" as vLLM means it
         return False
     values = {**partial.values, "kv_cache_dtype": EIGHT_BITS}
@@ -192,14 +190,14 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
 
 
 def smaller_cache(partial: PartialPlan) -> str:
-    """The cache type to be weighed against the rules' own; empty if there is none."""
+    """The cache type to compare with the rules' own; empty if there is none."""
     if may_store_in_eight_bits(partial):
         return EIGHT_BITS
     return FOUR_BITS if may_store_in_four_bits(partial) else ""
 
 
 def may_store_in_four_bits(partial: PartialPlan) -> bool:
-    """Whether an int4 cache may be weighed: where caovan's attention reads it, on Turing alone.
+    """Whether an int4 cache may be considered: only on Turing, if caovan's attention reads it.
 
     Not in mode stable: what four bits cost a model's answers was not measured on real text.
     """
@@ -223,7 +221,7 @@ def kernels_wanted(partial: PartialPlan) -> bool:
 
 
 def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
-    """The plan with its 16-bit weights rounded to 8 bits, where cards and settings allow that."""
+    """The plan with its 16-bit weights quantised to 8 bits, if cards and settings allow that."""
     model = partial.model
     asked = {"quantization", "hf_overrides", "load_format", "cpu_offload_gb"} & set(
         partial.verbatim
@@ -233,14 +231,15 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
     if asked or not floats or not new or not model.weights:
         return None
     reason = (
-        "rounded while they are loaded, the weights need no host memory; a checkpoint that is"
-        " published in 8 or 4 bits is smaller on disk, and often better rounded"
+        "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
+        "published in 8 or 4 bits is smaller on disk, and often better quantised"
+        ""
     )
     settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
     return replace(partial, settings=settings)
 
 
 def own_type(partial: PartialPlan) -> str:
-    """The name in --kv-cache-dtype of the type that the model computes in."""
+    """The --kv-cache-dtype name of the type that the model computes in."""
     dtype = str(partial.value("dtype") or partial.model.dtype)
     return "float16" if dtype in HALF else "bfloat16"

@@ -19,13 +19,13 @@ from caovand.engines.vllm.planning.devices import is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
 SMALL = 1 / 2
-"""The part of one card that the weights of a small model take at most."""
+"""Maximum fraction of one card that the weights of a small model take."""
 
 
 def data_parallel_size(partial: PartialPlan) -> Setting | None:
     if not partial.split or partial.split.replicas == 1:
         return None
-    reason = "a batch: each replica serves requests of its own, and waits for no other's cards"
+    reason = "a batch: each replica serves its own requests, and waits for no other's cards"
     if partial.model.experts and not partial.model.latent:
         reason = (
             "a batch: attention is each replica's own, and waits for no other card; one engine over"
@@ -33,19 +33,20 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
         )
     elif partial.model.experts:
         reason = (
-            "a batch: each replica has a cache of its own requests, of which all cards of one"
-            " engine would hold the same"
+            "a batch: each replica caches its own requests; all cards of one engine would hold the "
+            "same cache"
+            ""
         )
     return policy(partial.split.replicas, reason)
 
 
 def replica_splits(partial: PartialPlan) -> Iterator[Split]:
-    """Splits in replicas, for a batch on cards that are alike.
+    """Splits into replicas, for a batch on cards that are alike.
 
-    Experts are spread over all replicas, which then step together: that is for latent caches, of
-    which all cards of one engine would hold the same, where one engine leaves cards idle, and for
-    small models, whose attention need not wait for other cards in every layer; on cards that NVLink
-    joins, since all tokens pass between them.
+    Experts are spread over all replicas, which then step together. That suits latent caches, of
+    which all cards of one engine would hold the same; cards that one engine would leave idle; and
+    small models, whose attention need not wait for other cards in every layer. It needs NVLink,
+    since all tokens pass between the cards.
     """
     model, cards = partial.model, len(partial.gpus)
     known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags

@@ -1,6 +1,6 @@
 """A request for a plan, and how the rules answer it.
 
-A flag the operator gave verbatim is never decided again: its rule does not run.
+A flag that the operator passed verbatim is never decided again: its rule does not run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 @dataclass(frozen=True)
 class Request:
-    """What a plan is asked for: a configuration and a machine.
+    """A request for a plan: a configuration and a machine.
 
     `mode` is set by `caovanctl mode`, None if the file decides; `environ` is inherited by the
     engine; `remembered` is a degraded plan whose rungs are kept.
@@ -62,7 +62,7 @@ class Request:
         return decide(SECOND, best_split(self.begin()))
 
     def lift(self, changes: Mapping[str, Any], inventory: Inventory | None = None) -> Request:
-        """The request with other settings, None leaving one to the policy, or another machine.
+        """The request with other settings (None leaves one to the policy), or another machine.
 
         Verbatim flags of these names give way, and so do the ladder's rungs.
         """
@@ -82,7 +82,7 @@ class Request:
         return replace(self, config=config, inventory=inventory or self.inventory, remembered=None)
 
     def write(self, partial: PartialPlan) -> Plan:
-        """The plan of these decisions. Raises Unplannable if it misses a pinned key."""
+        """The plan with these decisions. Raises Unplannable if it misses a pinned key."""
         engine, verbatim = partial.engine, partial.verbatim
         settings = dict(partial.settings)
         for name in verbatim:
@@ -108,7 +108,7 @@ class Request:
         return plan
 
     def begin(self) -> PartialPlan:
-        """The partial plan that the rules begin with: the facts, and what is fixed."""
+        """The partial plan that the rules begin with: the facts, and everything that is fixed."""
         config, inventory, engine = self.config, self.inventory, self.inventory.engine
         words = command_line.read(config.engine.extra_args, engine.flags, engine.switches)
         verbatim = command_line.values(words)
@@ -129,7 +129,8 @@ class Request:
         )
 
     def _plugins(self) -> str | None:
-        """The plugins that vLLM may load: those a rung left, or the operator's; None for all."""
+        """The plugins that vLLM may load: those that a rung left, or the operator's; None for
+        all."""
         left = kept_steps(self.remembered.env).get(PLUGINS) if self.remembered else None
         own = dict(self.config.engine.env)
         return left.value if left else own.get(PLUGINS, self.environ.get(PLUGINS))
@@ -157,14 +158,14 @@ def _device(partial: PartialPlan) -> str:
 
 
 def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
-    """The plan with the ladder's steps of a degraded plan of the same model taken again."""
+    """The plan with the rungs of a degraded plan for the same model taken again."""
     if remembered.model != plan.model or not remembered.taken:
         return plan
     kept = kept_steps(remembered.settings, plan.verbatim - {"additional_config"})
     settings = {**plan.settings, **{n: s for n, s in kept.items() if not _raises(n, s, plan)}}
     config, ours = settings.get("additional_config"), plan.value("additional_config")
     if config and isinstance(config.value, Mapping) and isinstance(ours, Mapping):
-        # A step may have turned the plugin off there; the mode is today's anyway.
+        # A step may have turned the plugin off there; the mode is the current one anyway.
         value = {**config.value, "caovan_mode": ours.get("caovan_mode")}
         settings["additional_config"] = replace(config, value=value)
     env = {**plan.env, **kept_steps(remembered.env)}
@@ -174,9 +175,9 @@ def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
 
 
 def _raises(name: str, kept: Setting, plan: Plan) -> bool:
-    """Whether a step taken earlier would ask for more than today's plan does.
+    """Whether a step taken earlier would ask for more than the current plan does.
 
-    What depends on these was decided for today's: a plan without drafts has its prefix cache.
+    Dependent settings were decided for the current plan: without drafts it has its prefix cache.
     """
     if name == "speculative_config":
         depth = kept.value.get("num_speculative_tokens") if isinstance(kept.value, Mapping) else 0
@@ -186,30 +187,35 @@ def _raises(name: str, kept: Setting, plan: Plan) -> bool:
 
 
 MIN_TOKENS_S = 0.6
-"""Modelled tokens a second below which nobody is served: clients give up."""
+"""Modelled tokens a second below which the engine is useless: clients give up."""
+
+
+def answers_a_second(chosen: PartialPlan, plan: Plan) -> float:
+    """Modelled tokens a second of one answer; of a batch, of all answers."""
+    workload, inventory = WORKLOADS[chosen.config.policy.workload], chosen.inventory
+    gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
+    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
+    users = min(candidate.sequences, workload.users) if workload.batch else 1
+    return pace.answering(candidate, users)
 
 
 def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] = ()) -> None:
     """Raise Unplannable if every step would wait too long for the weights in host memory.
 
-    Of a batch all answers count. An amount that the operator passes stands, and so does a model
+    In a batch all answers count. An amount that the operator passes stands, and so does a model
     that generates nothing.
     """
     offload, inventory = plan.settings.get("cpu_offload_gb"), chosen.inventory
     if offload is None or not offload.value or offload.origin != "policy" or not chosen.generates:
         return
-    workload = WORKLOADS[chosen.config.policy.workload]
-    gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
-    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
-    users = min(candidate.sequences, workload.users) if workload.batch else 1
-    tokens_s, gib = pace.answering(candidate, users), offload.value
+    tokens_s, gib = answers_a_second(chosen, plan), offload.value
     if tokens_s >= MIN_TOKENS_S:
         return
     name = inventory.model.path.rstrip("/").rpartition("/")[2]
-    smaller = 'take a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
+    smaller = 'use a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
     raise Unplannable(
         f"cannot serve {name} at a usable speed: {gib:g} GiB of weights a card would stay in host"
         f" memory, and vLLM would answer {tokens_s:.1f} tokens a second;"
         f" {', or '.join((*remedies, smaller))}, or pass"
-        f" --cpu-offload-gb {gib:g} in [engine] extra_args to start it all the same"
+        f" --cpu-offload-gb {gib:g} in [engine] extra_args to start it anyway"
     )

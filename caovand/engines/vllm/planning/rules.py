@@ -1,7 +1,8 @@
-"""The rules: one function for each flag, from a partial plan to a setting, or None to leave it out.
+"""The rules: one function for each flag, from a partial plan to a setting, or None to omit the
+flag.
 
-They run in the order of `decisions`, the cards being sized (`fit`) in between; a rule may read what
-was decided before it.
+They run in the order of `decisions`, with the cards sized (`fit`) in between; a rule may read
+earlier decisions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs, 
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
 from caovand.engines.vllm.memory.candidate import reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
-from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED
+from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY
 from caovand.engines.vllm.planning import precision
 from caovand.engines.vllm.planning.fit import (
     block_tokens,
@@ -37,13 +38,13 @@ def dtype(partial: PartialPlan) -> Setting | None:
     old = lacks_bfloat16(partial.cards, typed or "bfloat16")
     if typed and old:
         raise Unplannable(
-            f'cannot use dtype "bfloat16": {old}, which has none; set dtype = "{other}"'
+            f'cannot use dtype "bfloat16": {old}, which does not support it; set dtype = "{other}"'
         )
     if typed:
         return user(typed, "[policy] dtype")
     if not old:
         return None
-    reason = "cards before SM80 have no bfloat16"
+    reason = "cards before SM80 do not support bfloat16"
     if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
         width, _ = triton_lacks_shared(partial.model, "float32")
         if not width:
@@ -63,8 +64,9 @@ def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
     if not typed and partial.cache == precision.FOUR_BITS:
         return policy(
             partial.cache,
-            "nearly twice the context of fp8 in the same memory; rotated and rounded to 4 bits keys"
-            " and values err by some 10 %, and no real text was measured: set [policy]"
+            "nearly twice the context of fp8 in the same memory; rotated and quantised to 4 bits, "
+            "keys and values err by some 10 %; this was not measured on real text"
+            ": set [policy]"
             ' kv_cache_dtype = "fp8", or mode = "stable", for 8 bits',
         )
     if not typed and partial.cache:
@@ -90,7 +92,7 @@ def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
 
 def enable_prefix_caching(partial: PartialPlan) -> Setting | None:
     if not partial.generates:
-        return None  # vLLM knows whether the model's attention and pooling allow it
+        return None  # vLLM decides by the model's attention and pooling
     step = partial.verbatim.get(
         "max_num_batched_tokens", partial.config.policy.max_num_batched_tokens
     )
@@ -128,14 +130,14 @@ def mamba_cache_mode(partial: PartialPlan) -> Setting | None:
         return None
     if partial.engine.release >= releases.STATES_BY_THEMSELVES:
         return policy(
-            None, f"vLLM {partial.engine.version} keeps states at block borders by itself"
+            None, f"vLLM {partial.engine.version} keeps states at block borders by default"
         )
     return policy("align", "prefix caching of a hybrid model keeps its state at block borders")
 
 
 def prefix_match_unit(partial: PartialPlan) -> Setting | None:
-    """Mode fast takes it where cards read slowly: on an H200 the short step that each prompt takes
-    more cost a model of 1.4 billion parameters more time than reading the rest of a block."""
+    """Mode fast sets it on cards that read slowly: on an H200 the additional short step per prompt
+    cost a model of 1.4 billion parameters more time than reading the rest of a block."""
     aligned = partial.turing and partial.model.hybrid and partial.value("enable_prefix_caching")
     old = partial.engine.release < releases.PREFIX_HITS_IN_BLOCKS
     if not aligned or old or not partial.cuda or partial.mode != "fast":
@@ -145,15 +147,15 @@ def prefix_match_unit(partial: PartialPlan) -> Setting | None:
         return None
     return policy(
         MATCHED,
-        "mode fast: the next turn of a conversation computes what is new, and not the rest of a"
-        f" block of {block} tokens again; each prompt takes one short step more",
+        "mode fast: the next turn of a conversation computes only what is new, without the rest of "
+        f"a block of {block} tokens; each prompt takes one short step more",
     )
 
 
 def disable_custom_all_reduce(partial: PartialPlan) -> Setting | None:
     if not partial.turing or partial.count("tensor_parallel_size") < 2:
         return None
-    why = "was never tried on linked cards of SM75; NCCL's uses their links, too"
+    why = "was never tried on linked SM75 cards; NCCL's uses their links, too"
     if not all_linked(partial.gpus):
         why = "is not safe between cards without full NVLink"
     return policy(True, f"vLLM's own all-reduce {why}")
@@ -166,7 +168,7 @@ def enable_flashinfer_autotune(partial: PartialPlan) -> Setting | None:
 
 
 def gdn_prefill_backend(partial: PartialPlan) -> Setting | None:
-    """On Hopper vLLM takes FlashInfer's kernel, which is built at the first start (minutes)."""
+    """On Hopper vLLM chooses FlashInfer's kernel, which is built at the first start (minutes)."""
     hopper = any(gpu.compute_capability[0] == HOPPER[0] for gpu in partial.cards)
     if not hopper or partial.model.linear is None or not cannot_build(partial):
         return None
@@ -210,16 +212,16 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     typed = partial.config.policy.cuda_graphs
     config, smaller = {"cudagraph_mode": graphs_for(partial)}, ""
     chosen = partial.choice.candidate.compilation if partial.choice else {}
-    if LARGEST_CAPTURED in chosen:
-        most = config[LARGEST_CAPTURED] = chosen[LARGEST_CAPTURED]
+    if MAX_CAPTURE_KEY in chosen:
+        most = config[MAX_CAPTURE_KEY] = chosen[MAX_CAPTURE_KEY]
         smaller = f"; memory is short: none for steps of more than {most} tokens"
     if typed:
         return user(config, f"[policy] cuda_graphs is {typed}{smaller}")
-    reason = "attention stays outside the graphs, where drafting and long prompts are safe"
+    reason = "attention runs outside the graphs, which is safe for drafting and long prompts"
     if cuts_latent_graphs(partial.model, partial.engine, partial.cards):
         reason = f"vLLM {partial.engine.version} captures no TRITON_MLA, the attention for MLA here"
     if config["cudagraph_mode"] != "PIECEWISE":
-        reason = "whole decode steps run without the host; mixed ones keep attention outside"
+        reason = "full graphs for decode steps; mixed steps keep attention outside the graphs"
     return policy(config, f"{reason}{smaller}")
 
 
@@ -233,7 +235,7 @@ RESERVES = {
     "sampling": "sampling of all sequences",
     "unmeasured": "FlashInfer's workspace",
 }
-"""The parts of the reserve, of which a reason names the largest few."""
+"""The parts of the reserve, of which a reason names the largest."""
 
 
 def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
@@ -244,11 +246,11 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
     if typed is not None and (share == typed or partial.pinned("gpu_memory_utilization")):
         return user(typed, "[policy] gpu_memory_utilization")
     if typed is not None:
-        return policy(share, f"[policy] asks for {typed}, but only this much is free now")
+        return policy(share, f"[policy] requests {typed}, but only this much is free now")
     if partial.choice and partial.choice.candidate.in_bytes and not partial.unweighed:
         share = share_of_sized(partial.model, partial.choice.candidate, partial.cards)
         return policy(
-            share, "the part of a card that must be free at the start: the cache's size is set"
+            share, "the fraction of a card that must be free at the start: the cache's size is set"
         )
     total = min(gpu.total_mib for gpu in partial.cards)
     reason = f"AutoMem: leaves {total * (1 - share):.0f} MiB for what vLLM does not measure"
@@ -275,7 +277,7 @@ def additional_config(partial: PartialPlan) -> Setting | None:
     if not partial.cuda:
         return user(own, "passed verbatim") if own else None
     ours = {"caovan": True, "caovan_mode": partial.mode}
-    reason = "tells the kernels' plugin that caovan planned this, and its mode"
+    reason = "informs the kernels' plugin that caovan planned this, and of the mode"
     if own:
         return user({**ours, **own}, f"passed verbatim, with ours merged in: {reason}")
     return Setting(ours, partial.mode_setting.origin, reason)

@@ -1,7 +1,8 @@
-"""Rules for what clients meet: the model's task, address, names, templates, and parsers by family.
+"""Rules for settings that clients see: the model's task, address, names, templates, and parsers by
+family.
 
-A family's parser is only used where the engine has it and the model's own chat template speaks
-of tools or of thinking: a checkpoint without them answers plain text.
+A family's parser is only used if the engine has it and the model's own chat template mentions tools
+or thinking: a checkpoint without them answers plain text.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, pol
 
 @dataclass(frozen=True)
 class Family:
-    """`marks` are beginnings of model_type; None if the family has no such parser."""
+    """`marks` are prefixes of model_type; None if the family has no such parser."""
 
     marks: tuple[str, ...]
     tools: str | None
@@ -49,21 +50,21 @@ FAMILIES = (
     Family(("nemotron_h",), "qwen3_coder", "nemotron_v3"),
 )
 QWEN_CALLS = ("hermes", "qwen3_coder")
-"""Qwen's two ways to write calls; `<function=` in the template tells the second."""
+"""Qwen's two formats of tool calls; `<function=` in the template shows the second."""
 THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
 R1 = ("｜Assistant｜", "</think>")
 """Marks in the template of a model distilled from DeepSeek-R1, whatever its type."""
 KEEP_ALIVE_S = 15
 """nginx and AWS' load balancers wait for 60 s, Cloudflare for 100; some proxies only for 30."""
-_SET = "name one of vLLM's in [server]"
+_SET = "set one of vLLM's in [server]"
 
 
-def _speaks(template: str) -> str:
-    return "the chat template does not speak" if template else "there is no chat template to speak"
+def _without_mention(template: str) -> str:
+    return "the chat template does not mention" if template else "no chat template mentions"
 
 
 def family_of(model_type: str) -> Family | None:
-    """The first family whose mark the type begins with."""
+    """The first family with a mark that is a prefix of the type."""
     return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
 
 
@@ -86,18 +87,18 @@ def tool_call_parser(partial: PartialPlan) -> Setting | None:
     family = family_of(partial.model.model_type)
     template = partial.model.chat_template or ""
     if not partial.model.architecture:
-        return None  # nothing is known about a model that is not here yet
+        return None  # nothing is known about a model that has not been downloaded yet
     if "tools" not in template:
-        return policy(None, f"{_speaks(template)} of tools")
+        return policy(None, f"{_without_mention(template)} tools")
     if family is None or family.tools is None:
         kind = partial.model.model_type
-        return policy(None, f"how models of type {kind} write tool calls is not known; {_SET}")
+        return policy(None, f"the tool-call format of models of type {kind} is unknown; {_SET}")
     name = family.tools
     if name in QWEN_CALLS:  # releases of one family write calls as XML or as JSON
         name = QWEN_CALLS["<function=" in template]
     if partial.engine.tool_parsers and name not in partial.engine.tool_parsers:
         return policy(None, f"vLLM {partial.engine.version} has no tool-call parser {name}")
-    return policy(name, f"how models of type {partial.model.model_type} write tool calls")
+    return policy(name, f"the tool-call format of models of type {partial.model.model_type}")
 
 
 def enable_auto_tool_choice(partial: PartialPlan) -> Setting | None:
@@ -117,11 +118,11 @@ def reasoning_parser(partial: PartialPlan) -> Setting | None:
     if not partial.model.architecture:
         return None
     if not any(mark in template for mark in THINKING):
-        return policy(None, f"{_speaks(template)} of thinking")
+        return policy(None, f"{_without_mention(template)} thinking")
     name = family.reasoning if family else None
     kind = f"models of type {partial.model.model_type}"
     if name is None and all(mark in template for mark in R1):
-        name, kind = "deepseek_r1", "DeepSeek-R1 and what is distilled from it"
+        name, kind = "deepseek_r1", "DeepSeek-R1 and models distilled from it"
     if name is None:
         return policy(None, f"how {kind} mark their thoughts is not known; {_SET}")
     if partial.engine.reasoning_parsers and name not in partial.engine.reasoning_parsers:
@@ -162,7 +163,7 @@ def trust_remote_code(partial: PartialPlan) -> Setting | None:
 
 
 def enable_server_load_tracking(partial: PartialPlan) -> Setting | None:
-    return policy(True, "/load tells whether work is pending, also when the engine is stuck")
+    return policy(True, "/load shows whether work is pending, even when the engine is stuck")
 
 
 def sse_keep_alive_interval(partial: PartialPlan) -> Setting | None:
@@ -170,8 +171,9 @@ def sse_keep_alive_interval(partial: PartialPlan) -> Setting | None:
         return None
     return policy(
         KEEP_ALIVE_S,
-        "a line without meaning after so many seconds of silence: proxies cut streams that are"
-        " silent for a minute, as while a long prompt is read",
+        "a comment line after this many seconds of silence: proxies cut streams that are silent "
+        "for a minute, for example while a long prompt is read"
+        "",
     )
 
 
@@ -187,7 +189,7 @@ def as_configured(partial: PartialPlan, section: str, key: str) -> Setting:
 
 
 def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
-    """The task, as vLLM takes the operator's flags --runner and --convert."""
+    """The task, as vLLM interprets the operator's flags --runner and --convert."""
     runner, convert, own = verbatim.get("runner"), verbatim.get("convert"), model.task
     if runner == "generate":
         return "generate" if own in POOLING else own
@@ -199,12 +201,12 @@ def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
 
 
 def refuse_deaf(inventory: Inventory) -> None:
-    """Raise Unplannable for a model of speech where vLLM cannot read a file of sound."""
+    """Raise Unplannable for a speech model if vLLM cannot decode audio files."""
     engine = inventory.engine
     if inventory.model.task == "transcription" and engine.decodes_sound is False:
         raise Unplannable(
             f"cannot serve model {inventory.model.path}: it transcribes, and the environment of"
-            f" vLLM {engine.version} has no package that reads files of sound; install one with"
+            f" vLLM {engine.version} has no package that decodes audio files; install one with"
             f" `{engine.python} -m pip install soundfile`"
         )
 

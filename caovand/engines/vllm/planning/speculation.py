@@ -1,7 +1,7 @@
-"""How many tokens the model drafts for itself (MTP), and what stands in the way of drafts.
+"""How many tokens the model drafts for itself (MTP), and what prevents drafting.
 
-Verbatim `--speculative-config` wins over CAOVAN_AUTO_SPEC, that over `[policy] mtp`, that over
-the mode. The planner never asks a model with no MTP head to draft.
+Verbatim `--speculative-config` wins over CAOVAN_AUTO_SPEC, which wins over `[policy] mtp`, which
+wins over the mode. The planner never makes a model without an MTP head draft.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from caovand.engines.vllm.sizing.pace import active_parameters
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
-DEEPEST = 8
+MAX_DEPTH = 8
 MANY_USERS = 16
-"""Sequences at once from which on the engine is a service: its cards compute, and refused drafts
-cost what others could use."""
+"""The number of concurrent sequences from which the engine is a service: its cards compute, and
+rejected drafts cost what others could use."""
 ONE_DRAFT = ("deepseek", "glm")
-"""Model types whose publishers' recipes for vLLM draft 1 token."""
+"""Model types for which the publishers' vLLM recipes draft 1 token."""
 FEW_ACTIVE = 5e9
-"""Active parameters of a mixture of experts for which published results contradict each other: with
+"""Active parameters of a mixture of experts at which published results contradict each other: with
 3 billion, drafts made it 27 % faster (Strix Halo), no faster (Arc B70), 23 % slower (V100), and
 slower on two 3090 (club-3090#990)."""
 
@@ -47,7 +47,7 @@ def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
 
 
 def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
-    """The depth that published results favour if the policy is free to choose, and the reason."""
+    """The depth that published results favour, if the policy is free to choose, and the reason."""
     if cuts_latent_graphs(partial.model, partial.engine, partial.cards):
         newer = releases.name(releases.LATENT_IN_WHOLE_GRAPHS)
         return 0, (
@@ -69,7 +69,10 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
             f" user in published runs, and {users} users keep the cards busy"
         )
     if users >= MANY_USERS:
-        return 1, f"drafting 1 token: {users} users keep the cards busy, and lost drafts cost them"
+        return (
+            1,
+            f"drafting 1 token: {users} users keep the cards busy, and rejected drafts cost them",
+        )
     if few_active:
         return 1, (
             f"drafting 1 token: with about {active / 1e9:.0f} billion active parameters published"
@@ -113,7 +116,8 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
 
 
 def _whole_rounds(wanted: int, layers: int) -> tuple[int, str]:
-    """The depth that vLLM accepts for a head of `layers` layers, and why it is less than wanted."""
+    """The depth that vLLM accepts for a head of `layers` layers, and why it is less than
+    requested."""
     rest = wanted % layers if wanted > layers else 0
     why = f"vLLM drafts multiples of the {layers} layers of this head" if rest else ""
     return wanted - rest, why
@@ -130,7 +134,7 @@ def uneven_drafts_end(partial: PartialPlan) -> str:
 
 
 def _lost_prefixes(partial: PartialPlan) -> str:
-    """The cost of drafting if long prompts recur; the modelled time knows no prefix cache."""
+    """The cost of drafting if long prompts recur; the modelled time ignores prefix caching."""
     long = (
         partial.config.policy.workload == "long" and "enable_prefix_caching" not in partial.verbatim
     )
@@ -153,7 +157,7 @@ def async_scheduling(partial: PartialPlan) -> Setting | None:
 
 
 def spoiling_warnings(partial: PartialPlan) -> list[str]:
-    """Warnings about settings of the operator's that make this vLLM answer wrongly."""
+    """Warnings about the operator's settings that make this vLLM answer wrongly."""
     known = {
         "async_scheduling": (
             _corrupts_other_states(partial),
@@ -187,7 +191,7 @@ def _corrupts_other_states(partial: PartialPlan) -> bool:
 
 
 def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
-    """The depth and where it comes from; the setting's value is not used."""
+    """The depth and its origin; the setting's value is not used."""
     gpus = partial.count("tensor_parallel_size")
     if partial.auto_spec is not None and partial.auto_spec.strip():
         return _from_environment(partial.auto_spec.strip().lower(), gpus)
@@ -207,7 +211,7 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
 
 
 def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:
-    """Depths below the planned one that the policy may take instead, the deepest first."""
+    """Depths below the planned one that the policy may use instead, the deepest first."""
     ours = partial.settings.get("speculative_config")
     if ours is None or ours.origin != "policy":
         return ()
@@ -218,17 +222,17 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
     if text in MODES:
         depth, reason = depth_of_mode(next(mode for mode in MODES if mode == text), gpus)
         return depth, user(depth, f"{AUTO_SPEC} is {text}: {reason}")
-    depths = {"off": 0, "none": 0, **{str(n): n for n in range(DEEPEST + 1)}}
+    depths = {"off": 0, "none": 0, **{str(n): n for n in range(MAX_DEPTH + 1)}}
     if text not in depths:
         raise Unplannable(
             f'cannot use {AUTO_SPEC}="{text}": it is neither a depth nor a mode; '
-            f"set it to 0-{DEEPEST}, off, auto, stable or fast, or unset it"
+            f"set it to 0-{MAX_DEPTH}, off, auto, stable or fast, or unset it"
         )
     return depths[text], user(depths[text], f"{AUTO_SPEC} is {text}")
 
 
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
-    """The setting that overrules a chosen mode's depth, known before any plan; "" if none does."""
+    """The setting that overrides a chosen mode's depth, known before any plan; "" if none does."""
     verbatim = command_line.values(command_line.read(config.engine.extra_args))
     for name in ("speculative_config", *PARTS_OF_SPECULATION):
         if name in verbatim:
@@ -244,17 +248,17 @@ def overruling(config: Config, environ: Mapping[str, str]) -> str:
     return ""
 
 
-def depths(scene: PlanOnCards) -> Iterator[Problem]:
-    """What --speculative-config may say of how many drafts are made or verified, and when."""
-    config, release = scene.plan.value("speculative_config"), scene.inventory.engine.release
+def depths(placed: PlanOnCards) -> Iterator[Problem]:
+    """Errors in --speculative-config about how many drafts are made or verified, and when."""
+    config, release = placed.plan.value("speculative_config"), placed.inventory.engine.release
     if not isinstance(config, Mapping):
         return
     for name in (DEPTHS, ADAPTIVE):
         if config.get(name) and release < releases.DRAFTS_BY_BATCH:
-            version = scene.inventory.engine.version
+            version = placed.inventory.engine.version
             newer = releases.name(releases.DRAFTS_BY_BATCH)
             yield Problem(
-                f"use {name}", f"vLLM {version} does not know it", f"use vLLM {newer} or newer"
+                f"use {name}", f"vLLM {version} does not support it", f"use vLLM {newer} or newer"
             )
             return
     if config.get(DEPTHS) and (fact := _unordered(config[DEPTHS])):
@@ -263,15 +267,15 @@ def depths(scene: PlanOnCards) -> Iterator[Problem]:
             fact,
             "list [first, last, drafts] by batch size: [[1, 4, 3]]",
         )
-    if config.get(ADAPTIVE) and (fact := _unadaptive(scene)):
+    if config.get(ADAPTIVE) and (fact := _unadaptive(placed)):
         yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
 
 
 def _unordered(schedule: Any) -> str:
-    """What vLLM refuses about numbers of drafts by batch size; empty if nothing."""
+    """What vLLM refuses in numbers of drafts by batch size; empty if nothing."""
     rows = schedule if isinstance(schedule, list) else [None]
     if not all(isinstance(row, list) and len(row) == 3 and _whole(row) for row in rows):
-        return "it is no list of [first, last, drafts] in whole numbers"
+        return "it is not a list of [first, last, drafts] in whole numbers"
     ordered = sorted(rows)
     if ordered[0][0] != 1:
         return "its first batch size is not 1"
@@ -285,23 +289,23 @@ def _whole(row: list[Any]) -> bool:
     return all(type(number) is int and number >= 0 for number in row)
 
 
-def _unadaptive(scene: PlanOnCards) -> str:
+def _unadaptive(placed: PlanOnCards) -> str:
     """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
-    if (count(scene.plan.value("pipeline_parallel_size")) or 1) > 1:
+    if (count(placed.plan.value("pipeline_parallel_size")) or 1) > 1:
         return "vLLM has no adaptive verification over pipeline stages"
-    if scene.plan.value("enable_lora"):
+    if placed.plan.value("enable_lora"):
         return "vLLM has no adaptive verification with LoRA"
-    if scene.plan.value("enforce_eager"):
+    if placed.plan.value("enforce_eager"):
         return "adaptive verification needs whole steps in CUDA graphs"
     return ""
 
 
-def drafting(scene: PlanOnCards) -> Iterator[Problem]:
-    config, model = scene.plan.value("speculative_config"), scene.inventory.model
+def drafting(placed: PlanOnCards) -> Iterator[Problem]:
+    config, model = placed.plan.value("speculative_config"), placed.inventory.model
     if not isinstance(config, Mapping) or not model.architecture:
         return
     if str(config.get("method", "")).endswith("mtp") and not config.get("model"):
-        fact = drafts_refused(scene.plan.values, scene.inventory)
+        fact = drafts_refused(placed.plan.values, placed.inventory)
         fact = fact if model.mtp_layers else "the model has no MTP head"
         if fact:
-            yield Problem("draft with MTP", fact, "leave --speculative-config out")
+            yield Problem("draft with MTP", fact, "remove --speculative-config")

@@ -1,8 +1,9 @@
-"""The choice of a split: over which cards, and how, so that the best candidate is the best of all.
+"""The choice of a split: over which cards, and how, so that its best candidate beats those of all
+other splits.
 
-Tensor parallelism takes memory evenly from every card, so one that is small or that others use
-holds the rest back: fewer of them may hold more. Where it leaves cards idle or uneven, experts may
-stay whole, and layers may be dealt to pipeline stages.
+Tensor parallelism takes memory evenly from every card, so one that is small or used by others holds
+the rest back: fewer cards may hold more. If it leaves cards idle or uneven, experts may stay whole,
+and layers may be dealt to pipeline stages.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def best_split(partial: PartialPlan) -> PartialPlan:
         partial.model, most, whole_experts=shards_whole_experts(partial.verbatim)
     )
     if partial.task in POOLING:
-        # Its work is prompts, whose activations all cards of a split exchange in each layer.
+        # A pooling model reads prompts, whose activations all cards of a split exchange in each
+        # layer.
         attempts = (_attempt(partial, Split(size)) for size in reversed(smaller))
         fewest = next((one for one in attempts if one and _is_sound_as_published(one)), None)
         if fewest:
@@ -90,7 +92,7 @@ def best_split(partial: PartialPlan) -> PartialPlan:
 
 
 def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None:
-    """The best of this plan and those that use cards which it leaves idle, or uneven."""
+    """The best of this plan and those that use cards that it leaves idle, or uneven."""
     note, cheapest = "", (1, 0.0)
     for split in wider_splits(partial):
         staged = split.stages > 1
@@ -114,7 +116,7 @@ def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None
 
 
 def _is_sound_as_published(partial: PartialPlan) -> bool:
-    """Whether it fits without host memory, and without fewer bits that nobody asked for."""
+    """Whether it fits without host memory, and without fewer bits than anybody asked for."""
     rounded = partial.settings.get("quantization")
     ours = rounded is not None and rounded.value is not None and rounded.origin == "policy"
     return partial.choice is not None and partial.choice.sound and not ours
@@ -131,7 +133,7 @@ def _cost_of(split: Split, found: PartialPlan, best: PartialPlan) -> str:
 
 
 def _seconds(partial: PartialPlan) -> float:
-    """Modelled seconds for a token of the chosen candidate."""
+    """Modelled seconds per token of the chosen candidate."""
     assert partial.choice
     candidate, workload = partial.choice.candidate, WORKLOADS[partial.config.policy.workload]
     return Pace(partial.model, candidate, partial.cards, workload).seconds(candidate)
@@ -151,7 +153,7 @@ def idle_warnings(partial: PartialPlan) -> list[str]:
 
 
 def _attempt(partial: PartialPlan, split: Split) -> PartialPlan | None:
-    """The plan on this split; None if it is not planned, or not forecast."""
+    """The plan on this split; None if it cannot be planned or forecast."""
     gpus = every_card(partial) if split.stages > 1 else partial.gpus
     try:
         found = _size_on_split(replace(partial, gpus=freest(gpus, split.cards), split=split))
@@ -163,8 +165,8 @@ def _attempt(partial: PartialPlan, split: Split) -> PartialPlan | None:
 def _rank(partial: PartialPlan | None) -> tuple[int, float]:
     """A plan's rank; lower is better.
 
-    Plans that fit rank by time, after all others those with weights in host memory. Plans that do
-    not fit rank by the number of cards that hold the weights.
+    Plans that fit rank by time; those with weights in host memory come after all others. Plans that
+    do not fit rank by the number of cards that would hold the weights.
     """
     if not partial or not partial.choice:
         return 3, 0.0
@@ -179,7 +181,7 @@ def _with_reason(
     """The smaller split with its reason: the fullest card that it leaves out, or the exchange."""
     kept, size = {gpu.index for gpu in fewer.gpus}, len(fewer.gpus)
     left = [(f"GPU {gpu.index}", gpu) for gpu in partial.gpus if gpu.index not in kept]
-    for node in partial.inventory.others:  # its cards are in the order in which they are taken
+    for node in partial.inventory.others:  # its cards are in the order of use
         left += [(f"a card of {node.name}", gpu) for gpu in node.gpus[size:]]
     where, least = min(left, key=lambda one: one[1].free_mib)
     reason = (
@@ -191,7 +193,7 @@ def _with_reason(
             f"{size} of {len(partial.gpus)} cards are faster than all of them, which would wait for"
             " one another"
         )
-    # Over several nodes it is a multiple of the cards that one of them uses.
+    # Over several nodes it is a multiple of the cards that each of them uses.
     split = policy(fewer.value("tensor_parallel_size"), reason)
     return replace(fewer, settings={**fewer.settings, "tensor_parallel_size": split})
 
@@ -228,13 +230,13 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
 
 
 MIN_ALONE = 4096
-"""Below this, wait for other programs to free memory instead of serving."""
+"""Context below which the engine waits for other programs to free memory instead of serving."""
 
 
 def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
-    """Choose the best of these plans; without limits if a flag keeps memory from being forecast.
+    """Choose the best of these plans; without limits if a flag prevents the forecast of memory.
 
-    If the model fits without counting such a flag, the candidate that fits is kept. Raises
+    If the model fits when such a flag is ignored, the candidate that fits is kept. Raises
     Unplannable if only other processes keep the model from running.
     """
     first = partials[0]
@@ -253,7 +255,8 @@ def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
 
 
 def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Candidate]]:
-    """The bases of these plans, those without the vision tower, and with rounded 16-bit weights."""
+    """The bases of these plans, those without the vision tower, and those with quantised 16-bit
+    weights."""
     pairs: list[tuple[PartialPlan, Candidate]] = []
     for alike in (partials, [*filter(None, map(quantised_at_load, partials))]):
         bases = [(one, asked_candidate(one)) for one in alike]
@@ -275,6 +278,6 @@ def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
         who = memory_holders(partial.gpus, partial.inventory.others, partial.values)
         raise Unplannable(
             f"cannot start: {who}, which leaves the model no room (alone it would hold"
-            f" a context of {alone} tokens); stop them, or name other cards in [engine] gpus",
+            f" a context of {alone} tokens); stop them, or choose other cards in [engine] gpus",
             "vram-busy",
         )

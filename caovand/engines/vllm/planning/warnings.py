@@ -1,6 +1,6 @@
-"""Warnings about a plan, and the failure its start is certain to end in.
+"""Warnings about a plan, and the failure in which its start is certain to end.
 
-Typed keys are goals: a plan that misses one says so, or is refused if the key is pinned.
+Configured keys are goals: a plan that misses one says so, or is refused if the key is pinned.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from caovand.engines.vllm.planning.speculation import spoiling_warnings
 
 
 def idle_keys(partial: PartialPlan) -> list[str]:
-    """Typed keys that mean nothing to this engine: those for cards, in a CPU build."""
+    """Configured keys that have no effect on this engine: those for cards, in a CPU build."""
     typed = {
         **{
             f"[{goal.section}] {goal.key}": _value(goal, partial)
@@ -59,7 +59,7 @@ def refuse_unmet(partial: PartialPlan, plan: Plan) -> None:
         if partial.pinned(goal.key):
             raise Unplannable(
                 f"cannot plan with [{goal.section}] {goal.key} = {_show(typed)}, which is pinned:"
-                f' {reason}; take it out of [policy] pinned, or set it to "auto"'
+                f' {reason}; remove it from [policy] pinned, or set it to "auto"'
             )
 
 
@@ -73,13 +73,13 @@ def unmet_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
 
 
 def _unmet(partial: PartialPlan, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
-    """Each key that the plan does not reach, with what was typed, and why."""
+    """Each key that the plan does not reach, with the configured value, and why."""
     for goal in GOALS:
         typed = _typed_value(goal, partial)
         if typed is None or {goal.setting, *goal.flags} & plan.verbatim:
             continue
         if goal.cuda_only and not partial.cuda:
-            continue  # it means nothing to a CPU build, which has a warning of its own
+            continue  # it has no effect on a CPU build, which has its own warning
         planned = goal.planned(plan)
         if planned == typed or (typed in ("none", False) and not planned):
             continue
@@ -90,7 +90,7 @@ def _unmet(partial: PartialPlan, plan: Plan) -> Iterator[tuple[Goal, Any, str]]:
 
 
 def _typed_value(goal: Goal, partial: PartialPlan) -> Any:
-    """The value typed for this key; None without one, or if something else overrules it."""
+    """The value configured for this key; None without one, or if something else overrides it."""
     if goal.key == "mtp" and (partial.auto_spec or "").strip():
         return None
     if goal.key == "text_only" and not partial.model.vision:
@@ -108,7 +108,7 @@ def _show(value: Any) -> str:
 
 
 def graph_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
-    """Whole graphs that were asked for and that this release does not capture."""
+    """Warnings about full graphs that were requested but that this release does not capture."""
     config = plan.value("compilation_config")
     if not isinstance(config, Mapping) or plan.value("enforce_eager"):
         return []
@@ -136,7 +136,7 @@ TURBOQUANT_COST = {
 
 
 def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
-    """Every warning of this plan, except for the cost of other processes on the cards."""
+    """Every warning about this plan, except for the cost of other processes on the cards."""
     engine = partial.engine
     words = command_line.read(plan.extra_args, engine.flags, engine.switches)
     return [
@@ -198,7 +198,7 @@ def _more_than_free(partial: PartialPlan, plan: Plan) -> Iterator[str]:
 def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     """Warnings about types that cost speed, memory or exactness."""
     dtype = plan.settings.get("dtype")
-    plain = partial.model.quantization is None  # else it is a conflict
+    plain = partial.model.quantization is None  # otherwise it is a conflict
     if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
         yield (
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
@@ -214,7 +214,7 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     if rounded and rounded.origin == "policy" and rounded.value:
         name = partial.model.path.rstrip("/").rpartition("/")[2]
         yield (
-            f"the weights are rounded to {rounded.value} while they are loaded: in 16 bits they"
+            f"the weights are quantised to {rounded.value} while they are loaded: in 16 bits they"
             f" leave no room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
         )
     kind = str(plan.value("kv_cache_dtype"))
@@ -232,7 +232,8 @@ def _shortfalls(partial: PartialPlan) -> list[str]:
 
 
 def _lost_graph_mode(partial: PartialPlan, plan: Plan) -> list[str]:
-    """Verbatim graph settings replace ours as a whole: vLLM merges no two JSON values."""
+    """Warn that verbatim graph settings replace ours as a whole: vLLM does not merge JSON
+    values."""
     verbatim = partial.verbatim.get("compilation_config")
     if not partial.cuda or not isinstance(verbatim, Mapping) or verbatim.get("cudagraph_mode"):
         return []
@@ -243,14 +244,14 @@ def _lost_graph_mode(partial: PartialPlan, plan: Plan) -> list[str]:
     if captured == mode:
         return []
     return [
-        "--compilation-config names no cudagraph_mode, so vLLM captures its own"
+        "--compilation-config has no cudagraph_mode, so vLLM captures its own"
         f" {captured} instead of {mode}, which would be planned here; add"
         f' "cudagraph_mode": "{mode}" to it'
     ]
 
 
 def _open_doors(partial: PartialPlan, plan: Plan) -> list[str]:
-    """An address that others reach where no key is set that we know of."""
+    """Warn about an address that others can reach without a key that we know of."""
     config, host = partial.config, str(plan.value("host"))
     keyed = config.server.api_key_file or dict(config.engine.env).get("VLLM_API_KEY")
     if keyed or {"api_key", "uds"} & set(partial.verbatim) or is_loopback(host):
@@ -287,14 +288,14 @@ def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -
 
 
 WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
-"""How far each part of a forecast may be off, relatively. Of twelve models on an H200 weights were
-forecast at most 6.3 % too large, CUDA graphs 58 %, and what the cache holds 4 % too small."""
+"""The relative error of each part of a forecast. For twelve models on an H200 weights were forecast
+at most 6.3 % too large, CUDA graphs 58 %, and the capacity of the cache 4 % too small."""
 INSIST = "max_model_len"
 
 
 def foreseen_failure(plan: Plan, inventory: Inventory) -> Foreseen | None:
-    """The failure that a start of this plan is known to end in."""
-    # A word that belongs to no flag may be another value of one that takes several.
+    """The failure in which a start of this plan is known to end."""
+    # A word that belongs to no flag may be another value of a flag that takes several.
     if problems := refused(plan.extra_args, inventory.engine, strays=False):
         return _bad_arguments(str(problems[0]))
     cards = cards_of_plan(plan, inventory)
@@ -316,7 +317,7 @@ def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
         return None
     have, need = found.kv_mib / 1024, found.needed_mib / 1024
     short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    insist = f"name {INSIST} in [policy] pinned to try it anyway"
+    insist = f"add {INSIST} to [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
     longest = _with_margin(found, candidate_of_plan(plan, inventory))
     captures = {"fits": str(longest)} if longest else {}

@@ -61,9 +61,9 @@ class Attention:
     pair_flops: float
 
     @classmethod
-    def of(cls, model: ModelCard, candidate: Candidate, held: int) -> Attention:
+    def of(cls, model: ModelCard, candidate: Candidate, cached_tokens: int) -> Attention:
         """Attention for a candidate whose cache holds this many tokens of a request."""
-        read = _bytes_read(model, candidate, held)
+        read = _bytes_read(model, candidate, cached_tokens)
         # On other cards the low rate of the weights covers a prompt's products.
         if not candidate.turing:
             return cls(read, 0)
@@ -78,14 +78,16 @@ class Attention:
         return self.pair_flops * prompt**2 / 2
 
 
-def _bytes_read(model: ModelCard, candidate: Candidate, held: int) -> float:
+def _bytes_read(model: ModelCard, candidate: Candidate, cached_tokens: int) -> float:
     """Bytes of the cache that one request reads in a step on one rank."""
     ranks, layers = candidate.tensor_parallel, model.cached_layers
     whole = sum(kind == FULL for kind in layers)
-    read = whole * held * token_bytes(model, candidate.kv_dtype, ranks, candidate.activation)
+    read = (
+        whole * cached_tokens * token_bytes(model, candidate.kv_dtype, ranks, candidate.activation)
+    )
     windows = sum(kind == WINDOW for kind in layers)
     if windows:
-        seen = min(held, model.sliding_window or held)
+        seen = min(cached_tokens, model.sliding_window or cached_tokens)
         each = token_bytes(model, candidate.kv_dtype, ranks, candidate.activation, WINDOW)
         read += windows * seen * each
     return float(read)

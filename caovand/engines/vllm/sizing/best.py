@@ -25,11 +25,11 @@ from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.partition import partition
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
-    SMALLEST_CONTEXT,
+    MIN_CONTEXT,
     USUAL_SEQUENCES,
     Search,
     holds,
-    requests_held,
+    requests_that_fit,
     whole_blocks,
     with_context,
 )
@@ -68,7 +68,7 @@ def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
     stored = [at for at, base in enumerate(space.bases) if not space.is_rounded(base)]
     rounded = [at for at, base in enumerate(space.bases) if space.is_rounded(base)]
     searched, choice = _choose_cache_type(space, stored, model, gpus)
-    if not rounded or _fits_unrounded(space, searched, choice, model, gpus):
+    if not rounded or _fits_unquantized(space, searched, choice, model, gpus):
         return choice
     _, in_8 = _choose_cache_type(space, rounded, model, gpus)
     if in_8.sound and (not choice.sound or in_8.score < choice.score):
@@ -121,7 +121,7 @@ def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence
     return min(search(stages), choice, key=lambda one: (not one.fits, one.score))
 
 
-def _fits_unrounded(
+def _fits_unquantized(
     space: Space, among: Sequence[int], choice: Choice, model: ModelCard, gpus: Sequence[Gpu]
 ) -> bool:
     """Whether the weights as stored and some context fit on cards that nobody else uses, whatever
@@ -151,7 +151,7 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
         candidates += [offloaded] if offloaded else []
     if candidates:
         return min(candidates, key=lambda choice: choice.score)
-    least = space.context or min(SMALLEST_CONTEXT, model.max_model_len)
+    least = space.context or min(MIN_CONTEXT, model.max_model_len)
     lean = search.lean(space.bases[0], eager=space.eager[-1])
     return Choice(with_context(lean, least, gpus, space), fits=False)
 
@@ -170,7 +170,7 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
     None if host memory is too small, or if the cards could hold the weights: then the operator's
     context or utilization is what does not fit, and a slow engine is not what they meant.
     """
-    bases, least = space.bases, min(SMALLEST_CONTEXT, model.max_model_len)
+    bases, least = space.bases, min(MIN_CONTEXT, model.max_model_len)
     enough = least if space.context else min(MIN_SERVICE, model.max_model_len)
     if any(gpu.unified for gpu in gpus):
         return None  # the host has no other memory
@@ -202,8 +202,10 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
                 moved = _with_offloading(small, context, model, gpus, space)
                 if moved is None:
                     break  # a longer context needs more
-                usual = min(context, space.workload.held)
-                if count <= USUAL_SEQUENCES or count <= requests_held(moved, model, gpus, usual):
+                usual = min(context, space.workload.cached_tokens)
+                if count <= USUAL_SEQUENCES or count <= requests_that_fit(
+                    moved, model, gpus, usual
+                ):
                     found.append((pace.score(moved), number, moved))
     if not found:
         return None

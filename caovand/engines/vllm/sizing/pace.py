@@ -14,24 +14,22 @@ from collections.abc import Sequence
 from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.core.facts.network import Network
 from caovand.core.model_task import POOLING
 from caovand.engines.common.speeds import (
-    LINKED_S,
+    ALL_REDUCES,
     UNLINKED_S,
     Speed,
-    all_linked,
+    card_link,
     host_link,
-    link_gb_s,
     slowest,
+    transfer_s,
 )
+from caovand.engines.common.tensors import experts_read, part_of_experts
 from caovand.engines.vllm.machine.link_time import (
-    ALL_REDUCES,
     ALONE,
     SENT,
     NodeGroup,
     all_reduce_s,
-    transfer_s,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import STATE, state_bytes
@@ -42,18 +40,11 @@ from caovand.engines.vllm.memory.shards import (
     cards_of,
     on_rank,
 )
-from caovand.engines.vllm.memory.steps import LARGEST_CAPTURED, graph_mode
+from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY, graph_mode
 from caovand.engines.vllm.sizing.attention import Attention
 from caovand.engines.vllm.sizing.workload import Workload
 
 GB_A_GIB = 1.074
-
-
-def experts_read(model: ModelCard, tokens: float) -> float:
-    """The fraction of the experts that a step of `tokens` tokens reads."""
-    if not model.experts or not model.experts_per_token:
-        return 1.0
-    return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
 
 
 def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
@@ -127,10 +118,8 @@ workload's users who are active half the time."""
 
 
 def active_parameters(model: ModelCard) -> float:
-    """The parameters that compute a token, without embedding and head; approximate for quantised
-    models."""
-    active = model.experts_per_token / model.experts if model.experts else 0
-    held = model.size("layers") + model.size("experts") * active
+    """The parameters that compute a token, without embedding and head; of quantised ones about."""
+    held = model.size("layers") + model.size("experts") * part_of_experts(model)
     return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
 
@@ -160,7 +149,7 @@ class Pace:
         self._head = (
             self._bytes["head"] or self._bytes["embedding"]
         )  # tied embeddings are read once
-        self._attention = Attention.of(model, base, workload.held)
+        self._attention = Attention.of(model, base, workload.cached_tokens)
         self._state = _state_moved(model, base)
         self._replicas = base.replicas
         self._holders = base.tensor_parallel * base.replicas if base.whole_experts else 1
@@ -200,7 +189,7 @@ class Pace:
         seconds = self.seconds(candidate, room)
         if workload.batch:  # as many requests are half as long
             seconds = (seconds + self.seconds(candidate, short)) / 2
-        cut = not candidate.eager and LARGEST_CAPTURED in candidate.compilation
+        cut = not candidate.eager and MAX_CAPTURE_KEY in candidate.compilation
         worth = self._worth * (WORTH_OF_SMALL_GRAPHS if cut else 1.0)
         return seconds / (reached * served * worth)
 
@@ -250,9 +239,8 @@ class Pace:
         return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
 
     def _flops(self, tokens: float) -> float:
-        model = self._model
-        active = model.experts_per_token / model.experts if model.experts else 0
-        weights = self._bytes["layers"] + self._bytes["experts"] * active * self._replicas
+        active = self._bytes["experts"] * part_of_experts(self._model)
+        weights = self._bytes["layers"] + active * self._replicas
         return 2 * tokens * weights / self._bytes_each
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
@@ -284,13 +272,12 @@ def _exchange(
         inside, spanned = min(among, here), ceil(among / here)
         if inside > 1:
             groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
-            linked = all(map(all_linked, groups))
-            step_s += count * (LINKED_S if linked else UNLINKED_S)
-            gb_s = link_gb_s(gpus) if linked else host_link(gpus)[2]
-            token_s += count * transfer_s(inside, Network(gb_s * 1e9, 0), size)
+            wait_s, bytes_s = card_link(groups)
+            step_s += count * wait_s
+            token_s += count * transfer_s(inside, bytes_s, size)
         if spanned > 1:
             step_s += count * all_reduce_s(spanned, nodes.link)
-            token_s += count * transfer_s(spanned, nodes.link, size)
+            token_s += count * transfer_s(spanned, nodes.link.bytes_s, size)
     hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
     step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
     token_s += hops * SENT * size / nodes.link.bytes_s
@@ -306,8 +293,8 @@ def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
     each = [slowest(cards_of(gpus, at, count, candidate.tensor_parallel)) for at in range(count)]
     dealt = list(zip(candidate.stages, each, strict=True))
     return Speed(
-        layers / sum(held / speed.gb_s for held, speed in dealt),
-        layers / sum(held / speed.tflop_s for held, speed in dealt),
+        layers / sum(count / speed.gb_s for count, speed in dealt),
+        layers / sum(count / speed.tflop_s for count, speed in dealt),
     )
 
 

@@ -33,7 +33,7 @@ from caovand.engines.vllm.memory.estimate import (
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.steps import (
     DRAFTING_SAMPLER_BYTES,
-    LARGEST_CAPTURED,
+    MAX_CAPTURE_KEY,
     WITH_LARGE_GRAPHS,
     usual_largest_graph,
 )
@@ -41,7 +41,7 @@ from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
 from caovand.engines.vllm.sizing.workload import Workload
 
-SMALLEST_CONTEXT = 512
+MIN_CONTEXT = 512
 """The smallest context worth starting with."""
 GENEROUS_BATCH, LEAN_BATCH = 8192, 512
 BATCHES = (GENEROUS_BATCH, 4096, 2048, 1024, LEAN_BATCH)
@@ -105,7 +105,7 @@ class Search:
 
     def __init__(self, space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> None:
         self._space, self._model, self._gpus = space, model, gpus
-        self._least = min(SMALLEST_CONTEXT, model.max_model_len)
+        self._min_context = min(MIN_CONTEXT, model.max_model_len)
         self._ceilings: dict[tuple[int, bool], int] = {}
 
     @cached_property
@@ -142,7 +142,7 @@ class Search:
         yield candidate
         usual = usual_largest_graph(candidate.sequences, candidate.mtp)
         if self._space.sizes_graphs and self._model.model_type in WITH_LARGE_GRAPHS:
-            sizes = {**candidate.compilation, LARGEST_CAPTURED: usual}
+            sizes = {**candidate.compilation, MAX_CAPTURE_KEY: usual}
             yield candidate.but(compilation=sizes)
 
     def fastest(self, eager: tuple[bool, ...]) -> Choice | None:
@@ -160,7 +160,10 @@ class Search:
                 sized = self._size(one.base, one.candidate)
                 if sized:
                     usual = self._space.workload
-                    room, short = self._room(sized, usual.held), self._room(sized, usual.let_in)
+                    room, short = (
+                        self._room(sized, usual.cached_tokens),
+                        self._room(sized, usual.let_in),
+                    )
                     score = self._paces[one.base].score(sized, room=room, short=short)
                     again = one._replace(score=score, candidate=sized, sized=True)
                     heapq.heappush(queue, again)
@@ -208,7 +211,7 @@ class Search:
         space = self._space
         if not self._ceiling(base, eager=candidate.eager) or not self._compiles(candidate):
             return None
-        if self._model.one_step and candidate.batch_tokens < (space.context or self._least):
+        if self._model.one_step and candidate.batch_tokens < (space.context or self._min_context):
             return None
         if space.context:
             sized = with_context(candidate, space.context, self._gpus, space)
@@ -220,7 +223,7 @@ class Search:
             context = longest_context(self._model, candidate, self._gpus, space.utilization)
             if self._model.one_step:
                 context = min(context, candidate.batch_tokens)
-            if context < self._least:
+            if context < self._min_context:
                 return None
             sized = with_context(candidate, context, self._gpus, space)
         if lacks_states(self._model, sized, self._gpus):
@@ -241,9 +244,9 @@ class Search:
         first = candidate.but(in_bytes=False, cold=True, utilization=free_share(self._gpus))
         return kv_bytes(self._model, first, self._gpus) > 0
 
-    def _room(self, candidate: Candidate, held: int) -> float:
-        held = PASSAGE if self._model.task in POOLING else held
-        return requests_held(candidate, self._model, self._gpus, min(candidate.context, held))
+    def _room(self, candidate: Candidate, tokens: int) -> float:
+        tokens = PASSAGE if self._model.task in POOLING else tokens
+        return requests_that_fit(candidate, self._model, self._gpus, min(candidate.context, tokens))
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
@@ -252,7 +255,7 @@ class Search:
             context = self._space.context or longest_context(
                 self._model, lean, self._gpus, self._space.utilization
             )
-            self._ceilings[base, eager] = context if context >= self._least else 0
+            self._ceilings[base, eager] = context if context >= self._min_context else 0
         return self._ceilings[base, eager]
 
     def _choice(self, first: _Scored, second: _Scored | None) -> Choice:
@@ -288,7 +291,7 @@ def holds(candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu]) -> bool:
     return candidate.utilization <= free_share(gpus) and lacking_gib(model, candidate, gpus) == 0
 
 
-def requests_held(
+def requests_that_fit(
     candidate: Candidate, model: ModelCard, gpus: Sequence[Gpu], tokens: int
 ) -> float:
     """Number of requests of so many tokens that the cache holds while they decode.

@@ -29,7 +29,7 @@ class Workload(UsualRequest):
     def let_in(self) -> int:
         """Tokens of the requests that determine the number of sequences: usual requests of people
         who chat, half as long where lengths differ and vLLM admits no more than the cache holds."""
-        return self.held // 2 if self.batch or self.long else self.held
+        return self.cached_tokens // 2 if self.batch or self.long else self.cached_tokens
 
 
 USERS = {"chat": 2, "long": 1, "batch": 1024}

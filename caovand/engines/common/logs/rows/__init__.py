@@ -1,8 +1,8 @@
 """Texts of failures that several engines print: tables of rows, one row a text.
 
-An engine's own table (`SIGNATURES` in its `log/signatures.py`) is made of these and of its own
-rows. **Order matters**: the first row that matches a line takes it, so that a specific text stands
-before its class. Each table goes from the certain to the vague:
+An engine's own table (`SIGNATURES` in its `log/signatures.py`) consists of these and of its own
+rows. **Order matters**: the first row that matches a line wins, so a specific text comes before its
+class. Each table goes from the certain to the vague:
 
 1. `host` (with `system`): what the machine denies, whatever the engine. vLLM has its own rows for
    memory before them.

@@ -1,10 +1,10 @@
-"""What ggml prints when a card fails, by CUDA, ROCm, Vulkan, SYCL or Metal: patterns for tables."""
+"""ggml's messages when a card fails, on CUDA, ROCm, Vulkan, SYCL or Metal: patterns for tables."""
 
 _OF = (
     r"(?:CUDA|ROCm|HIP|MUSA) error(?: \d{1,4} at \S{1,200})?: "
     r"(?:CUDA error: |\S{1,200}:\d{1,6}: )?"
 )
-"""How ggml begins an error of the runtime or of its BLAS; the text that follows is theirs."""
+"""The prefix of ggml's messages about errors of the runtime or of its BLAS, whose text follows."""
 NO_MEMORY = (
     r"allocating (?P<mib>[\d.]+) MiB on device (?P<device>\d+): cudaMalloc failed: out of mem"
     r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED"
@@ -16,14 +16,18 @@ NO_MEMORY = (
     r"|[Cc]an't allocate (?P<sycl_bytes>\d{1,18}) [Bb]ytes of memory on device"
     r"|HSA_STATUS_ERROR_OUT_OF_RESOURCES|EL0004: \[PID"
 )
-NO_MEMORY_OF_METAL = r"kIO\w{2,6}CommandBufferCallbackErrorOutOfMemory|^error: Insufficient Memory"
-"""What explains the failed command buffer in the line before."""
+NO_MEMORY_OF_METAL = (
+    r"kIO\w{2,6}CommandBufferCallbackErrorOutOfMemory|^error: Insufficient Memory"
+    r"|ggml_metal_\w{1,40}: .{0,60}(?:is larger than buffer maximum|buffer is nil)"
+    r"|failed assertion .Buffer Validation"
+)
+"""The error that explains the failed command buffer in the line before."""
 BUFFER = (
     r"\(?(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA|CANN|OpenCL|HIP|MTL"
     r"|Metal)(?!\w{0,3}_Host)\w{0,20})"
     r"\)? buffer"
 )
-"""A card's buffer, as ggml names it; those with `_Host` are the machine's."""
+"""A card's buffer, as ggml names it; those with `_Host` are in the machine's memory."""
 ABSENT = (
     r"failed to initialize (?:CUDA|ROCm|MUSA): (?P<why>[^\n]{1,200})"
     r"|no (?:CUDA|ROCm)-capable device is detected|CUDA driver version is insufficient"
@@ -62,6 +66,7 @@ LAUNCH = (
 )
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
+    r"|current device: -?\d{1,3}, in function|GGML_ASSERT\((?:stat|err|status) == (?:cuda|hip)Succ"
     r"|^Native API (?:failed|returns)"
     r"|CHECK_TRY_ERROR\("
 )

@@ -1,4 +1,5 @@
-"""How programs that embed an engine tell of its process or library: codes of Windows, signals.
+"""How programs that embed an engine report the end of its process or library: Windows codes,
+signals.
 
 Any program may print them: they identify no engine.
 """
@@ -14,11 +15,12 @@ _RAW = re.compile(
     r"\(?[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|[Ee]xit status:? -?\d"
     r"|E(?:xited|XITED) \(\d{1,3}\)|OSError: (?:\[WinError -?\d|exception: )"
     r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
-    r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
-    r"|Fatal error\. System\.|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
+    r"|.{0,200}?Windows Error 0x|(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute|Exec format error)"
+    r"|run-detectors: |\(Exit code: \d|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]"
+    r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
-# Node prints codes of Windows as 64 bits without a sign and rounded, Python with their sign
+# Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",
          _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
@@ -33,6 +35,7 @@ ROWS = (
          _CODE + r"(?:(?P<silent>137|-9\b)|13[3-9]|-(?:5|6|7|8|11)\b|32212\d{5}|3765269347"
          r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
+         r"|\[LMS\w{1,40}\].{0,200}Error loading model|^\(Exit code: (?:5|6|8|10|11)\)"
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
     signature("exit.managed", "consequence", "engine-died",
          r"^Fatal error\. System\.(?P<managed>AccessViolationException)"),
@@ -43,11 +46,13 @@ ROWS = (
          r"\"(?P<linked>[^\"]{1,200})\" not found"
          r"|version [`'](?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,10})' not found"),
     signature("exit.format", "cause", "engine-unusable",
-         r"^\S{1,200}: (?:cannot execute|Exec format error|Invalid argument|Permission denied)"),
+         r"^run-detectors: unable to find|^(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute"
+         r"|Exec format error|Invalid argument|Permission denied)"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "exit.library": (
-        "Windows did not load a library of the engine, or one that it needs: install the newest "
+        "Windows did not load a library of the engine, or one of its dependencies: install the "
+        "newest "
         "Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "
         "the engine again; on an old processor use a build without AVX2.",
     ),
@@ -56,32 +61,37 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "build for it.",
     ),
     "exit.died": (
-        "The engine's process crashed, and only its code is left: read the engine's own log. If "
-        "it began with an update of the engine or driver, go back; try another backend (CPU, "
+        "The engine's process crashed, and left only its exit code: read the engine's own log. If "
+        "it began with an update of the engine or driver, go back to the old one"
+        "; try another backend (CPU, "
         "Vulkan, CUDA), or fewer layers on the card.",
     ),
     "exit.managed": (
         "The engine's native library crashed inside the program that calls it ({managed}): update "
         "the card's driver, try another backend (CUDA, CPU), and a newer release of library and "
-        "program; layers of other programs in Vulkan (overlays, frame counters) do it, too.",
+        "program; Vulkan layers of other programs (overlays, frame counters) can cause it, too.",
     ),
     "exit.linked": (
-        "The library {library} is missing, or one that it needs: install the engine again with the "
-        "CUDA, ROCm or C++ runtime that this build was made for, or name the library's folder in "
-        "LD_LIBRARY_PATH.",
+        "The library {library} or one of its dependencies is missing: install the engine again "
+        "with the "
+        "CUDA, ROCm or C++ runtime that this build was made for, or add the library's folder to "
+        "LD_LIBRARY_PATH"
+        ".",
         "The library {linked} is missing: install the engine again with all of its libraries, or "
-        "name their folder in LD_LIBRARY_PATH.",
+        "add their folder to LD_LIBRARY_PATH"
+        ".",
         "The build was made for a newer system ({symbols} is missing): use a build for this "
         "distribution, or a container.",
     ),
     "exit.format": (
         "The system cannot execute the file: it is not executable (chmod +x), for another "
-        "processor or system, or needs a newer shell (llamafile with an old zsh: sh -c ./FILE).",
+        "processor or system, or needs a newer shell (llamafile with an old zsh, binfmt or WSL: "
+        "sh -c ./FILE, or its own APE loader).",
     ),
 }
-"""Sentences by row."""
+"""Advice by row."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line tells how a process or library ended."""
+    """Whether a line reports how a process or library ended."""
     return bool(_RAW.match(line))

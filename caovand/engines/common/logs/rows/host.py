@@ -1,35 +1,37 @@
-"""Texts about something the host denies: shared memory, sockets, a newer driver, a card, a library.
+"""Messages about something that the host denies: shared memory, sockets, a newer driver, a card, a
+library.
 
-They strike every engine alike: its table begins with these rows.
+They affect every engine alike: its table begins with these rows.
 """
 
 from __future__ import annotations
 
 import re
 
-from caovand.engines.common.logs.rows import kernel, system
+from caovand.engines.common.logs.rows import container, kernel, rocm, servers, system
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
-    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
-    r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML\b|NVIDIA-SMI has failed "
+    r"Failed to initialize NVML\b|NVIDIA-SMI has failed "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
-    r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
-    r"|libnvidia-ml\.so in GDK"
+    r"|No devices were found|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
     r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
     r"|Bus error|Floating point exception)\b"
     r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} (?:segm|abor|ille|bus |ki)"
     r"|zsh: (?:segm|abor|ille|bus |ki)|\S{1,60}: line \d{1,6}: +\d{1,10} Killed"
-    r"|Killed$|PID \d{1,10} received SIG|Fatal signal \d| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
+    r"|fish: (?:Job \d|Process)|Killed$|PID \d{1,10} received SIG|Fatal signal \d"
+    r"| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
     r"| {0,12}Exit Code: {1,12}\d"
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
-    r"| {0,8}\[\[ [A-Z]|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama"
+    r"|Program terminated with signal | {0,8}\[\[ [A-Z]"
+    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
     r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
 )
@@ -43,6 +45,10 @@ ROWS = (
          r"|unable to (?:open|allocate) shared memory"),
     signature("sandbox.families", "cause", "access-denied",
          r"Address family not supported by protocol"),
+    signature("client.refused", "consequence", "network",
+         r"(?:Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama at https?://"
+         r"|HTTPConnectionPool\(host=')(?P<server>host\.docker\.internal|localhost|0\.0\.0\.0"
+         r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|172\.1[6-9]\.\d{1,3}\.\d{1,3})\b"),
     signature("driver.fabric", "cause", "gpu-absent",
          r"[Ss]ystem not yet initialized|\b(?:init failure|[Ee]rror|cuInit err):? 802\b"
          r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
@@ -52,48 +58,17 @@ ROWS = (
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
          r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
          r"|nvidia-container-cli: requirement error: "
-         r"(?:unsatisfied condition: (?P<condition>[^\\\"]{1,60}[\w.]))?"),
-    signature("container.files", "cause", "gpu-absent",
-         r"file creation failed: (?P<path>\S{1,400}): file exists"),
-    signature("pod.cards", "cause", "gpu-absent", r"Insufficient (?:nvidia|amd)\.com/\w"),
-    signature("container.gpu", "cause", "gpu-absent",
-         r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
-         r"|dxcore initialization failed|error executing hook .{0,100}nvidia"
-         r"|invoking the NVIDIA Container Runtime Hook directly"
-         r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
-         r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
-         r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"
-         r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
-         r"|executable file not found)"
-         r"|no healthy devices present.{0,60}nvidia\.com/gpu"
-         r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
-    signature("container.port", "cause", "port-busy",
-         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
-         r"|[Pp]orts are not available)"),
-    signature("container.denied", "cause", "access-denied",
-         r"permission denied while trying to connect to the [Dd]ocker"
-         r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"
-         r"|dial unix \S{1,100}docker\.sock: connect: permission denied"),
-    signature("container.network", "cause", "network",
-         r"Error response from daemon.{0,200}(?:TLS handshake timeout|i/o timeout|no such host"
-         r"|toomanyrequests|connection (?:refused|reset)|Client\.Timeout|context deadline "
-         r"exceeded)"),
-    signature("container.image", "cause", "bad-arguments",
-         r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
-         r"|pull access denied|no matching manifest|No such image"
-         r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
-    signature("container.options", "cause", "bad-arguments",
-         r"Error response from daemon.{0,200}(?:is already in use by container"
-         r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
-         r"|mount path must be absolute|can only create .{1,60} if|conflicting options"
-         r"|[Rr]ange of CPUs|[Nn]o such container|cannot allocate shm)"),
-    signature("container.failed", "consequence", "unknown",
-         r"Error response from daemon: ?(?P<why>.{1,200})"
-         r"|OCI runtime (?:create )?(?:failed|error)"),
+         r"(?:unsatisfied condition: (?P<condition>[^\\\",]{1,60}[\w.]))?"),
+    *container.ROWS,
+    *rocm.ROWS,
+    *servers.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
+    signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+    signature("nvml.blocked", "cause", "gpu-absent",
+         r"GPU access blocked by the operating system"),
     signature("nvml.mismatch", "cause", "gpu-absent",
          r"Failed to initialize NVML: Driver/library version mismatch"
          r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
@@ -105,6 +80,8 @@ ROWS = (
          r"|^Killed /\S{1,300} due to memory|sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"),
     signature("unit.program", "cause", "engine-unusable",
          r"\.service: .{0,100}status=203/EXEC|\.service: Failed (?:to execute|at step EXEC)"),
+    signature("unit.absent", "cause", "engine-unusable",
+         r"\.service: [Mm]ain process exited, code=exited, status=12[67]/"),
     signature("unit.user", "cause", "bad-arguments",
          r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
          r"|\.service: Failed to determine user credentials"),
@@ -117,7 +94,7 @@ ROWS = (
     signature("pod.ended", "consequence", "engine-died",
          r"^ {0,12}Exit Code: {1,12}(?:(?P<silent>137)|13[249])$"),
     signature("signal.instruction", "cause", "backend-unsupported",
-         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
+         r"terminated by signal SIGILL|^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
          r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )?[Ii]llegal (?:hardware )?instruction\b"
          r"|received SIGILL|Fatal signal \d{1,2} \(SIGILL"),
     signature("signal.ended", "consequence", "engine-died",
@@ -125,7 +102,10 @@ ROWS = (
          r"|Bus error|Floating point exception|(?P<silent>Killed(?= {2}|$)))"
          r"|^(?:zsh: |(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )"
          r"(?:segmentation fault|abort|bus error|killed)"
-         r"|received SIG[A-Z]{2,5}\b|^Fatal signal \d"),
+         r"|received SIG[A-Z]{2,5}\b|terminated by signal SIG[A-Z]{3,5}"
+         r"|^Fatal signal \d"),
+    signature("signal.core", "consequence", "engine-died",
+         r"^Program terminated with signal (?P<signal>SIG\w{2,6})"),
     signature("unit.ended", "consequence", "engine-died",
          r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
          r"|exited, status=(?!0/|1/|2/)\d)"),
@@ -133,16 +113,16 @@ ROWS = (
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "
          r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
-    # A library of the machine is found before the one that the program brings
+    # A library of the machine is found before the program's own
     signature("host.library.other", "cause", "bad-arguments",
          r"(?:^|: )(?P<library>[^\s:]{1,300}\.so[\w.]{0,20}): version [`']"
          r"(?P<version>(?!(?:GLIBC|GLIBCXX|CXXABI)_)[^'`\s]{1,80})' not found"),
-    # Kubernetes names variables after a Service, which programs read as settings of their own
+    # Kubernetes creates variables for a Service, which programs read as their own settings
     signature("env.service", "cause", "bad-arguments",
          r"\b(?P<variable>[A-Z][A-Z0-9]{1,30}(?:_[A-Z0-9]{1,30}){1,5})\b.{0,40}['\"= ]"
          r"(?P<uri>tcp://[\w.:-]{3,80})"
          r"|invalid literal for int\(\) with base 10: '(?P<number>tcp://[\w.:-]{3,80})'"),
-    # A client behind a proxy asks for a whole address, not for a path
+    # A client behind a proxy requests a whole address instead of a path
     signature("proxy.itself", "cause", "bad-arguments",
          r"^https?://(?P<proxy>[^\s\"]{1,100}) \"[A-Z]{3,7} https?://(?P<itself>(?:0\.0\.0\.0"
          r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1?\])(?::\d{1,5})?)"
@@ -158,4 +138,7 @@ ROWS = (
 
 def is_raw(line: str) -> bool:
     """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+    others = (container, rocm, servers)
+    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line)) or any(
+        rows.is_raw(line) for rows in others
+    )

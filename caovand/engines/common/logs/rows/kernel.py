@@ -1,6 +1,6 @@
-"""Log texts of kernel and driver for the host's own failures: Xid, lost cards, the OOM killer.
+"""Messages of kernel and driver about the host's own failures: Xid, lost cards, the OOM killer.
 
-They strike every engine alike, and an engine's own log repeats some of them.
+They affect every engine alike, and an engine's own log repeats some of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.signature import first, signature
 
-MAX_TEXT = 500  # characters kept of a line
+MAX_TEXT = 500  # characters kept per line
 
 CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
@@ -28,7 +28,7 @@ CARD_LOST = (
          r"\bnvidia (?P<bus>[0-9a-fA-F:.]{7,16}): (?:AER|PCIe Bus Error): .{0,60}"
          r"(?:severity=)?Uncorrect(?:ed|able) \(Fatal\)"),
 )  # fmt: skip
-# A fault of the program on the card, and one that ended its work there, for whatever reason: an
+# A fault of the program on the card, and one that ended its work there, for any reason: an
 # assertion in a kernel is 43.
 XID_APP = signature("xid.app", "consequence", "illegal-access",
     r"NVRM: Xid \(PCI:(?P<bus>[0-9a-fA-F:.]+)\): (?P<xid>13|31),")  # fmt: skip
@@ -37,19 +37,20 @@ XID_STOPPED = signature("xid.stopped", "consequence", "launch-failure",
     r"(?P<xid>8|11|25|32|39|4[0135]|69|7[0-256]|80),")  # fmt: skip
 OF_PROGRAM = (XID_APP, XID_STOPPED)
 CLEANUP = "45"
-"""The Xid that follows whatever ended a program, be it a kill from outside."""
+"""The Xid that follows any end of a program, even a kill from outside."""
 HOST_KILLED = signature("host.killed", "cause", "host-oom",
     r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) "
     r"(?:,UID \d{1,10}, )?\((?P<name>[^)]*)")  # fmt: skip
 NOT_STARTED = signature("nvrm.init", "cause", "gpu-absent",
     r"RmInitAdapter failed|NVRM: No NVIDIA (?:graphics adapter|GPU) found")  # fmt: skip
 ROWS = (*CARD_LOST, *OF_PROGRAM, HOST_KILLED, NOT_STARTED)
-# What a log tells of a machine that is not this one. Here, the inventory and the engine say it.
+# Facts that a log shows about another machine. On this one, inventory and engine provide them.
 _ELSEWHERE = (
     signature("xid.previous", "cause", "gpu-lost",
          r"NVRM: Xid .{0,120}caused by previous Xid (?P<xid>48|7[49]|9[45]|1[124]\d)\b"),
     signature("driver.mismatch", "cause", "gpu-absent",
-         r"NVRM: API mismatch|nvidia: disagrees about version|nvidia: version magic"),
+         r"NVRM: API mismatch|nvidia-modeset: Version mismatch"
+         r"|nvidia: disagrees about version|nvidia: version magic"),
     signature("driver.nouveau", "cause", "gpu-absent",
          r"already bound to nouveau|driver such as: ?nouveau|NVRM: .{0,60}\bnouveau\b"),
     signature("driver.unsupported", "cause", "gpu-absent",
@@ -59,6 +60,8 @@ _ELSEWHERE = (
          r"PKCS#7 signature not signed with a trusted key|Loading of (?:unsigned )?module .{0,60}"
          r"(?:rejected|unavailable key)|module with unavailable key is rejected"
          r"|Key was rejected by service|Required key not available|Lockdown: modprobe: unsigned"),
+    signature("driver.build", "cause", "gpu-absent",
+         r"Bad return status for module build|dkms (?:install|build) .{0,120}exited \d"),
     signature("driver.module", "cause", "gpu-absent",
          r"Unable to load the kernel module 'nvidia|Module nvidia\S{0,20} not found in directory"
          r"|could not insert '?nvidia|NVRM: (?:None of the NVIDIA devices were|NVIDIA init module "
@@ -96,14 +99,15 @@ _ELSEWHERE = (
          r"(?P<xid>(?!63|9[23]|10[67]|121|141|15[2-4]|157|16[0-5])\d{1,3}),"),
 )  # fmt: skip
 
-# How a line of the kernel begins, also when an engine's log repeats it.
+# Prefixes of the kernel's lines, also when an engine's log repeats them.
 KERNEL_LINE = re.compile(
     r".{0,80}?(?:NVRM: |nvidia [\da-fA-F:.]{7,16}: |Out of memory: Kill(?:ed)? process"
     r"|Memory cgroup out of memory: Kill(?:ed)? process)"
 )
-# More beginnings, which count only in a log that no engine wrote.
+# More prefixes, which count only in a log that no engine wrote.
 _ANY_KERNEL_LINE = re.compile(
-    r".{0,80}?(?:NVRM: |\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
+    r".{0,80}?(?:NVRM: |Error! Bad return status|==> \w{1,8}: "
+    r"|\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
     r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"
     r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
     r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
@@ -119,7 +123,7 @@ def is_of_kernel(line: str) -> bool:
 
 
 def find_in_machine(lines: Sequence[str]) -> Finding | None:
-    """Find a failure in a kernel's log of another machine, whose processes are unknown."""
+    """Find a failure in another machine's kernel log, whose processes are unknown."""
     found = find_in_kernel(lines, None)
     if found is not None and found.signature not in (row.id for row in OF_PROGRAM):
         return found
@@ -136,9 +140,9 @@ _XID_PID = re.compile(r"\bpid='?(\d+)")
 
 
 def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Finding | None:
-    """A GPU fault, or an out-of-memory kill of one of `pids`, in lines of the kernel log.
+    """Find a GPU fault, or an out-of-memory kill of one of `pids`, in kernel log lines.
 
-    None stands for the processes of a machine that is not this one: any may be the engine's.
+    None stands for the processes of another machine: any may be the engine's.
     """
     symptom: Finding | None = None
     for number, line in enumerate(lines, 1):
@@ -152,7 +156,7 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Findin
         if row not in OF_PROGRAM:
             return fault
         if pids is not None and captures["xid"] == CLEANUP:
-            continue  # here, what ended it is seen
+            continue  # on this machine, the daemon observes what ended it
         # Skip another program's fault on the same card. If no pid is named, the engine's log
         # decides.
         blamed = _XID_PID.search(line)

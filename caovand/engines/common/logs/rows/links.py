@@ -1,4 +1,4 @@
-"""What RDMA, NVSHMEM and libraries that move caches between engines report: rows for any engine."""
+"""Messages of RDMA, NVSHMEM and libraries that move caches between engines: rows for any engine."""
 
 from __future__ import annotations
 
@@ -37,28 +37,31 @@ ROWS = (
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "link.rdma": (
         "RDMA between the engines does not work: a network card cannot be opened, registered or "
-        "reached. See with ibv_devinfo that its port is active, name cards that can reach each "
-        "other (--disaggregation-ib-device, NCCL_IB_HCA, UCX_NET_DEVICES, MC_GID_INDEX), give the "
+        "reached. Check with ibv_devinfo that its port is active, configure cards that can reach "
+        "each other "
+        "(--disaggregation-ib-device, NCCL_IB_HCA, UCX_NET_DEVICES, MC_GID_INDEX), give the "
         "container --privileged or /dev/infiniband, --cap-add IPC_LOCK and --ulimit memlock=-1, "
         "and load nvidia_peermem for memory of cards; otherwise let it use TCP.",
     ),
     "link.verbs": (
-        "NCCL's InfiniBand or RoCE transport failed between two network cards: name those that "
-        "reach each other (NCCL_IB_HCA, NCCL_IB_GID_INDEX=3 for RoCE v2), keep to one rail where "
+        "NCCL's InfiniBand or RoCE transport failed between two network cards: configure cards "
+        "that reach each other "
+        "(NCCL_IB_HCA, NCCL_IB_GID_INDEX=3 for RoCE v2), keep to one rail where "
         "only cards of one number are connected (NCCL_CROSS_NIC=0), give the container "
-        "/dev/infiniband and --ulimit memlock=-1, and see ibv_devinfo; NCCL_IB_DISABLE=1 uses "
+        "/dev/infiniband and --ulimit memlock=-1, and check with ibv_devinfo; NCCL_IB_DISABLE=1 "
+        "uses "
         "TCP instead.",
     ),
     "link.nvshmem": (
         "NVSHMEM, which DeepEP's kernels use between cards, could not start or lost a peer: "
-        "install the release of NVSHMEM and DeepEP that the engine asks for, load nvidia_peermem "
+        "install the release of NVSHMEM and DeepEP that the engine requires, load nvidia_peermem "
         "or gdrcopy, and try NVSHMEM_REMOTE_TRANSPORT=none on one machine; without it choose "
         "another all-to-all (--all2all-backend, --moe-a2a-backend).",
     ),
     "link.store": (
-        "The store of the caches (Mooncake) did not answer or complete: see that its master and "
+        "The store of the caches (Mooncake) did not answer or complete: check that its master and "
         "metadata server run at the configured address, that protocol and device_name "
-        "fit this machine (protocol tcp needs none), and that both sides have one release.",
+        "fit this machine (protocol tcp needs none), and that both sides have the same release.",
     ),
 }
 """Sentences by row; one with an unknown {name} is left out."""

@@ -1,11 +1,11 @@
-"""What programs in Go and C++ print when a hub, a registry or a mirror cannot be reached."""
+"""Messages of programs in Go and C++ when a hub, a registry or a mirror cannot be reached."""
 
 from __future__ import annotations
 
 from caovand.engines.common.logs.signature import signature
 
-# A server talks to its own runner by loopback, whose end it reports in the same words.
-# A line that says so has another try after it.
+# A server talks to its own runner over loopback, and reports the runner's end in the same words. A
+# line that announces a retry is not the last word.
 _ELSEWHERE = r"(?!.{0,400}(?:(?:127\.0\.0\.1|localhost|\[::1\]):\d|\bretrying\b|\bprobe failed:))"
 ROWS = (
     signature("net.certificate", "cause", "network",
@@ -22,4 +22,4 @@ ROWS = (
          r"|HTTPLIB failed: |download failed after "
          r"|curl_easy_perform\(\) failed"),
 )  # fmt: skip
-"""The first that matches is the more precise."""
+"""The first match is the more precise one."""

@@ -1,4 +1,4 @@
-"""Packages that miss, and what an environment denies programs in Python: rows for any engine."""
+"""Missing packages, and restrictions of an environment on Python programs: rows for any engine."""
 
 from __future__ import annotations
 
@@ -80,14 +80,15 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.linux": (
-        "{module} is there on Linux only, and the engine does not run on Windows itself: use WSL2 "
+        "{module} exists only on Linux, and the engine does not run on Windows itself: use WSL2 "
         "or a container. On Linux install {module} into the engine's environment.",
         "The engine does not run on Windows itself: use WSL2 or a container.",
     ),
     "python.versions": (
-        "{package} {installed} and {other} {wanted} are not of one release: install the same one "
-        "of both, or the engine again in an environment of its own.",
-        "Installed is {found}, and {needs} is needed: install that.",
+        "{package} {installed} and {other} {wanted} are of different releases: install the same "
+        "release of both, or the engine again in its own environment"
+        ".",
+        "{found} is installed, but {needs} is needed: install it.",
         "The installed NumPy is too new for Numba: install NumPy {numpy} or older.",
         "{pair} are built for different releases of CUDA: install both from one index "
         "(https://download.pytorch.org/whl/...).",
@@ -95,10 +96,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.release": (
         "The code is written for a newer Python than the one that runs it ({python}): make the "
-        "environment with the Python that the engine asks for (3.10 to 3.13), and install it "
+        "environment with the Python that the engine requires (3.10 to 3.13), and install it "
         "there.",
         "The code is written for a newer Python than the one that runs it: make the environment "
-        "with the Python that the engine asks for (3.10 to 3.13), and install it there.",
+        "with the Python that the engine requires (3.10 to 3.13), and install it there.",
     ),
     "python.install": (
         "pip finds no {requirement} for this Python, system and processor: use the Python that the "
@@ -107,8 +108,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "pip finds no {unmet} for this Python, system and processor: use the Python that the "
         "engine supports (3.10 to 3.13), on Linux (macOS and Windows have few wheels), and the "
         "package index that its instructions name.",
-        "The packages ask for releases that exclude each other: install the engine in an "
-        "environment of its own, and do not pin what it pins.",
+        "The packages require releases that exclude each other: install the engine in its own "
+        "environment, and do not pin packages that it pins"
+        ".",
     ),
     "python.managed": (
         "The system's Python takes no packages: make an environment (python3 -m venv, or uv venv) "
@@ -116,16 +118,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.socket": (
         "The path of a socket is longer than Linux allows (107 characters): let TMPDIR (for vLLM "
-        "also VLLM_RPC_BASE_PATH) name a short folder such as /tmp.",
+        "also VLLM_RPC_BASE_PATH) be a short folder such as /tmp.",
     ),
     "python.database": (
         "A cache in SQLite cannot be used ({why}): its folder must be writable for this user, on "
-        "a local disk, and not shared by servers. Correct its owner, or name another folder "
+        "a local disk, and not shared by servers. Correct its owner, or choose another folder "
         "(OUTLINES_CACHE_DIR, XDG_CACHE_HOME, HOME).",
     ),
     "python.allocator": (
         "PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF) has expandable_segments:True, which does "
-        "not go with sleep mode's pool of memory: unset it, or leave --enable-sleep-mode out.",
+        "not work with sleep mode's memory pool: unset it, or remove --enable-sleep-mode"
+        ".",
     ),
     "python.preload": (
         "LD_PRELOAD names a library that cannot be loaded, or lacks one that the engine sets: "
@@ -134,20 +137,22 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.loop": (
         "The engine is started inside a running event loop or outside of the main thread, as in a "
-        "notebook: start it as a program of its own (`vllm serve`), or use its asynchronous class "
+        "notebook: start it as a separate program (`vllm serve`), or use its asynchronous class "
         "(AsyncLLM, sgl.Engine after nest_asyncio.apply()).",
     ),
     "python.main": (
-        "The script starts processes while it is imported by them: put what it does below "
+        "The script starts processes while they import it: put its code below "
         '`if __name__ == "__main__":`.',
     ),
     "python.locale": (
         "A text file was read as {codec}: set PYTHONUTF8=1 (or LANG=C.UTF-8) in the environment.",
     ),
     "python.triton": (
-        "Triton is not installed, or does not fit PyTorch: install the triton that PyTorch asks "
-        "for (on Windows triton-windows), or the engine again; --enforce-eager does without "
-        "compiling, not without the engine's own Triton kernels.",
+        "Triton is not installed, or does not fit PyTorch: install the triton that PyTorch "
+        "requires "
+        "(on Windows triton-windows), or the engine again; --enforce-eager avoids compiling, but "
+        "not the engine's own Triton kernels"
+        ".",
     ),
     "python.numa": (
         "The container may not bind memory to NUMA nodes: run it with --cap-add SYS_NICE (or "
@@ -155,19 +160,20 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.cpu": (
         "The installed PyTorch is built without {runtime}: install the build for this card from "
-        "https://download.pytorch.org/whl/, and the engine with it in an environment of its own.",
+        "https://download.pytorch.org/whl/, and the engine with it in its own environment.",
     ),
     "hub.xet": (
         "The hub's storage (Xet) did not deliver: set HF_HUB_DISABLE_XET=1, which downloads over "
-        "plain HTTPS, update hf_xet, and see that the disk of HF_HOME has room and is no slow "
-        "network share; then try again.",
+        "plain HTTPS, update hf_xet, and check that the disk of HF_HOME has space and is not a "
+        "slow network share"
+        "; then try again.",
     ),
     "hub.limited": (
         "The hub limits requests (429): set HF_TOKEN, wait some minutes, let fewer nodes download "
         "at once, or download the model once and pass its folder (HF_HUB_OFFLINE=1).",
     ),
     "hub.streamer": (
-        "The model's store (S3 or alike) did not give it ({why}): check the address, "
+        "The model's store (S3 or alike) did not deliver it ({why}): check the address, "
         "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL and the role of "
         "the process; a bucket of another kind also needs RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING"
         "=0. Otherwise copy the model to a local folder.",
@@ -185,5 +191,5 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line is one of pip, uv or the loader that begins with no exception's name."""
+    """Whether a line comes from pip, uv or the loader and begins with no exception's name."""
     return bool(_RAW.match(line))

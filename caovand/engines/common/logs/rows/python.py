@@ -1,4 +1,5 @@
-"""Texts of PyTorch, Transformers, NCCL and the model hub: rows for every engine made of them."""
+"""Messages of PyTorch, Transformers, NCCL and the model hub: rows for every engine based on
+them."""
 
 from __future__ import annotations
 
@@ -14,27 +15,28 @@ _FRAME = re.compile(
     r'(?:\s*File "|(?=[\w.~/-]{3,300}\.py", line \d))([^"]+)", line (?P<line>\d+)'
     r"(?:, in (?P<function>\S+))?"
 )
-"""Of the first frame of an excerpt the beginning may be cut off."""
+"""The beginning of an excerpt's first frame may be cut off."""
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 _RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
 MAX_REST = 3
-"""Lines of source and marks after a frame."""
+"""Maximum lines of source and markers after a frame."""
 REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
 )
-"""Exceptions by which code that reads arguments and configurations refuses them."""
+"""Exceptions with which code that reads arguments and configurations refuses them."""
 RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
-"""A verified engine lacks nothing: while it serves, the cause is an unusual request."""
+"""A proven engine is complete: while it serves, the cause is an unusual request."""
 UNSURE: Mapping[str, Failure] = {
     **SERVED,
     **dict.fromkeys(
         ("engine", "load", "drafter", "profile", "compile", "kv", "capture", "warmup"), "unknown"
     ),
 }
-"""In these phases kernels and models run, and what they raise may pass or yield to a rung."""
+"""In these phases kernels and models run, and their exceptions may be transient or yield to a
+rung."""
 ROWS = (
     *runtime.ROWS,
     *packages.ROWS,
@@ -69,8 +71,10 @@ ROWS = (
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
     signature("model.type", "cause", "bad-arguments",
          r"^KeyError: '(?P<type>(?:qwen|llama|mistral|ministral|mixtral|pixtral|gemma|phi|deepseek"
-         r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command|olmo"
-         r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed|step)[\w-]{0,40})'$"),
+         r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command"
+         r"|olmo"
+         r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed"
+         r"|step)[\w-]{0,40})'$"),
     signature("model.quantization", "cause", "backend-unsupported",
          r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
          r"|[Uu]nsupported quantization\b"
@@ -99,10 +103,12 @@ ROWS = (
          r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
          r"|no module or parameter named '?"
          r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
-    # The checkpoint is whole, but the engine's class for it has no such tensor
+    # The checkpoint is complete, but the engine's class has no such tensor.
     signature("model.tensor", "cause", "model-missing",
          r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
+         r"(?:scale|absmax|zero|g_idx|qweight"
+         r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
+         r"|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
          r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
          r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
@@ -125,6 +131,10 @@ ROWS = (
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("transfer.nixl", "generic", "unknown",
          r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
+    signature("sampling.nan", "generic", "engine-died",
+         r"NaN in the probability|probability tensor contains either|Detected errors during sampl"),
+    signature("kernel.deepgemm", "cause", "backend-unsupported",
+         r"^(?!.{0,400}NVCC).{0,200}\bdeep_?gemm[\w./-]{0,200}:\d{1,5}\)"),
     signature("kernel.aiter", "cause", "backend-unsupported",
          r"One of GPU archs of (?P<cards>.{1,80}) is invalid or not supported"),
     signature("torch.operator", "cause", "backend-unsupported",
@@ -134,6 +144,8 @@ ROWS = (
          r"expected scalar type (?P<wanted>\w{1,20}) but found (?P<found>\w{1,20})"
          r"|^RuntimeError: Expected .{1,80}(?:scalar_type|dtype)\(\) == .{1,80} to be true, but got"
          r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
+    signature("nccl.library", "cause", "bad-arguments",
+         r"^NameError: name 'nccl\w{1,40}' is not defined"),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}"
@@ -144,7 +156,7 @@ ROWS = (
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
 )  # fmt: skip
-# What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
+# Messages of Transformers, the hub and quantisation kernels, among an engine's rows.
 NO_MODEL = (
     r"is not a local folder and is not a valid model identifier"
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
@@ -188,16 +200,17 @@ _NAMED = (
     r"| (?:['\"(]\S{1,60} )?(?:must|should|cannot|has to"
     r"|needs to|can only|is (?:not|set|greater|less|larger|smaller))\b))"
 )
-"""An option, or a setting with its value or a demand on it."""
+"""An option, or a setting with its value or a requirement for it."""
 _DEMAND = (
     r"\b(?:must|should|cannot|can't|can only|has to|needs? to|not allowed|not valid|[Ii]nvalid"
     r"|[Rr]equires?|required|greater|larger|less|smaller|exceeds?|at (?:least|most)|conflicts?"
     r"|exclusive|[Pp]lease (?:set|use|specify|provide|pass|disable|enable)"
     r"|try (?:to )?\w{2,10}ing)\b"
 )
-# Exceptions of any program, last in an engine's table: its own rows know some of them better.
+# Exceptions of any program, last in an engine's table, because its own rows may know them better.
 ANY_PROGRAM = (
-    # A call that the called code cannot take: two packages, or a setting and a release, do not fit
+    # A call that the called function does not accept: two packages, or a setting and a release, do
+    # not fit
     signature("engine.mismatch", "generic", "bad-arguments",
          r"^TypeError: (?:(?P<callee>(?:[\w<>]{1,80}\.){0,6}[\w<>]{1,80})\(\) |)"
          r"(?:got an unexpected keyword argument '(?P<argument>\w{1,80})'"
@@ -211,7 +224,7 @@ ANY_PROGRAM = (
          r"|^AttributeError: '(?P<holder>\w{0,60}(?:Args|Arguments|Params))' object has no "
          r"attribute '(?P<asked>\w{1,80})"
          r"|^TypeError: Unexpected keyword argument '(?P<unknown>\w{1,80})'", UNSURE),
-    # A model's class that lacks what a setting or a request asks of it
+    # A model's class without something that a setting or a request needs
     signature("feature.model", "generic", "bad-arguments",
          r"^AttributeError: '(?P<model>\w{1,60}(?:For[A-Z]\w{1,60}|Model|LMHead\w{0,20}))' object "
          r"has no attribute '(?P<attribute>[\w.]{1,100})'", UNSURE),
@@ -221,7 +234,7 @@ ANY_PROGRAM = (
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
-    # A value that is not in the model's files, or that another Transformers reads from them
+    # A value that is missing in the model's files, or that another Transformers reads from them
     signature("config.none", "generic", "bad-arguments",
          r"^TypeError: (?:unsupported operand type\(s\) for .{1,12}: .{0,60}'NoneType'"
          r"|'[<>]=?' not supported between instances of .{0,60}'NoneType'"
@@ -229,10 +242,10 @@ ANY_PROGRAM = (
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
-    # Kernels are called after what they multiply and who wrote them
+    # Kernels are named after what they multiply and who wrote them.
     signature("kernel.named", "generic", "backend-unsupported",
          r"^(?:Runtime|Value|Assertion|Type)Error: (?:Worker failed with error ')?"
-         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|gemm|cutlass|wna16|machete|exllama"
+         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|\wgemm|gemm\w|cutlass|wna16|machete|exllama"
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta|[Ss][Mm]_?\d|CUDA"
@@ -242,7 +255,7 @@ ANY_PROGRAM = (
          r"|[Ff]ailed to dispatch (?:head|group|page|mask|num|dtype)\w{0,20}\b", SERVED),
     signature("feature.combination", "generic", "bad-arguments",
          _REFUSES + r"|^NotImplementedError(?:: \S| at )", UNSURE),
-    # A text that names a setting, and what is demanded of it
+    # A message that names a setting, and the requirement for it
     signature("args.named", "generic", "bad-arguments",
          rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
          rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", UNSURE),
@@ -280,17 +293,17 @@ _RAW = re.compile(
 
 
 def as_raised_by_reader(row: Signature) -> Signature:
-    """A row as it reads what code that handles arguments or model files raised."""
+    """A row as it applies to an exception from code that handles arguments or model files."""
     return replace(row, by_phase=SERVED) if row.id in UNSURE_ROWS else row
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line is evidence that begins with no exception's name."""
+    """Whether a line is evidence although it begins with no exception's name."""
     return bool(_RAW.match(line)) or packages.is_raw(line) or links.is_raw(line)
 
 
 def cut_at(lines: Sequence[str]) -> int | None:
-    """The index of the last frame of a traceback without its end; None if there is no such one."""
+    """The index of the last frame of a traceback without its end; None if there is none."""
     frames = [n for n, line in enumerate(lines) if _FRAME_WITHIN.search(line[:MAX_LINE])]
     if not frames:
         return None
@@ -307,14 +320,15 @@ def raised_text(lines: Sequence[str]) -> str:
 
 
 def frame_of(line: str) -> re.Match[str] | None:
-    """The file, `line` and `function` of a frame of a traceback."""
+    """File, `line` and `function` of a traceback's frame."""
     return _FRAME.match(line)
 
 
 def raised_at(before: Iterable[str]) -> str:
-    """Where an exception without a message was raised, and by which code, from the lines before.
+    """The place where an exception without a message was raised, and the code there, from the
+    preceding lines.
 
-    The nearest comes first. "" without a frame among them.
+    `before` starts with the nearest line. "" if it contains no frame.
     """
     code = ""
     for line in before:

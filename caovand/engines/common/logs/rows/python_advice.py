@@ -1,4 +1,4 @@
-"""What advice says of the texts of PyTorch, Transformers, NCCL and the model hub, by row."""
+"""Advice on the messages of PyTorch, Transformers, NCCL and the model hub, by row."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.transformers": (
         "{object} has no {member}: the installed Transformers does not fit this release of the "
         "engine, or an object was passed where the engine takes a name or a path.",
-        "The configuration has no {attribute}, which this release of the engine asks of it: the "
-        "release does not know this model yet, and a newer one may, or the installed Transformers "
-        "reads it in another way.",
-        "The configuration has no {rope}: this release of Transformers names it otherwise than the "
-        "engine's code expects (5 moved what 4 called rope_scaling and layer types).",
-        "The installed Transformers does not fit this release of the engine: install the "
-        "version that the engine's package asks for, or a newer release of the engine.",
+        "The configuration has no {attribute}, which this release of the engine needs: the release "
+        "does not support this model yet, and a newer one may, or the installed Transformers reads "
+        "the configuration differently"
+        ".",
+        "The configuration has no {rope}: this release of Transformers names it differently than "
+        "the engine's code expects "
+        "(5 moved what 4 called rope_scaling and layer types).",
+        "The installed Transformers does not fit this release of the engine: install the version "
+        "that the engine's package requires"
+        ", or a newer release of the engine.",
     ),
     "model.code": (
-        "The model has code of its own, which is not allowed, or which some processes cannot "
+        "The model has its own code, which is not allowed, or which some processes cannot "
         "import: pass --trust-remote-code if you trust it, keep dots out of the folder's name, and "
         "let all nodes share HF_MODULES_CACHE.",
     ),
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
-        "slot is out of range. Keep max_model_len within the model's own limit (and what "
-        "rope_scaling in hf_overrides makes of it), and check that the tokenizer has no more "
-        "tokens than the model; otherwise it is a fault of the release.",
+        "slot is out of range. Keep max_model_len within the model's own limit (as rope_scaling in "
+        "hf_overrides changes it)"
+        ", and check that the tokenizer has no more "
+        "tokens than the model; otherwise it is a bug of the release.",
     ),
     "cuda.forked": (
         "CUDA was used before the worker processes were forked: set "
@@ -35,14 +39,20 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The engine's packages were built for another system ({symbols} is missing): use a release "
         "built for this distribution, or a container.",
         "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
-        "an environment of its own.",
+        "its own environment"
+        ".",
+    ),
+    "nccl.library": (
+        "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
+        "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "
+        "VLLM_NCCL_SO_PATH name its libnccl.so.2 where it lies elsewhere.",
     ),
     "nccl.duplicate": (
         "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
     ),
     "nccl.network": (
         "A rank could not connect to the address in the line: {reason}.",
-        "The ranks cannot reach each other: name the network's interface in NCCL_SOCKET_IFNAME and "
+        "The ranks cannot reach each other: set the network's interface in NCCL_SOCKET_IFNAME and "
         "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
     ),
     "hub.denied": (
@@ -50,26 +60,30 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
     ),
     "args.parser": (
-        "The reasoning or tool parser does not fit the model's tokenizer: leave "
-        "--reasoning-parser and --tool-call-parser out, or choose those that the model's page "
-        "names; another release of the engine may know this model.",
+        "The reasoning or tool parser does not fit the model's tokenizer: remove "
+        "--reasoning-parser and --tool-call-parser, or choose those that the model's page names; "
+        "another release of the engine may support this model"
+        ".",
     ),
     "model.tokenizer": (
         "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
         "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
         "--config-format hf --load-format auto); otherwise download tokenizer.json and "
-        "tokenizer_config.json, name another tokenizer with --tokenizer, and install sentencepiece "
+        "tokenizer_config.json, set another tokenizer with --tokenizer, and install sentencepiece "
         "and tiktoken.",
     ),
     "model.type": (
-        "The installed Transformers does not know the model type {type}: install the release that "
-        "the model's page asks for, with a release of the engine that goes with it.",
+        "The installed Transformers does not support the model type {type}: install the release "
+        "that the model's page requires, with a matching release of the engine"
+        ".",
     ),
     "config.none": (
         "A value that the engine needs is missing (None): config.json or the tokenizer's files "
-        "lack it, or the installed Transformers reads them in another way than this release of the "
-        "engine expects. Check that all files of the model are there, and install the release of "
-        "Transformers that the engine asks for.",
+        "lack it, or the installed Transformers reads them differently than this release of the "
+        "engine expects"
+        ". Check that all files of the model are there, and install the release of Transformers "
+        "that the engine requires"
+        ".",
     ),
     "model.quantization": (
         "The engine has no kernels for this checkpoint's quantization: choose another quantization "
@@ -83,18 +97,22 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "args.template": (
         "The model has no chat template: it is a base model, or chat_template.jinja and "
-        "tokenizer_config.json are not complete. Pass a template with --chat-template, take the "
-        "instruct variant, or have clients use /v1/completions.",
+        "tokenizer_config.json are not complete. Pass a template with --chat-template, use the "
+        "instruct variant"
+        ", or have clients use /v1/completions.",
     ),
     "hub.vocabulary": (
         "gpt-oss needs the vocabulary files o200k_base.tiktoken and cl100k_base.tiktoken, which "
-        "are no part of the model and could not be loaded: let the machine reach "
-        "openaipublic.blob.core.windows.net, or put both files in a folder and name it in "
-        "TIKTOKEN_ENCODINGS_BASE.",
+        "are not part of the model "
+        "and could not be loaded: let the machine reach "
+        "openaipublic.blob.core.windows.net, or put both files in a folder and set "
+        "TIKTOKEN_ENCODINGS_BASE to it"
+        ".",
     ),
     "transfer.nixl": (
-        "NIXL, which moves KV caches between engines, could not set up or make a transfer: see "
-        "that both sides have the same NIXL and UCX, reach each other's address, and that "
+        "NIXL, which moves KV caches between engines, could not set up or make a transfer: check "
+        "that both sides have "
+        "the same NIXL and UCX, reach each other's address, and that "
         "UCX_TLS and UCX_NET_DEVICES name devices that exist.",
     ),
     "adapter.failed": (
@@ -103,50 +121,56 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.connector": (
         "This release, or its V0 or V1 engine, has no KV connector {connector}: those of the V1 "
         "engine end in V1 (LMCacheConnectorV1, not LMCacheConnector), and the V0 engine has none "
-        "of them. Name one that the release has in --kv-transfer-config, or change the release "
+        "of them. Use one that the release has in --kv-transfer-config, or change the release "
         "(VLLM_USE_V1=1 where it chose V0).",
     ),
     "args.adapter": (
-        "The adapter (LoRA) does not fit: it has weights for parts of the model that the engine "
-        "takes none for (the line names them). Merge it into its base model, or train it without "
+        "The adapter (LoRA) does not fit: it has weights for parts of the model for which the "
+        "engine accepts none (the line names them)"
+        ". Merge it into its base model, or train it without "
         "those modules; check that adapter_config.json names this base model.",
     ),
     "args.placeholders": (
-        "The prompt has another number of image, video or audio placeholders than the media that "
+        "The prompt has a different number of image, video or audio placeholders than the media "
+        "that "
         "came with it: let the model's own chat template insert them, and put none into the text. "
-        "If every request fails, Transformers and the engine do not fit each other.",
+        "If every request fails, Transformers and the engine do not fit together.",
     ),
     "model.adapter": (
-        "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): name its "
-        "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
+        "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): serve its "
+        "base model, and pass the adapter "
+        "with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",
     ),
     "model.tied": (
-        "The checkpoint has an output layer of its own (lm_head), and this release's code for the "
+        "The checkpoint has its own output layer (lm_head), and this release's code for the "
         "model has none, because config.json ties it to the embeddings (tie_word_embeddings): "
         "install a newer release, which skips it, or save the checkpoint again without it.",
     ),
     "model.tensor": (
         "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
-        "know: the release is too old for it, or config.json belongs to another checkpoint.",
+        "have: the release is too old for it"
+        ", or config.json belongs to another checkpoint.",
         "{scale} is part of a quantization, which this release may not support for this "
         "architecture: try another quantization of the model.",
         "{scales} is part of a quantization, which this release may not support for this "
         "architecture: try a newer release, another quantization of the model, or the checkpoint "
         "without one.",
-        "The checkpoint has {parameter}, which this release's code for the model does not know: "
-        "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
+        "The checkpoint has {parameter}, which this release's code for the model does not have: "
+        "config.json belongs to another checkpoint"
+        ", an adapter is not merged, or the release is "
         "too old.",
         "The files are readable, so fetching them again does not help: check that config.json and "
         "the weights are of one model, and try a newer release.",
     ),
     "feature.model": (
-        "This release's code for {model} has no {attribute}: a setting or a request asks what it "
-        "does not do (the task, an adapter, drafts, a split, a quantization), or the release is "
-        "too old. Leave that out, or install a newer release.",
+        "This release's code for {model} has no {attribute}: a setting or a request requires "
+        "something that it does not support "
+        "(the task, an adapter, drafts, a split, a quantization), or the release is "
+        "too old. Remove it, or install a newer release.",
     ),
     "kernel.named": (
-        "The kernel {kernel} does not take this model's sizes and types on this card. Quantized "
+        "The kernel {kernel} does not support this model's sizes and types on this card. Quantized "
         "layers are split by tensor_parallel_size: their groups must stay whole, so use fewer "
         "cards for it (or expert parallel for experts); otherwise another quantization, another "
         "backend for the part that the line names, or a newer release.",
@@ -156,26 +180,32 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "missing here. Explain the whole log, or at least the lines that follow.",
     ),
     "engine.dtype": (
-        "A kernel wants {wanted} and got {found}: leave --dtype out, so that the engine takes the "
-        "model's own type, or choose another one. Otherwise the engine has no kernel for this "
+        "A kernel wants {wanted} and got {found}: remove --dtype, so that the engine uses the "
+        "model's own type"
+        ", or choose another one. Otherwise the engine has no kernel for this "
         "model, card and quantization together.",
-        "A kernel does not take this type of data: leave --dtype out, or choose another one "
+        "A kernel does not support this data type: remove --dtype, or choose another one "
         "(bfloat16, half). Otherwise the engine has no kernel for this model, card and "
         "quantization together.",
     ),
     "engine.mismatch": (
-        "{callee} does not know the argument {argument}: it is no setting of this release, or two "
-        "packages of the installation do not fit each other. Leave it out, or install the engine "
-        "again in an environment of its own.",
-        "{callee} is called without {lacks}: two packages of the installation do not fit each "
-        "other. Install the engine again, in an environment of its own.",
-        "{module} has no {attribute}: two packages of the installation do not fit each other. "
-        "Install the engine again, in an environment of its own.",
-        "{holder} has no {asked}: two packages of the installation do not fit each other. "
-        "Install the engine again, in an environment of its own.",
-        "The called program does not know {unknown}: the caller was written for another release. "
-        "Install the release of the engine that it asks for.",
-        "Two packages of the installation do not fit each other, or a setting and this release: "
+        "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
+        "two packages of the installation do not fit together. Remove it, or install the engine "
+        "again in its own environment."
+        "",
+        "{callee} is called without {lacks}: two packages of the installation do not fit together. "
+        "Install the engine again, in its own environment."
+        "",
+        "{module} has no {attribute}: two packages of the installation do not fit together. "
+        "Install the engine again, in its own environment."
+        "",
+        "{holder} has no {asked}: two packages of the installation do not fit together. Install "
+        "the engine again, in its own environment."
+        "",
+        "The called program does not accept {unknown}: the caller was written for another release. "
+        "Install the release of the engine that the caller requires."
+        "",
+        "Two packages of the installation do not fit together, or a setting and this release: "
         "starting again cannot help.",
     ),
     "args.named": ("A setting is refused: {setting}. The line has the engine's reason.",),
@@ -190,39 +220,56 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "set_env.sh; older chips (310P, 910A) have no release of vLLM Ascend that supports them.",
     ),
     "npu.absent": (
-        "The NPU or its driver did not answer: run `npu-smi info`, hand the devices and the driver "
-        "to the container (/dev/davinci*, /usr/local/Ascend/driver), and check ASCEND_RT_VISIBLE_"
+        "The NPU or its driver did not answer: run `npu-smi info`, pass the devices and the driver "
+        "to the container "
+        "(/dev/davinci*, /usr/local/Ascend/driver), and check ASCEND_RT_VISIBLE_"
         "DEVICES.",
     ),
     "npu.failed": (
         "A kernel failed on the NPU: the lines with EZ or EE codes name the reason. Check that "
-        "CANN, torch_npu and vLLM Ascend are of releases that belong together.",
+        "CANN, torch_npu and vLLM Ascend are of matching releases.",
     ),
     "gpu.uuid": (
         "This release reads CUDA_VISIBLE_DEVICES as numbers, and it names {device}: set the card's "
-        "index there, hand a MIG slice to a container alone (docker --gpus 'device=0:0'), or "
+        "index there, give a container only the MIG slice (docker --gpus 'device=0:0'), or "
         "install a newer release.",
     ),
+    "sampling.nan": (
+        "The model computed no numbers (NaN or infinity): compute in bfloat16 where it runs in "
+        "float16 (--dtype bfloat16), leave an 8-bit cache and a new quantization out, try another "
+        "attention backend and do without CUDA graphs; dummy prompts of a benchmark do it, too. If "
+        "it comes on one card alone, check its memory (nvidia-smi -q -d ECC).",
+    ),
+    "kernel.deepgemm": (
+        "DeepGEMM's kernels do not take this card or these sizes: do without them "
+        "(VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0), or install a newer release.",
+    ),
     "kernel.aiter": (
-        "AMD's kernels of aiter do not know the card {cards}: do without them "
-        "(VLLM_ROCM_USE_AITER=0, SGLANG_USE_AITER=0), or take a build of aiter for it.",
+        "AMD's kernels of aiter do not support the card {cards}: disable them "
+        "(VLLM_ROCM_USE_AITER=0, SGLANG_USE_AITER=0), or use a build of aiter for it.",
     ),
     "torch.operator": (
         "The installed package has no {operator} for {backend}: install its build for this card "
         "and for the installed PyTorch.",
     ),
     "engine.import": (
-        "The engine's environment does not fit it: {missing}. Install the engine again, in an "
-        "environment of its own.",
-        "The engine needs a newer {package}: install the release that its package asks for.",
+        "The engine's environment does not fit it: {missing}. Install the engine again, in its own "
+        "environment."
+        "",
+        "The engine needs a newer {package}: install the release that its package requires.",
         "The library {library} of the engine is missing, or needs another one: install the engine "
         "again, and the CUDA libraries that it was built for.",
     ),
     "engine.absent": (
         "The engine's environment lacks something: {missing}. Install it into that environment.",
     ),
+    "feature.card": (
+        "The engine has no kernels for that on this card, or this build has not: a newer release "
+        "may (for a new card), or another quantization, cache type or backend for the part that "
+        "the line names.",
+    ),
     "feature.combination": (
-        "The engine does not support this combination: leave out what the line names, or install "
+        "The engine does not support this combination: remove what the line names, or install "
         "a release that supports it.",
     ),
 }

@@ -1,7 +1,7 @@
-"""What an exception that no row knows belongs to, by the code that raised it.
+"""The class of an exception without a row, by the code that raised it.
 
-A traceback shows that code even where its text is new. The nearest frame that a family knows
-decides. This says a class of failure, not a cause: the line itself has the program's reason.
+A traceback shows that code even if its text is new. The nearest frame that a family knows decides.
+This is a class of failure, not a cause: the line itself has the program's reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from caovand.engines.common.logs.rows.python import REFUSES, SERVED, UNSURE
 from caovand.engines.common.logs.signature import Signature, signature
 
 MAX_DEPTH = 12
-"""Frames from the exception on that count: those farther out only wait for it."""
+"""Maximum frames from the exception outwards: those farther out only wait for it."""
 _ANY = r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception)\b"
 _REFUSED = r"(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Runtime)Error\b"
 _MISFIT = (
@@ -31,9 +31,9 @@ _LOADING: Mapping[str, Failure] = {
 
 @dataclass(frozen=True)
 class Family:
-    """Exceptions of one kind of code: `row` takes their text, `frames` a frame `file:function`.
+    """Exceptions of one kind of code: `row` matches their text, `frames` a frame `file:function`.
 
-    `nearest` families count only for the frame that raised it.
+    `nearest` families match only the frame that raised the exception.
     """
 
     row: Signature
@@ -60,32 +60,37 @@ FAMILIES: tuple[Family, ...] = (
         "import", "bad-arguments",
         r"/(?:site|dist)-packages/[^:]{1,200}:<module>$",
         _ANY,
-        "A package of the engine's environment cannot be imported: its packages do not fit each "
-        "other. Install the engine again, in an environment of its own.",
+        "A package of the engine's environment cannot be imported: its packages do not fit "
+        "together. Install the engine again, in its own environment."
+        "",
         nearest=True,
     ),
     _family(
         "packages", "bad-arguments",
         r"(?:^|/)(?:transformers|kernels|tokenizers|accelerate|diffusers|peft|huggingface_hub"
-        r"|torchvision|torchaudio|torchao|triton|xformers|flash_attn|bitsandbytes|compressed_tensors"
+        r"|torchvision|torchaudio|torchao|triton|xformers|flash_attn|bitsandbytes"
+        r"|compressed_tensors"
         r"|gradio|numba|scipy|sklearn|pandas)/[^:]{0,200}:<module>$",
         _ANY,
-        "The package {importing} cannot be imported: the installed {raising} refuses what it asks "
-        "for. Their releases do not fit each other: install the release of {raising} that "
-        "{importing} was made for, or the engine again with all its packages in an environment of "
-        "its own.",
+        "The package {importing} cannot be imported: the installed {raising} refuses its request. "
+        "Their releases do not fit together"
+        ": install the release of {raising} that "
+        "{importing} was made for, or the engine again with all its packages in its own environment"
+        ".",
     ),
     _family(
         "toolchain", "jit-toolchain",
-        r"/(?:flashinfer/jit/|flashinfer_jit|deep_gemm/jit|tilelang/(?:jit|contrib|cache)/|tvm_ffi/cpp"
+        r"/(?:flashinfer/jit/|flashinfer_jit|deep_gemm/jit|tilelang/(?:jit|contrib|cache)/"
+        r"|tvm_ffi/cpp"
         r"|triton/runtime/build\.py|torch/utils/cpp_extension\.py|sglang/jit_kernel/utils)",
         _ANY,
-        "A kernel could not be built on this machine: the lines before have the compiler's own "
-        "words. Check gcc, ninja and a CUDA toolkit (nvcc) that fits the driver and PyTorch.",
+        "A kernel could not be built on this machine: the lines before have the compiler's message"
+        ". Check gcc, ninja and a CUDA toolkit (nvcc) that fits the driver and PyTorch.",
     ),
     _family(
         "driver", "gpu-absent",
-        r"/(?:torch/cuda/__init__\.py:(?:_lazy_init|init|set_device|get_device_\w{1,30}|device_count"
+        r"/(?:torch/cuda/__init__\.py:(?:_lazy_init|init|set_device|get_device_\w{1,30}"
+        r"|device_count"
         r"|current_device|_get_nvml\w{0,30})|pynvml\.py:|amdsmi/)",
         _ANY,
         "The driver or a card did not answer as expected: run nvidia-smi, compare the driver's "
@@ -94,10 +99,11 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "group", "bad-arguments",
-        r"/(?:vllm/distributed/(?:parallel_state|utils)\.py|sglang/srt/distributed/parallel_state\.py"
+        r"/(?:vllm/distributed/(?:parallel_state|utils)\.py"
+        r"|sglang/srt/distributed/parallel_state\.py"
         r"|torch/distributed/(?:rendezvous|distributed_c10d)\.py)",
         r"(?:Value|Assertion|Key|Type)Error\b",
-        "The ranks cannot be grouped as asked: check the parallel sizes against the cards and "
+        "The ranks cannot be grouped as requested: check the parallel sizes against the cards and "
         "nodes, and the address and ranks of each.",
     ),
     _family(
@@ -129,7 +135,7 @@ FAMILIES: tuple[Family, ...] = (
         r"/(?:vllm/(?:model_executor|models)|sglang/srt)/[^:]{1,120}:\w{0,40}"
         r"(?:load_weights|weight_loader|load_\w{0,40}weight|weights_iterator)",
         _MISFIT,
-        "The checkpoint's tensors do not fit what this release makes of config.json: check that "
+        "The checkpoint's tensors do not match this release's reading of config.json: check that "
         "both are of one model and revision, then try a newer release, or another quantization.",
         _LOADING,
     ),
@@ -137,9 +143,9 @@ FAMILIES: tuple[Family, ...] = (
         "aiter", "backend-unsupported",
         r"(?:^|/)aiter/",
         r"(?:Runtime|Value|Assertion|Type|NotImplemented|Index)Error\b",
-        "AMD's kernels of aiter do not take this card or these sizes: do without them "
+        "AMD's kernels of aiter do not support this card or these sizes: disable them "
         "(VLLM_ROCM_USE_AITER=0, SGLANG_USE_AITER=0; single ones have variables such as "
-        "VLLM_ROCM_USE_AITER_MOE), or take the release of aiter that the engine asks for.",
+        "VLLM_ROCM_USE_AITER_MOE), or use the release of aiter that the engine requires.",
     ),
     _family(
         "kernel", "backend-unsupported",
@@ -152,8 +158,8 @@ FAMILIES: tuple[Family, ...] = (
         r"|sglang/srt/layers/(?:attention|moe|quantization)/)"
         r"|:process_weights_after_loading$",
         _REFUSED,
-        "A kernel does not take this model's sizes and types on this card: choose another "
-        "backend for the part that the line names, leave quantized caches and dtypes out, or "
+        "A kernel does not support this model's sizes and types on this card: choose another "
+        "backend for the part that the line names, remove quantized caches and dtypes, or "
         "install a newer release.",
     ),
     _family(
@@ -167,23 +173,25 @@ FAMILIES: tuple[Family, ...] = (
         _ANY,
         "A request was refused, or the sample with which the engine measures its memory: the "
         "line says why. Check the prompt's placeholders, images and length against the model, "
-        "and that Transformers is the release the engine asks for.",
+        "and that Transformers is the release that the engine requires.",
     ),
     _family(
         "model", "bad-arguments",
-        r"/(?:vllm/(?:model_executor/(?:models|layers)|models)|sglang/srt/(?:models|layers))/[^:]{1,120}:"
+        r"/(?:vllm/(?:model_executor/(?:models|layers)|models)|sglang/srt/(?:models"
+        r"|layers))/[^:]{1,120}:"
         r"(?:__init__|_init\w{0,40}|create_weights|get_quant_method|make_layers|from_config"
         r"|\w{0,40}<lambda>)",
         _REFUSED,
         "This release's code for the model cannot be built with its config.json and these "
-        "settings: check that the checkpoint is complete and of this architecture, leave "
-        "quantization, LoRA and drafts out, or install a newer release.",
+        "settings: check that the checkpoint is complete and of this architecture, remove "
+        "quantization, LoRA and drafts"
+        ", or install a newer release.",
     ),
     _family(
         "adapter", "bad-arguments",
         r"/(?:vllm|sglang/srt)/lora/(?!ops/)|:_?load_adapter$",
         _REFUSED,
-        "The adapter (LoRA) does not fit the model or the settings: the line says in what. Compare "
+        "The adapter (LoRA) does not fit the model or the settings: the line says how. Compare "
         "adapter_config.json (base model, rank, target modules) with the model and "
         "--max-lora-rank, or merge the adapter into its base model.",
     ),
@@ -193,8 +201,9 @@ FAMILIES: tuple[Family, ...] = (
         r"(?:__init__|load_\w{0,20}model|create_\w{1,40}|_maybe_share_\w{1,40}|validate_\w{1,60}"
         r"|_?init_\w{1,40})$",
         _REFUSED,
-        "The draft model or the method of speculation does not fit this model and release: leave "
-        "--speculative-config out, or take the drafts that the model's page names.",
+        "The draft model or the method of speculation does not fit this model and release: remove "
+        "--speculative-config, or use the drafts that the model's page names"
+        ".",
     ),
     _family(
         "connector", "bad-arguments",
@@ -209,7 +218,7 @@ FAMILIES: tuple[Family, ...] = (
         "compiling", "compile-failed",
         r"/(?:vllm/compilation/|torch/_(?:dynamo|inductor|functorch)/)",
         _REFUSED,
-        "Compiling the model failed: the line says where. --enforce-eager does without it; "
+        "Compiling the model failed: the line says where. --enforce-eager avoids it; "
         "clearing the compile cache (~/.cache/vllm) helps after an update.",
     ),
     _family(
@@ -228,15 +237,17 @@ FAMILIES: tuple[Family, ...] = (
         r"|:create_engine_config$",
         rf"{REFUSES.pattern}|{_CONFIGURED}",
         "Code that reads the engine's arguments and environment, or the model's configuration and "
-        "tokenizer, gave up: the line has its reason, and another start ends the same way. Which "
-        "of them is at fault, or whether a release of a package is, the line alone tells.",
+        "tokenizer, failed: the line has its reason, and another start ends the same way. Only the "
+        "line shows whether one of them or a package's release is at fault."
+        "",
     ),
     _family(
         "template", "bad-arguments",
-        r"/(?:jinja2/|sglang/srt/managers/template_manager\.py|sglang/srt/(?:parser/)?(?:conversation"
+        r"/(?:jinja2/|sglang/srt/managers/template_manager\.py"
+        r"|sglang/srt/(?:parser/)?(?:conversation"
         r"|jinja_template_utils)\.py)",
         _ANY,
-        "The chat template cannot be used: pass one of your own with --chat-template, or correct "
+        "The chat template cannot be used: pass your own with --chat-template, or correct "
         "chat_template in the model's tokenizer_config.json (one template as text, not several).",
     ),
 )  # fmt: skip
@@ -244,31 +255,32 @@ REFUSED_VALUE = signature(
     "raised.value", "generic", "bad-arguments",
     r"ValueError: (?!.{0,200}\b(?:leak|corrupt|bug|unexpected|internal))(?:\S{1,100} ){2}", UNSURE,
 )  # fmt: skip
-"""A sentence about a value, without a frame that shows which code it is from."""
+"""A message about a value, without a frame that shows which code printed it."""
 _PACKAGES = next(family for family in FAMILIES if family.row.id == "raised.packages")
 ROWS: tuple[Signature, ...] = (*(family.row for family in FAMILIES), REFUSED_VALUE)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **{family.row.id: (family.advice,) for family in FAMILIES},
     "raised.packages": (
         _PACKAGES.advice,
-        "Install all packages of the engine's environment of the releases that it asks for.",
+        "Install all packages of the engine's environment in the releases that it requires.",
     ),
     "raised.value": (
-        "A value was refused: the line has the reason. Without the lines before it nobody can tell "
-        "whether it is a setting, a file of the model, a request, or a package that does not fit.",
+        "A value was refused: the line has the reason. Without the lines before it it is unclear "
+        "whether it is a setting"
+        ", a file of the model, a request, or a package that does not fit.",
     ),
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
-"""Families of code that reads and builds: it fails the same way at every start."""
+"""Families of code that reads and builds, and so fails identically at every start."""
 _ENTRY = re.compile(
     r"/(?:vllm/(?:entrypoints|engine|v1/engine/(?:llm_engine|async_llm|core_client|utils)|utils)"
     r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"
 )
-"""Code around the part that is cut out of an excerpt."""
+"""Code around the part that is missing in an excerpt."""
 
 
 def packages(frames: Sequence[str]) -> Mapping[str, str]:
-    """The package whose import failed, and the one that refused it, by the frames."""
+    """Packages in the frames: the one whose import failed, and the one that rejected it."""
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
     if not imports:
         return {}
@@ -278,12 +290,13 @@ def packages(frames: Sequence[str]) -> Mapping[str, str]:
 
 
 def _package(frame: str) -> str:
-    """The package that a frame's file belongs to; "" of a file outside of packages."""
+    """The package of a frame's file; "" for a file outside of packages."""
     return frame.rpartition("-packages/")[2].partition("/")[0]
 
 
 def family_of(frames: Sequence[str], text: str) -> Signature | None:
-    """The row of the family that an exception belongs to, by its frames; the last one raised it."""
+    """The row of the family to which an exception belongs, by its frames; the last one raised
+    it."""
     for place, frame in enumerate(reversed(frames[-MAX_DEPTH:])):
         for family in FAMILIES:
             if place and family.nearest:

@@ -1,4 +1,4 @@
-"""What the runtimes of CUDA and HIP report through PyTorch: rows for engines made of it."""
+"""Messages of the CUDA and HIP runtimes through PyTorch: rows for engines based on it."""
 
 from __future__ import annotations
 
@@ -55,4 +55,4 @@ ROWS = (
          r"|peer mapping resources exhausted|CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"
          r"|cudaErrorPeerAccessUnsupported"),
 )  # fmt: skip
-"""Codes that mean the same for every one of these engines."""
+"""Codes that mean the same for each of these engines."""

@@ -1,4 +1,4 @@
-"""Limits of the system that any program runs into: rows for every engine."""
+"""Rows for system limits that any program may hit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from caovand.engines.common.logs.signature import signature
 _PROGRAM = (
     r"(?:[\w./-]{0,200}/)?(?:vllm|sglang|ollama|llama-\w{1,20}|python[\d.]{0,4}|ray|torchrun)"
 )
-"""What starts an engine: that a shell misses another program does not end one."""
+"""Programs that start an engine: a shell that misses another program does not end one."""
 ROWS = (
     signature("system.files", "cause", "unknown",
          r"(?:Error|error|failed|panic|accept4?|FATAL|fatal).{0,200}\b[Tt]oo many open files"
@@ -24,9 +24,10 @@ ROWS = (
          r"|exec: \"(?P<started>(?!-)[^\"]{1,200})\": (?:executable file not found"
          r"|(?:stat )?[^\":]{0,200}: no such file)"),
     signature("system.execute", "cause", "access-denied",
-         rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): [Pp]ermission denied"
+         rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}|/[\w./-]{{1,200}}): "
+         r"[Pp]ermission denied"
          r"|exec: \"(?P<started>[^\"]{1,200})\": (?:[^\":]{0,200}: )?permission denied"),
-    # A container may run as a number that no user has
+    # A container may run as a numeric user without a name
     signature("system.user", "cause", "access-denied",
          r"getpwuid\(\): uid not found: (?P<uid>\d{1,10})"),
     signature("system.readonly", "cause", "access-denied",
@@ -45,10 +46,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "OPENBLAS_NUM_THREADS=8).",
     ),
     "system.program": (
-        "There is no program {program} on the PATH of this user or unit: name it with its whole "
-        "path, or activate the environment that it is installed in.",
-        "The image has no program {started}: correct the command or the entrypoint, or take the "
-        "image that has the engine.",
+        "There is no program {program} on the PATH of this user or unit: use its full path"
+        ", or activate the environment that it is installed in.",
+        "The image has no program {started}: correct the command or the entrypoint, or use the "
+        "image with the engine"
+        ".",
     ),
     "system.execute": (
         "The user may not execute {program}: a folder above it or the interpreter of its first "
@@ -60,13 +62,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "system.user": (
         "The container runs as user {uid}, which has no name and no home in it: set USER, HOME and "
         "TORCHINDUCTOR_CACHE_DIR to a folder that this user can write, or run it as a user that "
-        "the image knows.",
+        "exists in the image"
+        ".",
     ),
     "system.readonly": (
-        "{path} lies in a file system that is mounted read-only, as in a container with a read-"
-        "only root or a model folder mounted with :ro. Mount it for writing, or name folders that "
-        "can be written (HF_HOME, XDG_CACHE_HOME, TRITON_CACHE_DIR, VLLM_CACHE_ROOT).",
-        "A file system is mounted read-only: mount it for writing, or name folders that can be "
-        "written (HF_HOME, XDG_CACHE_HOME, TRITON_CACHE_DIR, VLLM_CACHE_ROOT).",
+        "{path} is in a file system that is mounted read-only, as in a container with a read-"
+        "only root or a model folder mounted with :ro. Mount it for writing, or set writable "
+        "folders "
+        "(HF_HOME, XDG_CACHE_HOME, TRITON_CACHE_DIR, VLLM_CACHE_ROOT).",
+        "A file system is mounted read-only: mount it for writing, or set writable folders "
+        "(HF_HOME, XDG_CACHE_HOME, TRITON_CACHE_DIR, VLLM_CACHE_ROOT).",
     ),
 }

@@ -1,4 +1,5 @@
-"""What compilers and the dynamic loader miss, by the package that has it: rows for any engine."""
+"""Files that compilers and the dynamic loader do not find, by the package that has them: rows for
+any engine."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _HEADER = (
 _SYMBOL = (
     r"(?:(?P<of_torch>_Z(?:T[ISV])?N?K?(?:2at|3c10|4c10d|5torch)\w{1,400})"
     r"|(?P<of_nccl>p?nccl[A-Z]\w{1,60})"
-    r"|(?P<of_cuda>(?:__)?(?:cuda|cublas|cudnn|cusparse|cusolver|cufft|nvrtc|nvJitLink|nvml)\w{1,80})"
+    r"|(?P<of_cuda>(?:__)?(?:cuda|cublas|cudnn|cusparse|cusolver|cufft|nvrtc|nvJitLink"
+    r"|nvml)\w{1,80})"
     r"|(?P<of_python>_?Py[A-Z_]\w{1,60})"
     r"|(?P<symbol>\S{1,300}))"
 )
@@ -42,10 +44,13 @@ ROWS = (
     signature("jit.old", "cause", "jit-toolchain",
          r"NVCC version should be >= (?P<wanted>\d{1,3}(?:\.\d{1,3})?)"
          r"|nvcc version .{0,60}(?:too old|at least|required)"),
+    signature("jit.option", "cause", "jit-toolchain",
+         r"(?:c\+\+|g\+\+|gcc|cc|clang(?:\+\+)?): error: (?:unrecognized|unknown|unsupported) "
+         r"(?:command[- ]line )?(?:option|argument):? [‘'\"]?(?P<option>-[\w=.+-]{1,60})"),
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
-    # These libraries are numbered as CUDA is
+    # These libraries have CUDA's version numbers.
     signature("engine.cuda", "cause", "bad-arguments",
          r"(?:^|[ \[(:'\"/])(?P<library>lib(?:nvrtc|cudart|cublas|cublasLt)\.so\."
          r"(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: cannot open shared object file", SERVED),
@@ -57,26 +62,27 @@ ROWS = (
          r"|'NoneType' object has no attribute "
          r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
          r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
-    # The reasons are in the lines after it
+    # The lines that follow contain the reasons.
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "build.no-card": (
-        "The build asks for the kernels of this machine's own card and sees none, as in `docker "
-        "build`: name the architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
+        "The build needs this machine's own card and sees none, as in `docker build`: set the "
+        "architecture "
+        "(for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
     ),
     "jit.header": (
         "{of_compiler} is the C compiler's own header: the compiler that ran is incomplete, or its "
-        "folders are not found. Install gcc and g++ again, and let CC and CXX name them.",
+        "folders are not found. Install gcc and g++ again, and set CC and CXX to them.",
         "{of_libc} is the C library's header: install libc6-dev and linux-libc-dev.",
         "{of_cxx} is a header of C++: install g++, of the same release as gcc.",
         "{of_python} is Python's: install python3-dev (python3.X-dev for that Python).",
         "{of_cudnn} is cuDNN's: install its development package, or nvidia-cudnn-cu12.",
         "{of_nccl} is NCCL's: install libnccl-dev, or nvidia-nccl-cu12.",
         "{of_cuda} is the CUDA toolkit's: install the whole toolkit that fits the driver and "
-        "PyTorch, and let CUDA_HOME name it.",
+        "PyTorch, and set CUDA_HOME to it.",
         "{of_torch} is PyTorch's: build in the environment of the engine's own PyTorch.",
         "{of_cutlass} is CUTLASS': fetch the source's submodules, or install the package again.",
         "{of_system} is a system library's: install its development package.",
@@ -85,8 +91,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "for its own headers.",
     ),
     "jit.assembler": (
-        "The assembler (ptxas) that ran is older than the card ({target}): let Triton use that of "
-        "a newer CUDA toolkit (TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
+        "The assembler (ptxas) that ran is older than the card ({target}): let Triton use the one "
+        "of a newer CUDA toolkit "
+        "(TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
         "release of PyTorch and Triton.",
     ),
     "jit.feature": (
@@ -95,16 +102,22 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "jit.old": (
         "A kernel is compiled here, and the nvcc that was found is older than {wanted}: install a "
-        "newer CUDA toolkit and let CUDA_HOME and PATH name it, or do without these kernels (for "
+        "newer CUDA toolkit and set CUDA_HOME and PATH to it, or disable these kernels (for "
         "DeepGEMM VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0).",
+    ),
+    "jit.option": (
+        "The compiler does not know {option}: it is older than the source asks for, or the source "
+        "is built for another processor (options such as -mavx2 are of x86, not of ARM). Install a "
+        "newer compiler, or take the engine's build for this architecture.",
     ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
-        "of the compiler, the CUDA toolkit or PyTorch. Take a build that fits the installed "
-        "PyTorch, or install the releases that its build asks for.",
+        "of the compiler, the CUDA toolkit or PyTorch. Use a build for the installed PyTorch, or "
+        "install the releases that its build requires."
+        "",
     ),
     "engine.cuda": (
-        "{library} is a library of CUDA {major}, and is not there: a package was built for CUDA "
+        "{library} is a library of CUDA {major}, and is missing: a package was built for CUDA "
         "{major}, and the environment has the libraries of another release, or none. Install the "
         "package's build for the CUDA that PyTorch has here (torch.version.cuda), or PyTorch and "
         "engine for CUDA {major}; the package nvidia-cuda-nvrtc-cu{major} or "
@@ -113,7 +126,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.kernels": (
         "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "
         "loader's reason. Install the engine again with its PyTorch and kernels of one release, in "
-        "an environment of its own.",
+        "its own environment"
+        ".",
     ),
     "engine.loader": (
         "{library} was built for another PyTorch, which has {of_torch}.",
@@ -127,8 +141,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The package that has {operator} was built for another PyTorch.",
         "The library {library} cannot be loaded: it is missing, damaged, or belongs to another "
         "PyTorch or CUDA.",
-        "Install the engine again with its PyTorch and kernels of one release, in an environment "
-        "of its own.",
+        "Install the engine again with its PyTorch and kernels of one release, in its own "
+        "environment"
+        ".",
     ),
 }
-"""Advice by row; a sentence about another owner is left out."""
+"""Advice by row; a sentence about another owner is omitted."""

@@ -1,4 +1,4 @@
-"""What the same text means in different phases of a start."""
+"""Failures that the same text means in different phases of a start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISK_BY_PHASE: Mapping[str, Failure] = {"compile": "compile-failed", "profile": 
 READING: Mapping[str, Failure] = dict.fromkeys(LOADING, "model-missing")
 # Before the engine's process exists, and when it listens: the address is the listener's.
 LISTENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "http"), "bad-arguments")
-# After suspend this is all the driver says when a card is opened.
+# After suspend this is all that the driver says when a card is opened.
 OPENING: Mapping[str, Failure] = dict.fromkeys(("resolve", "engine"), "gpu-absent")
 SPLITTING: Mapping[str, Failure] = {
     **SERVED, **dict.fromkeys(("resolve", "engine", "load"), "bad-arguments"),

@@ -1,4 +1,4 @@
-"""Ray, the host, general causes, consequences, wrappers, and harmless texts."""
+"""Rows for Ray, the host, general causes, consequences, wrappers, and harmless messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import OOM_BY_PHASE
 
 ROWS: tuple[Signature, ...] = (
-    # Ray, and what caovan's own launcher says of it
+    # Ray, and messages of caovan's own launcher about it
     signature("ray.missing", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named 'ray'|^ValueError: Failed to import Ray: "),
     signature("ray.mismatch", "cause", "bad-arguments",
@@ -26,19 +26,19 @@ ROWS: tuple[Signature, ...] = (
          r"|^ValueError: Current node has no GPU available"
          r"|No available node types can fulfill resource request"
          r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
-    # It waits for them: a cluster may still grow
+    # vLLM waits for them: a cluster may still grow
     signature("ray.short", "consequence", "node-lost",
          r"number of required (?:GPUs|\w{1,10}s) exceeds the total number of available"
          r"|[Pp]arallel size \((?P<wanted>\d{1,6})\) exceeds available GPUs \((?P<found>\d{1,6})\)"
          r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,6}) seconds"),
     # The host
     kernel.HOST_KILLED,
-    # vLLM's configuration refuses; rows above have the known reasons
+    # vLLM's configuration is rejected; rows above have the known reasons.
     signature("args.value", "cause", "bad-arguments",
          r"^(?:  )?(?:(?:Value error|Assertion failed), )?"
          r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=[a-z_]{1,40}[,\]]"
          r"|^  Value error, (?P<all>.{1,1000})"),
-    # Torch reports a card out of memory; rows above know more precisely where
+    # torch reports a card out of memory; rows above know more precisely where.
     signature("oom.cuda", "generic", "device-oom-run",
          r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory(?:\.| occ)"
          r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
@@ -54,7 +54,7 @@ ROWS: tuple[Signature, ...] = (
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
          r"|\bauto_functionalized was not removed"
          r"|^triton\.compiler\.errors\.\w+|^RuntimeError: PassManager::run failed"),
-    # The reason is in the lines after it
+    # The following lines contain the reason.
     signature("args.refused", "consequence", "bad-arguments",
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     signature("nccl.failed", "consequence", "collective-timeout",
@@ -98,14 +98,14 @@ ROWS: tuple[Signature, ...] = (
          r"|Engine core proc(?:ess)? (?P<engine>\S+) died unexpectedly"
          r"|^RuntimeError: Process (?P<process>\S+) \(PID: \d+\) died with exit code "
          r"(?P<code>-?\d+)"),
-    # A process reports what ends it
+    # A process reports the error that ends it
     signature("engine.dead", "wrapper", "engine-died",
          r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)"
          r"|WorkerProc (?:hit an exception|initialization failed due to an exception"
          r"|failed to start|failed\.)|RayWorkerProc failed"
          r"|Mul(?:ti|it)procExecutor got fatal signal from worker processes"
          r"|Worker failed with error|^Error executing method \w{1,60}\. This might cause deadlock"),
-    # The API server lost the engine core: after the lines of the last row, or without a word
+    # The API server lost the engine core: after the lines of the last row, or silently
     signature("engine.lost", "wrapper", "engine-died",
          r"AsyncLLM output_handler failed|EngineDeadError|EngineCore encountered an issue"
          r"|Engine core initialization failed"
