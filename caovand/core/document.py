@@ -25,7 +25,7 @@ class BadDocument(ValueError):
     """A document that cannot be read: `part` of it is wrong, "" for all of it."""
 
     def __init__(self, part: str, fact: str) -> None:
-        super().__init__(f"{part or 'the document'} {fact}")
+        super().__init__(f"{part or 'it'} {fact}")
 
 
 def read_or_none(reader: Reader[T], document: Any) -> T | None:
