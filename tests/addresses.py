@@ -26,7 +26,6 @@ FACES: Mapping[str, str] = {
     "caovand.adapters.network.free_port": "tests/adapters/test_environment_install.py",
     "caovand.adapters.engine_install": "tests/adapters/test_environment_install.py",
     "caovand.adapters.model_pull.named": "tests/cli/test_model_verbs.py",
-    "caovand.adapters.servers.server_main": "tests/daemon/test_server_supervisor.py",
     "caovand.adapters.ray_in_env": "tests/adapters/test_ray_in_env.py",
     "caovand.cli": "tests/cli/test_verbs.py tests/cli/test_caovanctl.py",
     "caovand.cli.cluster": "tests/cli/cluster",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,11 +37,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         async def start(listener: socket.socket) -> object:
             from caovand.gateway import server  # noqa: PLC0415  (once the library is known)
 
-            return await server.start(listener, options.socket, max_body_bytes)
+            gateway = await server.start(listener, options.socket, max_body_bytes)
+            ends = asyncio.Event()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
+            gateway.tasks.append(asyncio.ensure_future(_end(gateway.end, ends)))
+            return gateway
 
         return start
 
     return server_main.run(GATEWAY, options, limit, prepare)
+
+
+async def _end(end: Callable[[], Awaitable[None]], ends: asyncio.Event) -> None:
+    await ends.wait()
+    await end()
+    sys.exit(0)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from caovand.adapters.system import wall_clock
 from caovand.core.gateway import protocol
 from caovand.core.gateway.events import (
     Arrived,
+    Closing,
     Effect,
     End,
     Left,
@@ -199,6 +200,10 @@ class Desk:
         """Forget a request: nobody waits for an answer any more."""
         if self._tickets.pop(ticket.number, None) is not None:
             self.tell(ticket, Left)
+
+    def close(self) -> None:
+        """End all requests, and refuse those that still come."""
+        self._apply(self._policy.take(Closing(at=self.now())))
 
     async def run(self) -> None:
         """Keep the policy's clock running, as long as the loop runs."""

@@ -39,6 +39,7 @@ BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # a slower body is abandoned
 LINGER_S = 1.0
+END_S = 1.0  # for errors on their way to clients when the gateway ends
 MAX_SHAPE = 300
 MAX_HEADERS = 256
 TOO_MANY_HEADERS = Problem(
@@ -59,6 +60,7 @@ class Gateway:
         self.connections: Connections | None = None
         self.tasks: list[asyncio.Future[None]] = []  # the loop alone keeps no task alive
         self.server: asyncio.AbstractServer | None = None
+        self.runner: web.AppRunner | None = None
         self.app = web.Application(middlewares=[self._rules])
         self.app.on_response_prepare.append(self._add_headers)
         self.app.add_routes([
@@ -68,8 +70,17 @@ class Gateway:
             web.route("*", "/{path:.*}", self._pass),
         ])  # fmt: skip
 
+    async def end(self) -> None:
+        """Serve no more; every request ends with an error that says when to send it again."""
+        assert self.server is not None
+        assert self.runner is not None
+        assert self.runner.server is not None
+        self.server.close()
+        self._desk.close()
+        await self.runner.server.shutdown(END_S / 2)  # which takes up to twice as long
+
     async def stop(self) -> None:
-        """Stop serving."""
+        """Stop serving at once."""
         assert self.server is not None
         self.server.close()
         for task in self.tasks:
@@ -304,7 +315,7 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     )
     await runner.setup()
     assert runner.server is not None
-    gateway.connections = Connections(runner.server)
+    gateway.runner, gateway.connections = runner, Connections(runner.server)
     listed = partial(names.list_names, upstream)
     gateway.tasks = [asyncio.ensure_future(work) for work in (desk.run(), link.run(desk, listed))]
     gateway.server = await loop.create_server(

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from caovand.adapters.servers import listening
+from caovand.adapters.servers import listening, server_main
 from tests.bench.measures import cpu_s, in_ms, memory_mb
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon
 from tests.patience import turns
@@ -88,6 +88,7 @@ async def gateway(port: int, folder: Path) -> None:
 
     listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
     await server.start(listener, folder / "gateway", 1 << 20)
+    server_main.settle_collector()
     await asyncio.Event().wait()
 
 

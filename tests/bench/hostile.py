@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.servers import listening
+from caovand.adapters.servers import listening, server_main
 from tests.bench.measures import cpu_s, in_ms, memory_mb
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon
 from tests.ports import free_port
@@ -261,6 +261,7 @@ async def gateway(port: int, folder: Path) -> None:
     logging.getLogger("aiohttp").propagate = False
     listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
     await server.start(listener, folder / "gateway", MAX_BODY)
+    server_main.settle_collector()
     await asyncio.Event().wait()
 
 
@@ -351,6 +352,15 @@ def phase(name: str, port: int, pid: int, works: list[tuple[Any, ...]]) -> None:
         print(f"    {', '.join(f'{answer}: {n}' for answer, n in total.most_common())}")
 
 
+@contextlib.contextmanager
+def idle(port: int) -> Iterator[None]:
+    """IDLE connections that ask for nothing."""
+    with contextlib.ExitStack() as crowd:
+        for _ in range(IDLE):
+            crowd.enter_context(socket.create_connection(("127.0.0.1", port)))
+        yield
+
+
 def main() -> None:
     """One phase after the other."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.hostile")
@@ -387,11 +397,12 @@ def attacked(port: int, pid: int, requests: int, seed: int) -> None:
     )
     print(f"{'':<34} {'events':>8} {'late, p50 / p99':>18} {'RSS':>11} {'CPU':>5}")
     phase("alone", port, pid, [])
-    with contextlib.ExitStack() as crowd:
-        for _ in range(IDLE):
-            crowd.enter_context(socket.create_connection(("127.0.0.1", port)))
+    attackers = [(refused, port, REFUSED)]
+    with idle(port):
         phase(f"{IDLE} idle connections", port, pid, [])
-    phase(f"{REFUSED} refused requests", port, pid, [(refused, port, REFUSED)])
+    phase(f"{REFUSED} refused requests", port, pid, attackers)
+    with idle(port):
+        phase("both at once", port, pid, attackers)
     phase(f"{HUGE} bodies of 100 MB", port, pid, [(huge, port)])
     each = requests // ATTACKERS // 4
     for part in range(4):

@@ -140,7 +140,7 @@ def test_the_measured_link_and_its_fabric_count(joined: FakeDaemon, ctl: Ctl) ->
         ),
         (
             cluster(nodes=[node("gpu2", "joined", facts={**FACTS, "cards": [{"name": "x"}]})]),
-            "over a slow link: cannot read a node's facts: memory_mib is missing in cards[0]",
+            "over a slow link: cannot read a node's facts: cards[0].memory_mib is missing",
         ),
     ],
 )

@@ -170,7 +170,7 @@ def test_what_is_advised_to_be_left_to_the_policy_gives_what_is_promised(
             continue
         other = plan(machine, **changed)
         assert forecast(other, machine).fits, text
-        if "none are" in text:
+        if "none stay there" in text:
             assert other.value("cpu_offload_gb") is None, text
 
 
@@ -178,10 +178,26 @@ def test_what_keeps_weights_in_host_memory_for_nothing_is_named_as_a_whole() -> 
     ample = inventory(BF16_70B, H200, host=replace(HOST, ram_mib=524288))
     both = {"policy": {"gpu_memory_utilization": 0.25}}
     words = {"engine": {"extra_args": ["--cpu-offload-gb", "98"]}}
-    (told,) = [text for text in plan(ample, **both, **words).warnings if "offloaded" in text]
-    assert told.endswith("leave gpu_memory_utilization, cpu_offload_gb to the policy and none are")
-    (told,) = [text for text in plan(ample, **words).warnings if "offloaded" in text]
-    assert told.endswith("leave cpu_offload_gb to the policy and none are")
+    stay = "stay in host memory: about"
+    (told,) = [text for text in plan(ample, **both, **words).warnings if stay in text]
+    assert (
+        "; leave gpu_memory_utilization, cpu_offload_gb to the policy and none stay there; ea"
+        in (told)
+    )
+    (told,) = [text for text in plan(ample, **words).warnings if stay in text]
+    assert "tokens a second; leave cpu_offload_gb to the policy and none stay there; each step" in (
+        told
+    )
+
+
+def test_what_serves_weights_in_host_memory_better_comes_before_their_cost() -> None:
+    large = inventory(GPT_OSS, named("RTX 3060"))
+    (told,) = [text for text in plan(large).warnings if "in host memory" in text]
+    speed, better, cost = told.split("; ", 2)
+    assert "tokens a second" in speed
+    assert "GGUF" in better
+    assert cost.startswith("each step waits about")
+    assert cost.endswith("GiB are pinned")
 
 
 def said(machine: Inventory, **sections: Any) -> str:

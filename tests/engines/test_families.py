@@ -24,10 +24,10 @@ GGML = [
      "device-oom-load", "metal.oom"),
     ("CUDA error: system not yet initialized", "gpu-absent", "fabric"),
     ("ggml_cuda_init: failed to initialize ROCm: no ROCm-capable device is detected",
-     "gpu-absent", "cuda.absent"),
+     "gpu-absent", "absent"),
     ("CUDA error: device kernel image is invalid", "backend-unsupported", "cuda.arch"),
     ("rocBLAS error: Cannot read /opt/rocm/lib/rocblas/library/TensileLibrary.dat: Illegal seek "
-     "for GPU arch : gfx1032", "backend-unsupported", "cuda.arch"),
+     "for GPU arch : gfx1032", "backend-unsupported", "kernel"),
     ("Memory access fault by GPU node-1 (Agent handle: 0x1) on address 0x2. Reason: Unknown.",
      "illegal-access", "cuda.illegal"),
     ("HW Exception by GPU node-1 (Agent handle: 0x1) reason :GPU Hang",

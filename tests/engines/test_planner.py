@@ -454,7 +454,7 @@ def test_offloading_that_a_setting_of_the_operators_brings_names_it() -> None:
         {"policy": {"tensor_parallel_size": 1}},
         {"engine": {"extra_args": ["-tp", "1"]}},
     ):
-        advice = "leave tensor_parallel_size to the policy and none are: it plans 4"
+        advice = "leave tensor_parallel_size to the policy and none stay there: it plans 4"
         with pytest.raises(Unplannable, match=advice):
             plan(inventory(LLAMA_70B_AWQ, gpus=turing(4)), **sections)
 

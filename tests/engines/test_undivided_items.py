@@ -45,3 +45,14 @@ def test_shorter_steps_by_hand_are_refused_with_the_remedy() -> None:
     assert f"use --max-num-batched-tokens {VIDEO} or more, or --language-model-only" in told
     assert conflicts("--language-model-only") == []
     assert conflicts("--limit-mm-per-prompt", '{"video": 0}') == []
+
+
+def test_a_cache_that_we_size_leaves_room_to_encode_the_largest_image() -> None:
+    """Of Gemma every image is small; vLLM itself measures where it sizes the cache."""
+    for name, least in (("Qwen3.5-35B-A3B-AWQ", 1024), ("gemma-4-26B-A4B-AWQ", 0)):
+        box = box_with("4090", model(name))
+        made = plan(box)
+        assert made.value("kv_cache_memory_bytes")
+        assert made.value("language_model_only") is None
+        found = dict(engine_of("vllm").planning.forecast(made, box).parts)["activations"]
+        assert (found >= 1024) == bool(least)

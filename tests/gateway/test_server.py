@@ -422,6 +422,32 @@ def test_a_killer_is_refused_and_named_to_the_daemon_without_its_text(tmp_path: 
     run(tmp_path, test)
 
 
+# -- its own end ---
+
+
+def test_a_gateway_that_ends_tells_every_client_when_to_come_again(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        one.engine.answer = events("one", then=for_ever)
+        begun = [
+            await one.session.post(one.url + path, json=STREAMED) for path in (CHAT, "/v1/messages")
+        ]
+        for got in begun:
+            assert await got.content.readline() == b"data: one\n"
+        one.engine.answer = for_ever
+        waits = asyncio.ensure_future(one.session.post(one.url + CHAT, json=HELLO))
+        await soon(lambda: len(one.engine.asked) == 3)
+        await one.gateway.end()  # type: ignore[attr-defined]
+        openai, anthropic = [await got.text() for got in begun]
+        assert last_event(openai)["error"]["code"] == "gateway_ends"
+        assert "Retry-After" in last_event(openai)["error"]["message"]
+        assert last_event(anthropic)["error"]["type"] == "overloaded_error"
+        refused = await waits
+        assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+        await soon(lambda: one.engine.left == 3)
+
+    run(tmp_path, test)
+
+
 # -- hostile clients ---
 
 

@@ -200,6 +200,7 @@ async def world(folder: Path, **says: Any) -> AsyncIterator[World]:
         async with ClientSession() as session:
             one = World(session, own, daemon, engine)
             one.engine_port = port  # type: ignore[attr-defined]
+            one.gateway = gateway  # type: ignore[attr-defined]
             yield one
     finally:
         await gateway.stop()

@@ -134,8 +134,15 @@ def refused_and_named(one: Daemon, client: Client) -> None:
 
 
 def outlives_the_daemon(one: Daemon, client: Client, systemd: KeptSockets) -> None:
-    """Who comes while no daemon runs waits for the next one, at the socket that systemd keeps."""
+    """Who comes while no daemon runs waits for the next one, at the socket that systemd keeps.
+
+    The kernel ends engine and gateway with the daemon: a begun stream ends with an error.
+    """
+    client.begun.clear()
+    begun = client.chat()
+    until(lambda: client.begun, "a stream")
     one.kill()
+    assert begun.result()[-1]["error"]["code"] in ("gateway_ends", "engine_ended")
     waiting = client.chat("ten")
     systemd.restart(one)
     assert said(waiting.result()) == "ten"

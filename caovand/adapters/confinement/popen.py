@@ -41,19 +41,18 @@ def popen_arguments(
     *,
     cgroup: Path | None = None,
     unlimited_stack: bool = False,
-    ends_with: signal.Signals = signal.SIGTERM,
 ) -> Iterator[dict[str, Any]]:
     """Arguments for `subprocess` to start `launch` with a command and its environment.
 
-    The command joins `cgroup` before anything else, and gets the signal `ends_with` when we die;
-    that signal is bound to the forking thread.
+    The command joins `cgroup` before anything else, and gets SIGTERM when we die; that signal is
+    bound to the forking thread.
     """
     launch = {
         "argv": list(argv),
         "env": dict(env),
         "cgroup": str(cgroup / "cgroup.procs") if cgroup else "",
         "unlimited_stack": unlimited_stack,
-        "ends_with": int(ends_with),
+        "ends_with": int(signal.SIGTERM),
         "confined": asdict(confinement) if confinement else None,
         "keepers": [user.spawner] if (user := engine_user.current()) else [],
     }

@@ -21,6 +21,7 @@ from caovand.adapters.files import emptying, segments, state_file
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.engine_user import as_engine
 from caovand.core import limits
+from caovand.core.document import Reader, listed, read_or_none, record, string
 
 SHARED = Path("/dev/shm")
 # A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
@@ -126,8 +127,8 @@ class StaleFiles:
 
     def _written(self) -> tuple[frozenset[str], frozenset[str]] | None:
         """The ledger's two lists: names from before the engine, and the engine's."""
-        known = state_file.read_or_none(self._ledger)
-        return (frozenset(known["before"]), frozenset(known["ours"])) if is_ledger(known) else None
+        known = read_or_none(_LEDGER, state_file.read_or_none(self._ledger))
+        return (frozenset(known["before"]), frozenset(known["ours"])) if known else None
 
     def _files(self) -> dict[str, File]:
         """The files in the shared folder, by name."""
@@ -181,9 +182,12 @@ def _is_own(path: str) -> bool:
 
 def is_ledger(document: Any) -> bool:
     """Whether this document is a ledger of the engine's shared memory."""
-    table = document if isinstance(document, dict) else {}
-    lists = (table.get("before"), table.get("ours"))
-    return all(isinstance(one, list) and all(isinstance(n, str) for n in one) for one in lists)
+    return read_or_none(_LEDGER, document) is not None
+
+
+_LEDGER: Reader[dict[str, tuple[str, ...]]] = record(
+    dict, dict.fromkeys(("before", "ours"), listed(string())), may_have_more=True
+)
 
 
 def _mapped(line: str) -> File:

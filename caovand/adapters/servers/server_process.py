@@ -1,8 +1,8 @@
 """One of caovan's own servers, the page or the gateway: a process that the daemon starts and ends.
 
 It stays in the daemon's session, since a child in another one counts as an engine's orphan. The
-kernel ends it with the daemon: that signal is bound to the forking thread, so this must be called
-in the main thread.
+kernel ends it with the daemon, by SIGTERM: that signal is bound to the forking thread, so this must
+be called in the main thread. The gateway then ends begun answers with errors.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import importlib.util
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -85,7 +84,7 @@ class ServerProcess:
         try:
             listening = ("--listener", str(listener.fileno()))
             command, env = _command(kind, (*words, *listening), runtime), _environment(environ)
-            with popen_arguments(command, env, confinement, ends_with=signal.SIGKILL) as launch:
+            with popen_arguments(command, env, confinement) as launch:
                 self._process = subprocess.Popen(
                     **launch,
                     stdout=write_end,
@@ -117,9 +116,13 @@ class ServerProcess:
         return self._process.pid
 
     def end(self) -> None:
-        """Kill it: it has nothing to finish."""
+        """End it: the gateway sends errors to its clients, which takes it END_S at most."""
         if self._watch >= 0:
             self._release()
+            self._process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+                return
             self._process.kill()
             # A process that hangs in the kernel is reaped by our successor.
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -10,7 +10,8 @@ from typing import Any
 from caovand.cli.common.client import client_for
 from caovand.cli.common.errors import CommandError
 from caovand.core.cluster.node import node_of
-from caovand.core.cluster.node_document import BadFacts, read_shown_cards
+from caovand.core.cluster.node_document import read_shown_cards
+from caovand.core.document import BadDocument
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 
@@ -46,8 +47,8 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
         joined = _joined(answer)[: len(assumed)]
     except CommandError as problem:
         answer, why = {}, f"{problem.message}; {problem.hint}" if problem.hint else problem.message
-    except BadFacts as problem:
-        answer, why = {}, str(problem)
+    except BadDocument as problem:
+        answer, why = {}, f"cannot read a node's facts: {problem}"
     if not answer:
         return OverNodes(inventory, warning=f"{ASSUMED}: {why}")
     others = (*joined, *assumed[len(joined) :])

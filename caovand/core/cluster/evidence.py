@@ -11,8 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from caovand.core.cluster.messages import MAX_TEXT, VERSION, dump, finding_from, load
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.cluster.messages import MAX_TEXT, dump, load, read_finding
+from caovand.core.document import (
+    BadDocument,
+    Reader,
+    listed,
+    number,
+    optional,
+    record,
+    string,
+    whole,
+)
 from caovand.core.healing.failure import Finding
 
 MARK = b"evidence "
@@ -22,11 +31,12 @@ MAX_LINE = 2000
 # stay below the size of a message.
 LOG_BYTES, STACKS_BYTES, KERNEL_BYTES, CARDS_BYTES = 80 << 10, 56 << 10, 16 << 10, 16 << 10
 NAME = 64  # characters of a phase, signature or time
-CARD = (
-    "index", "used_mib", "total_mib", "utilization", "temperature", "power_w", "throttled", "fault",
-)  # fmt: skip
+CARD: Mapping[str, Reader[Any]] = {
+    **dict.fromkeys(("index", "used_mib", "total_mib"), whole()),
+    **dict.fromkeys(("utilization", "temperature", "power_w"), optional(number())),
+    **dict.fromkeys(("throttled", "fault"), string()),
+}
 """Fields of a card's latest sample that are sent."""
-TEXTS = ("start", "at", "lacks")
 LINES = ("kernel", "stacks", "log")
 
 
@@ -90,29 +100,14 @@ def missing_evidence(name: str, rank: int, why: str) -> dict[str, Any]:
 
 def encode(evidence: Evidence) -> bytes:
     """Encode evidence as a frame."""
-    return MARK + dump({"v": VERSION, **asdict(evidence)})
+    return MARK + dump(asdict(evidence))
 
 
 def read_frame(frame: bytes) -> Evidence:
     """Decode an evidence frame. Raises BadDocument."""
     if not frame.startswith(MARK):
-        raise BadDocument("it is not evidence of a failure")
-    found = load(frame[len(MARK) :], {*TEXTS, "finding", "cards", *LINES})
-    if not all(isinstance(found[name], str) and len(found[name]) <= MAX_TEXT for name in TEXTS):
-        raise BadDocument("a text of the evidence is none, or too long")
-    if not all(_is_lines(found[name]) for name in LINES):
-        raise BadDocument("a part of the evidence is not a list of lines")
-    cards, finding = found["cards"], found["finding"]
-    if not isinstance(cards, list) or not all(map(_is_card, cards)):
-        raise BadDocument("cards of the evidence are no list of samples")
-    texts: dict[str, Any] = {name: found[name] for name in TEXTS}
-    lines: dict[str, Any] = {name: tuple(found[name]) for name in LINES}
-    return Evidence(
-        **texts,
-        **lines,
-        cards=tuple(cards),
-        finding=None if finding is None else finding_from(finding),
-    )
+        raise BadDocument("", "is not evidence of a failure")
+    return load(frame[len(MARK) :], _EVIDENCE)
 
 
 def _short(finding: Finding) -> Finding:
@@ -145,22 +140,9 @@ def _first(entries: Iterable[Any], max_bytes: int) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _is_lines(found: Any) -> bool:
-    return isinstance(found, list) and all(
-        isinstance(line, str) and len(line) <= MAX_LINE for line in found
-    )
-
-
-def _is_card(found: Any) -> bool:
-    if not isinstance(found, dict) or set(found) != set(CARD):
-        return False
-    texts, counts = ("throttled", "fault"), ("index", "used_mib", "total_mib")
-    return (
-        all(isinstance(found[name], str) for name in texts)
-        and all(type(found[name]) is int for name in counts)
-        and all(_is_reading(value) for name, value in found.items() if name not in texts)
-    )
-
-
-def _is_reading(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and abs(value) < 1 << 53)  # NaN is not
+_EVIDENCE: Reader[Evidence] = record(Evidence, {
+    **dict.fromkeys(("start", "at", "lacks"), string(MAX_TEXT)),
+    **dict.fromkeys(LINES, listed(string(MAX_LINE))),
+    "cards": listed(record(dict, CARD)),
+    "finding": optional(read_finding),
+})  # fmt: skip

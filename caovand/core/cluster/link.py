@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.document import Reader, optional, record, require, row, string, table, whole
 
 MAX_TEXT, MAX_NAME = 128, 256
 MAX_TARGETS = 1024
@@ -120,19 +120,6 @@ def probe_to(probe: Probe | None) -> dict[str, Any] | None:
     return {"token": probe.token, "targets": {name: [*at] for name, at in probe.targets.items()}}
 
 
-def probe_from(document: Any) -> Probe | None:
-    """Decode a probe. Raises BadDocument."""
-    if document is None:
-        return None
-    found = _table(document, {"token", "targets"}, "probe")
-    targets = {}
-    for name, at in _entries(found["targets"], "targets of probe"):
-        if not isinstance(at, list) or len(at) != 2:
-            raise BadDocument("a target of probe is not a host and a port")
-        targets[name] = _text(at[0], "host of probe", MAX_NAME), _port(at[1], "port of probe")
-    return Probe(_text(found["token"], "token of probe"), targets)
-
-
 def reached_to(reached: ProbeReport | None) -> dict[str, Any] | None:
     """Encode probe results as a document; None without any."""
     if reached is None:
@@ -140,39 +127,18 @@ def reached_to(reached: ProbeReport | None) -> dict[str, Any] | None:
     return {**vars(reached), "failures": dict(reached.failures)}
 
 
-def reached_from(document: Any) -> ProbeReport | None:
-    """Decode probe results. Raises BadDocument."""
-    if document is None:
-        return None
-    found = _table(document, set(ProbeReport.__dataclass_fields__), "reached")
-    failures = {
-        name: _text(why, "a failure of reached")
-        for name, why in _entries(found.pop("failures"), "failures of reached")
-    }
-    port = _port(found.pop("port"), "port of reached")
-    texts = {name: _text(value, f"{name} of reached") for name, value in found.items()}
-    return ProbeReport(**texts, port=port, failures=failures)
+def _printable(max_chars: int) -> Reader[str]:
+    return require(string(max_chars), str.isprintable, "has characters that are not printable")
 
 
-def _table(document: Any, names: set[str], where: str) -> dict[str, Any]:
-    if not isinstance(document, dict) or set(document) != names:
-        raise BadDocument(f"{where} has other parts")
-    return dict(document)
-
-
-def _entries(found: Any, where: str) -> list[tuple[str, Any]]:
-    if not isinstance(found, dict) or len(found) > MAX_TARGETS:
-        raise BadDocument(f"{where} is not a table of at most {MAX_TARGETS}")
-    return [(_text(name, f"a name in {where}", MAX_NAME), value) for name, value in found.items()]
-
-
-def _text(value: Any, where: str, longest: int = MAX_TEXT) -> str:
-    if not isinstance(value, str) or len(value) > longest or not value.isprintable():
-        raise BadDocument(f"{where} is not a printable text of at most {longest} characters")
-    return value
-
-
-def _port(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 16:
-        raise BadDocument(f"{where} is not a port")
-    return value
+_TEXT, _NAME, _PORT = _printable(MAX_TEXT), _printable(MAX_NAME), whole(high=(1 << 16) - 1)
+read_probe: Reader[Probe | None] = optional(record(Probe, {
+    "token": _TEXT, "targets": table(row(_NAME, _PORT), MAX_TARGETS, _NAME),
+}))  # fmt: skip
+"""Read the document of a probe."""
+read_reached: Reader[ProbeReport | None] = optional(record(ProbeReport, {
+    **dict.fromkeys(("token", "deaf", "own", "seen", "joined"), _TEXT),
+    "port": _PORT,
+    "failures": table(_TEXT, MAX_TARGETS, _NAME),
+}))  # fmt: skip
+"""Read the document of a probe's result."""

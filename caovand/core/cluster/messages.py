@@ -8,24 +8,40 @@ next message corrects the effect of a lost, late or repeated one.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
 
 from caovand.core.cluster.link import (
     Probe,
     ProbeReport,
-    probe_from,
     probe_to,
-    reached_from,
     reached_to,
+    read_probe,
+    read_reached,
 )
-from caovand.core.cluster.plan_document import BadDocument, plan_from, plan_to
+from caovand.core.cluster.plan_document import plan_to, read_plan
+from caovand.core.document import (
+    BadDocument,
+    Reader,
+    anything,
+    flag,
+    into,
+    listed,
+    number,
+    one_of,
+    optional,
+    record,
+    row,
+    string,
+    table,
+    whole,
+)
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.plan import Plan
 from caovand.core.printable import one_line
 
+T = TypeVar("T")
 VERSION = 1
 MAX_BYTES = 256 * 1024
 EACH_S = 1.0
@@ -33,6 +49,7 @@ EACH_S = 1.0
 LOST_S = 20.0
 """Silence after which the other side counts as lost: a cut of ten seconds ends no engine."""
 MAX_GPUS = 1024  # far more than a machine has
+MAX_RANKS = MAX_SIZES = 64
 MAX_TEXT, MAX_NAME = 2048, 64  # maximum characters of a text, and of a name that is only displayed
 
 
@@ -95,53 +112,25 @@ class Report:
 def encode_order(order: Order) -> bytes:
     """Encode an order as a frame."""
     plan = plan_to(order.plan) if order.plan is not None else None
-    fields = {name: _short(getattr(order, name)) for name in _ORDER}
-    more = {"progress": order.progress, "plan": plan, "probe": probe_to(order.probe)}
-    return dump({"v": VERSION, **fields, **more})
+    return dump({**_shortened(order), "plan": plan, "probe": probe_to(order.probe)})
 
 
 def decode_order(frame: bytes) -> Order:
     """Decode an order. Raises BadDocument."""
-    document = load(frame, {*_ORDER, "progress", "plan", "probe"})
-    plan, progress = document["plan"], document["progress"]
-    found = {name: _typed(document, name, kind) for name, kind in _ORDER.items()}
-    return Order(
-        **found,
-        progress=None if progress is None else _typed(document, "progress", float),
-        plan=None if plan is None else plan_from(plan),
-        probe=probe_from(document["probe"]),
-    )
+    return load(frame, _ORDER)
 
 
 def encode_report(report: Report) -> bytes:
     """Encode a report as a frame."""
     finding = asdict(report.finding) if report.finding else None
-    fields = {name: _short(getattr(report, name)) for name in _REPORT}
-    more = {"facts": dict(report.facts), "ranks": [list(one) for one in report.ranks]}
-    tables = {"sizes": dict(report.sizes), "reached": reached_to(report.reached)}
-    return dump({"v": VERSION, **fields, **more, "finding": finding, **tables})
+    tables = {"facts": dict(report.facts), "sizes": dict(report.sizes)}
+    reached = reached_to(report.reached)
+    return dump({**_shortened(report), **tables, "finding": finding, "reached": reached})
 
 
 def decode_report(frame: bytes) -> Report:
     """Decode a report. Raises BadDocument."""
-    document = load(frame, {*_REPORT, "facts", "ranks", "sizes", "finding", "reached"})
-    facts, ranks, finding = (document[name] for name in ("facts", "ranks", "finding"))
-    sizes = document["sizes"]
-    if not isinstance(facts, dict):
-        raise BadDocument("facts is not a table")
-    if not isinstance(ranks, list) or len(ranks) > 64 or not all(map(_is_rank, ranks)):
-        raise BadDocument("ranks is not a list of names, pids and cards")
-    if not isinstance(sizes, dict) or len(sizes) > 64 or any(len(name) > 64 for name in sizes):
-        raise BadDocument("sizes is not a short table")
-    found = {name: _typed(document, name, kind) for name, kind in _REPORT.items()}
-    return Report(
-        **found,
-        facts=facts,
-        ranks=tuple((name, pid, gpu) for name, pid, gpu in ranks),
-        sizes={name: _typed(sizes, name, float) for name in sizes},
-        finding=None if finding is None else finding_from(finding),
-        reached=reached_from(document["reached"]),
-    )
+    return load(frame, _REPORT)
 
 
 def name_in(frame: bytes) -> str:
@@ -156,77 +145,59 @@ def name_in(frame: bytes) -> str:
     return one_line(name)[:MAX_NAME] if isinstance(name, str) else ""
 
 
-_ORDER: Mapping[str, type] = {
-    "head": str, "start": str, "rank": int, "proven": bool, "phase": str, "detail": str,
-    "sent": float, "refusal": str, "name": str, "evidence": str, "stacks": bool,
-}  # fmt: skip
-_REPORT: Mapping[str, type] = {
-    "name": str, "boot": str, "state": str, "running": str, "failed": str, "stopped": bool,
-    "network": str, "clock": float, "echo": float, "held_s": float,
-}  # fmt: skip
-
-
-def _short(value: Any) -> Any:
-    """Shorten a text to the size a message allows: the sender's own status has all of it."""
-    return value[:MAX_TEXT] if isinstance(value, str) else value
-
-
-def _typed(document: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = document[name]
-    if kind is float and type(value) is int and abs(value) < 1 << 53:
-        value = float(value)
-    fits = type(value) is kind
-    if not fits or (kind is float and not math.isfinite(value)):
-        raise BadDocument(f"{name} is not of type {kind.__name__}")
-    if kind is str and len(value) > MAX_TEXT:
-        raise BadDocument(f"{name} is too long")
-    return value
-
-
-def _is_rank(found: Any) -> bool:
-    if not isinstance(found, list) or len(found) != 3:
-        return False
-    name, pid, gpu = found
-    if gpu is not None and (type(gpu) is not int or not 0 <= gpu < MAX_GPUS):
-        return False
-    return isinstance(name, str) and len(name) <= 64 and type(pid) is int and pid > 0
-
-
-def _is_capture(found: tuple[Any, Any]) -> bool:
-    name, value = found
-    return len(name) <= 64 and isinstance(value, str) and len(value) <= MAX_TEXT
-
-
-def finding_from(found: Any) -> Finding:
-    """Decode a finding. Raises BadDocument."""
-    names = ("failure", "text", "phase", "signature")
-    if not isinstance(found, dict) or set(found) != {*names, "captures", "line"}:
-        raise BadDocument("finding has other parts")
-    if not all(isinstance(found[name], str) for name in names):
-        raise BadDocument("a part of finding is not a text")
-    captures, line = found["captures"], found["line"]
-    if found["failure"] not in FAILURES or type(line) is not int:
-        raise BadDocument("finding is of an unknown failure")
-    if not isinstance(captures, dict) or not all(map(_is_capture, captures.items())):
-        raise BadDocument("captures of finding is not a table of short texts")
-    return Finding(**{**found, "text": found["text"][:MAX_TEXT]})
-
-
-def dump(document: Mapping[str, Any]) -> bytes:
+def dump(fields: Mapping[str, Any]) -> bytes:
     """Encode a message as JSON."""
-    return json.dumps(document, separators=(",", ":"), default=str).encode()
+    return json.dumps({"v": VERSION, **fields}, separators=(",", ":"), default=str).encode()
 
 
-def load(frame: bytes, names: set[str]) -> dict[str, Any]:
-    """Decode a message with exactly these fields. Raises BadDocument."""
+def load(frame: bytes, reader: Reader[T]) -> T:
+    """Decode a message by the reader of its fields. Raises BadDocument."""
     if len(frame) > MAX_BYTES:
-        raise BadDocument(f"{len(frame)} bytes are more than {MAX_BYTES}")
+        raise BadDocument("", f"has {len(frame)} bytes, more than {MAX_BYTES}")
     try:
         document = json.loads(frame)
-    except (ValueError, RecursionError) as problem:
-        raise BadDocument("it is not JSON") from problem
-    if not isinstance(document, dict) or document.get("v") != VERSION:
-        raise BadDocument(f"it is not of version {VERSION}: nodes must have the same caovan")
-    if set(document) != {"v", *names}:
-        raise BadDocument("it has other fields: nodes must have the same caovan")
-    return document
+    except (ValueError, RecursionError):
+        raise BadDocument("", "is not JSON") from None
+    if not isinstance(document, dict) or document.pop("v", None) != VERSION:
+        raise BadDocument("", f"is not of version {VERSION}: nodes must have the same caovan")
+    return reader(document, "")
+
+
+def _shortened(message: Order | Report) -> dict[str, Any]:
+    """The fields; a reason may be too long for a message, the sender's own status has all of it."""
+    return {
+        name: value[:MAX_TEXT] if isinstance(value, str) else value
+        for name, value in vars(message).items()
+    }
+
+
+_TEXT, _NAME = string(MAX_TEXT), string(MAX_NAME)
+read_finding: Reader[Finding] = into(
+    lambda finding: replace(finding, text=finding.text[:MAX_TEXT]),
+    record(Finding, {
+        "failure": one_of(FAILURES),
+        **dict.fromkeys(("text", "phase", "signature"), string()),
+        "captures": table(_TEXT, name=_NAME),
+        "line": whole(),
+    }),
+)  # fmt: skip
+"""Read the finding in a part of a message."""
+_ORDER: Reader[Order] = record(Order, {
+    **dict.fromkeys(("head", "start", "phase", "detail", "refusal", "name", "evidence"), _TEXT),
+    **dict.fromkeys(("proven", "stacks"), flag),
+    "rank": whole(),
+    "sent": number(),
+    "progress": optional(number()),
+    "plan": optional(read_plan),
+    "probe": read_probe,
+})  # fmt: skip
+_REPORT: Reader[Report] = record(Report, {
+    **dict.fromkeys(("name", "boot", "state", "running", "failed", "network"), _TEXT),
+    **dict.fromkeys(("clock", "echo", "held_s"), number()),
+    "stopped": flag,
+    "facts": table(anything),
+    "ranks": listed(row(_NAME, whole(1), optional(whole(high=MAX_GPUS - 1))), MAX_RANKS),
+    "sizes": table(number(), MAX_SIZES, _NAME),
+    "finding": optional(read_finding),
+    "reached": read_reached,
+})  # fmt: skip

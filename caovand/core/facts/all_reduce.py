@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
+from caovand.core.document import number, one_of, read_or_none, record, string
 from caovand.core.facts.inventory import EngineInfo, Gpu
 
 NCCL, CUSTOM = "NCCL", "custom all-reduce"
@@ -71,10 +71,10 @@ def from_document(document: Any) -> dict[str, AllReduceResult]:
 
 def read(entry: Any) -> AllReduceResult | None:
     """Decode one entry, or one answer of the check with a time; None if it is neither."""
-    if not isinstance(entry, dict) or entry.get("verdict") not in get_args(Verdict):
-        return None
-    at, by, text = (entry.get(name) for name in ("at", "by", "text"))
-    number = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at)
-    if not number or not isinstance(by, str) or not isinstance(text, str):
-        return None
-    return AllReduceResult(entry["verdict"], float(at or 0), by[:MAX_TEXT], text[:MAX_TEXT])
+    found = read_or_none(_RESULT, entry)
+    return found and replace(found, by=found.by[:MAX_TEXT], text=found.text[:MAX_TEXT])
+
+
+_RESULT = record(AllReduceResult, {
+    "verdict": one_of(get_args(Verdict)), "at": number(), "by": string(), "text": string(),
+}, may_have_more=True)  # fmt: skip

@@ -8,10 +8,11 @@ request its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from caovand.core.document import Reader, listed, read_or_none, record, require, string, whole
 from caovand.core.facts.ownership import Process
 
 MARK = "CAOVAN_ENGINE"
@@ -49,12 +50,13 @@ def named_pids(
     has_mark: Callable[[Process, Marks], bool],
 ) -> set[int]:
     """Pids in `table` that a ledger identifies: directly, by session or by mark."""
-    if not is_ledger(document) or document["boot_id"] != boot_id:
+    ledger = read_or_none(_LEDGER, document)
+    if ledger is None or ledger["boot_id"] != boot_id:
         return set()
-    session, start, uid = (document[name] for name in ("session", "start", "uid"))
-    known = {(member["pid"], member["start"]) for member in document["members"]}
-    marks = Marks(**document["marks"]) if "marks" in document else None  # older releases
-    # A session id is reused after all its processes have ended: if its leader is not the engine's,
+    session, start, uid = (ledger[name] for name in ("session", "start", "uid"))
+    known = {(member["pid"], member["start"]) for member in ledger["members"]}
+    marks = ledger.get("marks")  # none in one of an older release
+    # A session's number is reused once all its processes have ended: if its leader is not ours,
     # the session belongs to a stranger.
     taken = any(process.pid == session and process.start != start for process in table)
     own_session = 0 if taken else session
@@ -78,25 +80,19 @@ def is_ledger(document: Any) -> bool:
 
     Session 1 is init's: taking it for the engine's would kill every process. 0 stands for none.
     """
-    return (
-        isinstance(document, dict)
-        and isinstance(document.get("boot_id"), str)
-        and _are_counts(document, session=0, start=0, uid=0)
-        and document["session"] != 1
-        and ("marks" not in document or _are_marks(document["marks"]))
-        and isinstance(document.get("members"), list)
-        and all(isinstance(m, dict) and _are_counts(m, pid=2, start=0) for m in document["members"])
-    )
+    return read_or_none(_LEDGER, document) is not None
 
 
-def _are_marks(marks: Any) -> bool:
-    """Whether these are valid marks; an empty one would match every process."""
-    return (
-        isinstance(marks, dict)
-        and marks.keys() == set(Marks._fields)
-        and all(isinstance(mark, str) and mark for mark in marks.values())
-    )
-
-
-def _are_counts(table: Mapping[str, Any], **least: int) -> bool:
-    return all(type(table.get(name)) is int and table[name] >= low for name, low in least.items())
+_COUNT = whole()
+_MEMBER: Reader[dict[str, int]] = record(
+    dict, {"pid": whole(2), "start": _COUNT}, may_have_more=True
+)
+# An empty mark would match every process.
+_MARKS = record(Marks, dict.fromkeys(Marks._fields, require(string(), bool, "is empty")))
+_LEDGER: Reader[dict[str, Any]] = record(dict, {
+    "boot_id": string(),
+    "session": require(_COUNT, lambda session: session != 1, "is init's"),
+    **dict.fromkeys(("start", "uid"), _COUNT),
+    "members": listed(_MEMBER),
+    "marks": _MARKS,
+}, may_lack=("marks",), may_have_more=True)  # fmt: skip

@@ -46,6 +46,7 @@ class Why(Enum):
     ENGINE_ENDED = "the engine ended"
     KILLER = "killer"
     LOST = "the engine closed the connection"
+    CLOSING = "the gateway ends"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +141,11 @@ class Spent(Event):
 
     lane: Lane
     tokens: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closing(Event):
+    """The gateway itself ends."""
 
 
 @dataclass(frozen=True, kw_only=True)

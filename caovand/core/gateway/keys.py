@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from caovand.core.document import listed, optional, read_or_none, record, string, whole
 from caovand.core.problem import Problem, ProblemError
 
 PREFIX = "sk-caovan-"
@@ -73,23 +74,17 @@ def to_document(keys: Sequence[ClientKey]) -> list[dict[str, Any]]:
 
 def from_document(document: Any) -> tuple[ClientKey, ...] | None:
     """The keys in a document, None if it is none of keys."""
-    try:
-        return tuple(_read(entry) for entry in document)
-    except (TypeError, KeyError, ValueError):
-        return None
-
-
-def _read(entry: Mapping[str, Any]) -> ClientKey:
-    key = ClientKey(**{**entry, "models": tuple(entry["models"])})
-    texts = (key.name, key.digest, key.band, *key.models)
-    limits = (key.rpm, key.tokens_per_day)
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError
-    if not all(limit is None or isinstance(limit, int) for limit in limits):
-        raise ValueError
-    return key
+    return read_or_none(_KEYS, document)
 
 
 def wrong_key() -> Problem:
     """What a client without a valid key is refused with."""
     return Problem("answer", "the API key is missing or wrong", "send a key of this server")
+
+
+_LIMIT = optional(whole())
+_KEYS = listed(record(ClientKey, {
+    **dict.fromkeys(("name", "digest", "band"), string()),
+    "models": listed(string()),
+    **dict.fromkeys(("rpm", "tokens_per_day"), _LIMIT),
+}, may_lack=("band", "rpm", "tokens_per_day")))  # fmt: skip

@@ -14,6 +14,7 @@ from collections import Counter
 from caovand.core.gateway.events import (
     Arrived,
     Begun,
+    Closing,
     Complete,
     Done,
     Effect,
@@ -69,6 +70,7 @@ class Policy:
         self._away = Counter[Lane]()  # how many of each lane are not there
         self._alone: int | None = None
         self._doubtful_until = -math.inf
+        self._closing = False
         self._bytes = 0
         self._pace = Pace()
         self._known = Suspects()
@@ -96,6 +98,10 @@ class Policy:
             self._hear(event)
         elif isinstance(event, Arrived):
             self._arrive(event)
+        elif isinstance(event, Closing):
+            self._closing = True
+            for request in [*self._requests.values()]:
+                self._end(request, Why.CLOSING)
         elif isinstance(event, Spent):
             self._queue.charge(event.lane, event.tokens)
         elif isinstance(event, Tick):
@@ -109,7 +115,9 @@ class Policy:
 
     def _arrive(self, event: Arrived) -> None:
         waits_s = self.expected_wait_s()
-        if self.engine.state is EngineState.GONE or self._ends_for_good:
+        if self._closing:
+            self._refuse(event.number, Why.CLOSING)
+        elif self.engine.state is EngineState.GONE or self._ends_for_good:
             self._refuse(event.number, Why.NO_ENGINE)
         elif len(self._requests) - len(self._at_engine) >= self.rules.max_waiting:
             self._refuse(event.number, Why.QUEUE_FULL)

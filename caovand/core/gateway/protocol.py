@@ -164,6 +164,8 @@ _FAULTS: Mapping[Why, tuple[int, str, Problem]] = {
     Why.KILLER: (422, "ends_engine", Problem(
         "answer", "an engine ended with this request twice, the second time with no other",
         "change the request; the incident has what was found")),
+    Why.CLOSING: (503, "gateway_ends", Problem(
+        "answer", "caovan's gateway is being ended or started again", _AGAIN)),
     Why.LOST: (502, "connection_lost", Problem(
         "answer", "the engine closed the connection each time", "the engine's log has the reason")),
 }  # fmt: skip

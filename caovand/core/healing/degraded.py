@@ -9,13 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from functools import partial
 from typing import Any
 
 from caovand.core.config.schema import Config, Mode
+from caovand.core.document import (
+    MAX_NUMBER,
+    Reader,
+    anything,
+    listed,
+    number,
+    optional,
+    read_or_none,
+    record,
+    require,
+    row,
+    string,
+    table,
+    whole,
+)
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import Used, has_memory_again
 from caovand.core.healing.rung import Healing
@@ -24,7 +38,6 @@ from caovand.core.plan import Plan, Setting
 OTHERS = "others_mib"
 FORMAT_KEY = "format"
 SINCE = "since"  # Unix time at which the plan was degraded
-LARGEST = 1 << 53
 FORMAT = 2
 """Format of the fingerprint in a document. A document of another format is ignored; one without a
 format predates formats."""
@@ -106,36 +119,29 @@ def from_document(
 
 def well_formed(document: Any, healing: Healing) -> bool:
     """Whether this document is from `to_document` and fully usable by this version."""
-    if not isinstance(document, dict):
-        return False
-    texts = [document.get(name) for name in ("fingerprint", "mode", "model")]
-    rungs, since = document.get("rungs"), document.get(SINCE)
-    return (
-        document.get(FORMAT_KEY, FORMAT) == FORMAT
-        and all(isinstance(text, str) for text in texts)
-        and isinstance(rungs, list)
-        and all(isinstance(rung, str) and healing.read(rung) for rung in rungs)
-        and _are_settings(document.get("settings"), partial(_fits, healing.kinds))
-        and _are_settings(document.get("env"), lambda _, value: value is None or _is_word(value))
-        and _are_cards(document.get(OTHERS, {}))
-        and (since is None or (_is_number(since) and 0 <= since < LARGEST))
+    rung = require(string(), healing.read, "is no rung of this version")
+    readers: Mapping[str, Reader[Any]] = {
+        FORMAT_KEY: require(whole(), lambda found: found == FORMAT, "is another format"),
+        **dict.fromkeys(("fingerprint", "mode", "model"), string()),
+        "rungs": listed(rung),
+        "settings": _settings(partial(_fits, healing.kinds)),
+        "env": _settings(lambda _, value: value is None or _is_word(value)),
+        OTHERS: table(whole(-MAX_NUMBER), name=require(string(9), str.isdecimal, "is no card")),
+        SINCE: optional(number(0)),
+    }
+    optional_keys = (FORMAT_KEY, OTHERS, SINCE)
+    reader: Reader[dict[str, Any]] = record(
+        dict, readers, may_lack=optional_keys, may_have_more=True
     )
+    return read_or_none(reader, document) is not None
 
 
-def _are_settings(found: Any, fits: Callable[[str, Any], bool]) -> bool:
-    return isinstance(found, dict) and all(
-        name.isidentifier()
-        and isinstance(entry, list)
-        and len(entry) == 2
-        and fits(name, entry[0])
-        and isinstance(entry[1], str)
-        for name, entry in found.items()
-    )
-
-
-def _are_cards(found: Any) -> bool:
-    return isinstance(found, dict) and all(
-        card.isdecimal() and isinstance(mib, int) and _is_number(mib) for card, mib in found.items()
+def _settings(fits: Callable[[str, Any], bool]) -> Reader[dict[str, tuple[Any, ...]]]:
+    name = require(string(), str.isidentifier, "is no name of a setting")
+    return require(
+        table(row(anything, string()), name=name),
+        lambda settings: all(fits(name, value) for name, (value, _) in settings.items()),
+        "has a value that its setting cannot have",
     )
 
 
@@ -146,12 +152,11 @@ def _fits(kinds: Mapping[str, tuple[type, ...]], name: str, value: Any) -> bool:
         return False
     if isinstance(value, bool):
         return name not in kinds or bool in kinds[name]
-    return _is_number(value) or _is_word(value) or isinstance(value, (dict, list))
-
-
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and abs(value) <= LARGEST and math.isfinite(value)
+    return (
+        read_or_none(number(), value) is not None
+        or _is_word(value)
+        or isinstance(value, (dict, list))
+    )
 
 
 def _is_word(value: Any) -> bool:

@@ -17,10 +17,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from caovand.core.document import into, listed, number, read_or_none, require, row, string, table
 from caovand.core.facts.inventory import Inventory
 from caovand.core.health.observation import Progress
 from caovand.core.plan import Plan
@@ -131,32 +132,7 @@ def to_document(kept: Kept) -> dict[str, Any]:
 
 def from_document(document: Any) -> dict[str, GreedyAnswer] | None:
     """Decode first answers; None if the document is unreadable."""
-    if not isinstance(document, dict) or len(document) > KEPT:
-        return None
-    found = {}
-    for key, entry in document.items():
-        if not isinstance(entry, list) or len(entry) != 2:
-            return None
-        tokens, margins = entry
-        if not (_is_list_of(tokens, _is_token) and _is_list_of(margins, _is_margin)):
-            return None
-        if not 0 < len(tokens) == len(margins) <= TOKENS:
-            return None
-        found[key] = GreedyAnswer(tuple(tokens), tuple(map(float, margins)))
-    return found
-
-
-def _is_list_of(found: Any, is_item: Callable[[Any], bool]) -> bool:
-    return isinstance(found, list) and all(map(is_item, found))
-
-
-def _is_token(found: Any) -> bool:
-    return isinstance(found, str) and len(found) <= MAX_TEXT
-
-
-def _is_margin(found: Any) -> bool:
-    number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return number and math.isfinite(found)
+    return read_or_none(_KEPT, document)
 
 
 def _margin(chosen: float, best: Any) -> float:
@@ -165,3 +141,14 @@ def _margin(chosen: float, best: Any) -> float:
     second = sorted((float(value) for value in best.values()), reverse=True)[1:2]
     lead = chosen - (second[0] if second else chosen)
     return 0.0 if math.isnan(lead) else max(min(lead, SUREST), -SUREST)
+
+
+_ANSWER = require(
+    into(
+        lambda parts: GreedyAnswer(*parts),
+        row(listed(string(MAX_TEXT), TOKENS, 1), listed(number(), TOKENS, 1)),
+    ),
+    lambda answer: len(answer.tokens) == len(answer.margins),
+    "has not one margin for each token",
+)
+_KEPT = table(_ANSWER, KEPT)

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from caovand.core.document import Reader, listed, number, read_or_none, record, string, table
 from caovand.core.lifecycle.events import Event, Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 
@@ -133,34 +134,7 @@ def to_document(starts: Sequence[Start]) -> dict[str, Any]:
 
 def from_document(document: Any) -> tuple[Start, ...] | None:
     """Decode starts; None if the document is invalid."""
-    listed = document.get("starts") if isinstance(document, dict) else None
-    if not isinstance(listed, list) or len(listed) > KEPT:
-        return None
-    found = [_read(one) for one in listed]
-    starts = tuple(start for start in found if start is not None)
-    return starts if len(starts) == len(found) else None
-
-
-def _read(one: Any) -> Start | None:
-    if not isinstance(one, dict) or one.keys() != Start.__dataclass_fields__.keys():
-        return None
-    numbers = _is_seconds(one["at"]) and _is_seconds(one["seconds"])
-    tables = _is_table(one["phases"]) and _is_table(one["reported"])
-    return Start(**one) if isinstance(one["plan"], str) and numbers and tables else None
-
-
-def _is_table(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and len(value) <= MAX_PARTS
-        and all(isinstance(name, str) and len(name) <= MAX_NAME for name in value)
-        and all(map(_is_seconds, value.values()))
-    )
-
-
-def _is_seconds(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 <= value < 1e12
+    return read_or_none(_STARTS, document)
 
 
 def _with(spent: Mapping[str, float], phase: str, seconds: float) -> dict[str, float]:
@@ -179,3 +153,15 @@ def _plain(start: Start) -> dict[str, Any]:
         "phases": rounded(start.phases),
         "reported": rounded(start.reported),
     }
+
+
+_SECONDS = number(0, 1e12)
+_PARTS = table(_SECONDS, MAX_PARTS, string(MAX_NAME))
+_START = record(Start, {
+    "plan": string(),
+    **dict.fromkeys(("at", "seconds"), _SECONDS),
+    **dict.fromkeys(("phases", "reported"), _PARTS),
+})  # fmt: skip
+_STARTS: Reader[tuple[Start, ...]] = record(
+    lambda starts: starts, {"starts": listed(_START, KEPT)}, may_have_more=True
+)

@@ -6,6 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from caovand.core.document import (
+    Reader,
+    into,
+    listed,
+    number,
+    read_or_none,
+    record,
+    require,
+    row,
+    string,
+    whole,
+)
 from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Evidence, Measurements
 
 MAX_RECORDS = 8
@@ -72,15 +84,7 @@ def to_document(records: Iterable[Record], failed_at: float) -> dict[str, Any]:
 
 def from_document(found: Any) -> tuple[dict[str, Record], float] | None:
     """Records by basis, and the time of the last failure; None if the document is invalid."""
-    if not isinstance(found, dict) or not _is_count(found.get("failed_at")):
-        return None
-    rows = found.get("records")
-    if not isinstance(rows, list) or len(rows) > MAX_RECORDS:
-        return None
-    records = [_record(row) for row in rows]
-    if not all(records):
-        return None
-    return {record.basis: record for record in records if record}, float(found["failed_at"])
+    return read_or_none(_RECORDS, found)
 
 
 def _plain(record: Record) -> dict[str, Any]:
@@ -99,57 +103,28 @@ def _plain(record: Record) -> dict[str, Any]:
     }
 
 
-def _record(row: Any) -> Record | None:
-    if not isinstance(row, dict) or not isinstance(row.get("basis"), str):
-        return None
-    depths: list[Any] = [row.get(name) for name in ("own", "depth", "home")]
-    lists: list[Any] = [row.get(name) for name in ("refused", "moves", "evidence")]
-    refused, moves, evidence = lists
-    fits = (
-        0 < len(row["basis"]) <= _MAX_TEXT
-        and all(map(_is_depth, depths))
-        and isinstance(refused, list)
-        and all(map(_is_depth, refused))
-        and _are_counts(moves, MAX_MOVES)
-        and _is_count(row.get("used"))
-        and isinstance(evidence, list)
-        and all(map(_is_seen, evidence))
-    )
-    if not fits:
-        return None
-    seen = {
-        (e[0], e[1]): Measurements(float(e[2]), float(e[3]), tuple(map(float, e[4])))
-        for e in evidence
-    }
-    times = tuple(map(float, moves))
-    own, depth, home = depths
-    return Record(
-        row["basis"], own, depth, home, seen, frozenset(refused), times, float(row["used"])
-    )
+def _by_basis(failed_at: float, records: Iterable[Record]) -> tuple[dict[str, Record], float]:
+    return {record.basis: record for record in records}, float(failed_at)
 
 
-def _is_seen(found: Any) -> bool:
-    return (
-        isinstance(found, list)
-        and len(found) == 5
-        and _is_depth(found[0])
-        and isinstance(found[1], int)
-        and not isinstance(found[1], bool)
-        and 0 <= found[1] < len(BANDS)
-        and all(map(_is_count, found[2:4]))
-        and (found[2] == 0) == (found[3] == 0)
-        and _are_counts(found[4], DEEPEST)
-    )
-
-
-def _is_depth(found: Any) -> bool:
-    return isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= DEEPEST
-
-
-def _is_count(found: Any) -> bool:
-    number = isinstance(found, (int, float)) and not isinstance(found, bool)
-    return number and 0 <= found <= LARGEST
-
-
-def _are_counts(found: Any, most: int) -> bool:
-    return isinstance(found, list) and len(found) <= most and all(map(_is_count, found))
+_DEPTH, _COUNT = whole(high=DEEPEST), number(0, LARGEST)
+_MEASURED = require(
+    row(_DEPTH, whole(high=len(BANDS) - 1), _COUNT, _COUNT, listed(_COUNT, DEEPEST)),
+    lambda seen: (seen[2] == 0) == (seen[3] == 0),
+    "has steps without seconds, or seconds without steps",
+)
+_EVIDENCE: Reader[Evidence] = into(
+    lambda rows: {(depth, band): Measurements(*measured) for depth, band, *measured in rows},
+    listed(_MEASURED),
+)
+_RECORD = record(Record, {
+    "basis": require(string(_MAX_TEXT), bool, "is empty"),
+    **dict.fromkeys(("own", "depth", "home"), _DEPTH),
+    "refused": into(frozenset, listed(_DEPTH)),
+    "moves": listed(_COUNT, MAX_MOVES),
+    "used": _COUNT,
+    "evidence": _EVIDENCE,
+}, may_have_more=True)  # fmt: skip
+_RECORDS = record(
+    _by_basis, {"failed_at": _COUNT, "records": listed(_RECORD, MAX_RECORDS)}, may_have_more=True
+)

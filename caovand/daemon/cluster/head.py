@@ -17,7 +17,7 @@ from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import from_document
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.document import BadDocument
 from caovand.core.engine.record import Place
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle import events
@@ -126,7 +126,7 @@ class Head(Part):
         try:
             report = messages.decode_report(frame)
             facts = from_document(report.facts) if report.facts else None
-        except (BadDocument, ValueError) as problem:
+        except BadDocument as problem:
             self._notices.publish(finding_text(self._workers.note_unread(identity, frame, problem)))
             return
         self._workers.note_read(identity)

@@ -17,7 +17,7 @@ from caovand.core.cluster.checks import SAME_CAOVAN
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import to_document
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.document import BadDocument
 from caovand.core.engine.record import Place
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision

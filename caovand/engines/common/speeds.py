@@ -13,6 +13,8 @@ BANDWIDTH_REACHED = 0.7
 """Marlin's kernels read at 416 to 455 of a 2080 Ti's 616 GB/s."""
 RATE_REACHED = 0.5
 """Marlin's multiply at 57 of a 2080 Ti's 108 TFLOP/s."""
+ALL_REDUCES = 2
+"""All-reduces of a layer: after attention, and after the MLP or the experts."""
 LINKED_S, UNLINKED_S = 7e-6, 34e-6
 """Seconds of one all-reduce of a decode step: over NVLink, and through the host's memory."""
 LINKS_GB_S = {(7, 0): 150, (7, 5): 50, (8, 0): 300, (8, 6): 56, (9, 0): 450, (10, 0): 900}
@@ -119,6 +121,21 @@ def link_gb_s(gpus: Sequence[Gpu]) -> float:
     oldest = min(gpu.compute_capability for gpu in gpus)
     known = [stated for since, stated in LINKS_GB_S.items() if since <= oldest]
     return LINKS_REACHED * (known or [*LINKS_GB_S.values()])[-1]
+
+
+def card_link(groups: Sequence[Sequence[Gpu]]) -> tuple[float, float]:
+    """Seconds of an empty all-reduce in these groups of cards, and bytes a second between cards:
+    over NVLink if it joins those of every group, else through the host's memory."""
+    gpus = [gpu for group in groups for gpu in group]
+    if all(map(all_linked, groups)):
+        return LINKED_S, link_gb_s(gpus) * 1e9
+    return UNLINKED_S, host_link(gpus)[2] * 1e9
+
+
+def transfer_s(ranks: int, bytes_s: float, size: float) -> float:
+    """Seconds that `size` bytes add to an all-reduce: in each of the 2 (N - 1) turns of a ring one
+    part of N is sent."""
+    return 2 * (ranks - 1) / ranks * size / bytes_s
 
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:

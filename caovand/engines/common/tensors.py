@@ -43,3 +43,8 @@ def part_of_experts(model: ModelCard) -> float:
     """The fraction of the routed experts that a token reads; all if their number is unknown."""
     known = model.experts and model.experts_per_token
     return model.experts_per_token / model.experts if known else 1.0
+
+
+def experts_read(model: ModelCard, tokens: float) -> float:
+    """The part of the routed experts that a step of `tokens` tokens reads."""
+    return float(1 - (1 - part_of_experts(model)) ** tokens)

@@ -16,6 +16,7 @@ from caovand.engines.common.caches import OF_PYTORCH
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.task_probes import WORKS
+from caovand.engines.common.tensors import experts_read
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
@@ -35,7 +36,7 @@ from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
-from caovand.engines.vllm.sizing.pace import Pace, experts_read
+from caovand.engines.vllm.sizing.pace import Pace
 from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")

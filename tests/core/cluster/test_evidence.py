@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from caovand.core.cluster import evidence
 from caovand.core.cluster.evidence import CARD, MARK, MAX_LINE, Evidence, select_evidence
 from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.document import BadDocument
 from caovand.core.healing.failure import FAILURES
 from tests.core.cluster.test_messages import documents, texts
 

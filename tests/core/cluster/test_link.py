@@ -18,12 +18,12 @@ from caovand.core.cluster.link import (
     ProbeReport,
     handshake_words,
     link_document,
-    probe_from,
     probe_to,
-    reached_from,
     reached_to,
+    read_probe,
+    read_reached,
 )
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.document import BadDocument
 from tests.core.cluster.test_messages import probes, results
 from tests.core.test_any_input import JSON
 
@@ -34,37 +34,46 @@ WORKS = Link("10.0.0.1", 7071, connect_s=1e-4)
 
 @given(st.none() | probes, st.none() | results)
 def test_documents_come_over_as_they_were(probe: Probe | None, reached: ProbeReport | None) -> None:
-    assert probe_from(json.loads(json.dumps(probe_to(probe)))) == probe
-    assert reached_from(json.loads(json.dumps(reached_to(reached)))) == reached
+    assert read_probe(json.loads(json.dumps(probe_to(probe))), "probe") == probe
+    assert read_reached(json.loads(json.dumps(reached_to(reached))), "reached") == reached
 
 
 @given(JSON, st.sampled_from(sorted(vars(REACHED))))
 def test_any_other_part_is_refused_or_read(other: Any, name: str) -> None:
     for document in (other, {**(reached_to(REACHED) or {}), name: other}):
         try:
-            found = reached_from(document)
+            found = read_reached(document, "reached")
         except BadDocument:
             continue
-        assert found is None or reached_from(reached_to(found)) == found
+        assert found is None or read_reached(reached_to(found), "reached") == found
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"targets": {"n1": ["h", 1 << 16]}}, "port of probe is not a port"),
-        ({"targets": {"n1": ["h", True]}}, "port of probe is not a port"),
-        ({"targets": {"n1": ["h" * 257, 1]}}, "host of probe is not a printable text"),
-        ({"targets": {"n1": ["a\nb", 1]}}, "host of probe is not a printable text"),
-        ({"targets": {"n1": ["h"]}}, "a target of probe is not a host and a port"),
-        ({"targets": {"n" * 257: ["h", 1]}}, "a name in targets of probe is not a printable text"),
-        ({"targets": []}, f"targets of probe is not a table of at most {MAX_TARGETS}"),
-        ({"token": 1}, "token of probe is not a printable text"),
-        ({"more": 1}, "probe has other parts"),
+        (
+            {"targets": {"n1": ["h", 1 << 16]}},
+            r"n1\[1\] is not a whole number from 0 to 65535",
+        ),
+        (
+            {"targets": {"n1": ["h", True]}},
+            r"n1\[1\] is not a whole number from 0 to 65535",
+        ),
+        ({"targets": {"n1": ["h" * 257, 1]}}, r"n1\[0\] is not a string of at most 256 characters"),
+        ({"targets": {"n1": ["a\nb", 1]}}, r"n1\[0\] has characters that are not printable"),
+        ({"targets": {"n1": ["h"]}}, "probe.targets.n1 is not a list of 2 values"),
+        (
+            {"targets": {"n" * 257: ["h", 1]}},
+            "a name in probe.targets is not a string",
+        ),
+        ({"targets": []}, f"probe.targets is not a table of at most {MAX_TARGETS} entries"),
+        ({"token": 1}, "probe.token is not a string of at most 128 characters"),
+        ({"more": 1}, "probe.more is unknown"),
     ],
 )
 def test_a_refusal_names_the_part(change: dict[str, Any], text: str) -> None:
     with pytest.raises(BadDocument, match=text):
-        probe_from({**(probe_to(PROBE) or {}), **change})
+        read_probe({**(probe_to(PROBE) or {}), **change}, "probe")
 
 
 @pytest.mark.parametrize(
@@ -72,16 +81,16 @@ def test_a_refusal_names_the_part(change: dict[str, Any], text: str) -> None:
     [
         (
             {"failures": {"n1": "x" * (MAX_TEXT + 1)}},
-            "a failure of reached is not a printable",
+            f"reached.failures.n1 is not a string of at most {MAX_TEXT}",
         ),
-        ({"failures": None}, "failures of reached is not a table"),
-        ({"port": -1}, "port of reached is not a port"),
-        ({"seen": "a\x1b"}, "seen of reached is not a printable text"),
+        ({"failures": None}, "reached.failures is not a table"),
+        ({"port": -1}, "reached.port is not a whole number"),
+        ({"seen": "a\x1b"}, "reached.seen has characters that are not printable"),
     ],
 )
 def test_a_report_of_anything_else_is_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(BadDocument, match=text):
-        reached_from({**(reached_to(REACHED) or {}), **change})
+        read_reached({**(reached_to(REACHED) or {}), **change}, "reached")
 
 
 @given(st.text(), st.text())

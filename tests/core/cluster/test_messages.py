@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from caovand.core.cluster import messages
 from caovand.core.cluster.link import Probe, ProbeReport
 from caovand.core.cluster.messages import Order, Report
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.document import BadDocument
 from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.plan import Plan, Setting, Taken
 

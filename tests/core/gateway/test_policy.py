@@ -8,6 +8,7 @@ from typing import Any
 from caovand.core.gateway.events import (
     Arrived,
     Begun,
+    Closing,
     Complete,
     Done,
     Effect,
@@ -436,3 +437,13 @@ def test_what_an_engine_that_drains_no_longer_answers_is_the_next_one_s() -> Non
     assert world.engine(EngineState.STARTING) == []
     forwarded = [Forward(number, 2) for number in (first, second, third)]
     assert world.engine(EngineState.SERVING) == forwarded, "no suspects"
+
+
+def test_at_the_gateways_own_end_every_request_ends_and_none_is_let_in() -> None:
+    world = serving(at_once=2)
+    (begun, _), (sent, _), (waits, _) = (world.arrive() for _ in range(3))
+    world.take(Begun, number=begun)
+    refused = [Refuse(number, Why.CLOSING, 1) for number in (sent, waits)]
+    assert world.take(Closing) == [End(begun, Why.CLOSING, 1), *refused]
+    assert world.arrive()[1] == [Refuse(world.last, Why.CLOSING, 1)]
+    assert world.engine(EngineState.SERVING) == []

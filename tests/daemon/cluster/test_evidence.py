@@ -15,7 +15,7 @@ from caovand.adapters.incidents import Incidents
 from caovand.core.cluster import evidence
 from caovand.core.cluster.evidence import MARK, Evidence
 from caovand.core.cluster.messages import Order
-from caovand.core.cluster.plan_document import BadDocument
+from caovand.core.document import BadDocument
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.state import State
 from caovand.daemon.cluster import evidence as daemons

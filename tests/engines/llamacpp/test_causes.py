@@ -64,7 +64,7 @@ CAUSED = [
     ("zeros", "model-missing", "llama.file.magic", "load"),
 ]
 PUBLIC = [
-    ("cuda-no-memory-cache", "device-oom-load", "llama.cuda.oom", "resolve"),
+    ("cuda-no-memory-cache", "kv-cache-none", "llama.cuda.cache", "resolve"),
     ("cuda-no-memory-compute", "device-oom-capture", "llama.cuda.compute", "resolve"),
     ("cuda-illegal-access", "illegal-access", "llama.cuda.illegal", "resolve"),
     ("cuda-illegal-access-raw", "illegal-access", "llama.cuda.illegal", "resolve"),
@@ -125,6 +125,7 @@ def test_the_captures_of_a_cause_are_read() -> None:
     assert captures("missing")["path"] == "f/none.gguf"
     assert captures("no-memory-cache")["mib"] == "31252.00"
     assert captures("port-taken") == {"host": "127.0.0.1", "port": "8774"}
+    assert captures("no-such-address") == {"address": "10.9.9.9", "port": "8773"}
     assert captures("unknown-architecture") == {"architecture": "llamb"}
     assert captures("unknown-option") == {"option": "--no-such-flag"}
 

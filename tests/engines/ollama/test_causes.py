@@ -37,7 +37,7 @@ PUBLIC = [
     ("unknown-architecture", "bad-arguments", "ollama.model.architecture", "resolve"),
     ("unknown-architecture-old", "bad-arguments", "ollama.model.architecture", "resolve"),
 ]
-SERVED = ("cuda-no-memory-retried", "serving", "serving-processor")
+SERVED = ("cuda-no-memory-retried", "serving-processor")
 
 
 def log(name: str) -> str:
@@ -61,7 +61,7 @@ def test_a_failure_is_named_by_its_cause(
 
 def test_every_sample_is_expected_and_has_a_source() -> None:
     names = {path.stem for path in SAMPLES.glob("*.log")}
-    assert names == {*(name for name, *_ in PUBLIC), *SERVED}
+    assert names == {*(name for name, *_ in PUBLIC), *SERVED, "serving"}
     sources = (SAMPLES / "README.md").read_text(encoding="utf-8")
     assert [name for name in names if f"`{name}.log`" not in sources] == []
 
@@ -73,7 +73,16 @@ def test_a_server_that_came_up_has_no_failure(name: str) -> None:
 
 
 def test_what_looks_like_a_failure_is_counted_as_harmless() -> None:
-    assert explain(log("serving")).harmless == {"ollama.no-gpu": 1, "ollama.truncated": 1}
+    assert explain(log("serving")).harmless == {"ollama.no-gpu": 1}
+
+
+def test_a_prompt_that_was_cut_is_named_though_the_server_served() -> None:
+    found = explain(log("serving"))
+    assert found.reached == "serving"
+    assert found.finding is not None
+    assert found.finding.signature == "ollama.context-cut"
+    assert found.finding.captures == {"limit": "2048", "prompt": "5065"}
+    assert find_cause(log("serving").splitlines(), "serving", alive=True) is None
 
 
 def test_captures_are_read() -> None:

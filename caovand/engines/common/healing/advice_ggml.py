@@ -14,14 +14,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "--split-mode layer where tensors are split.",
     ),
     "ggml.exception": (
-        "The program ended by a C++ exception that nothing caught ({exception}): a bug of this "
-        "release, or a case that it does not handle. This line does not show the reason; a line "
-        "that begins with what() has its text. Try another release, and read the lines before "
-        "(a context shift: use a longer --ctx-size or shorter prompts).",
-        "The program ended by a C++ exception that nothing caught ({type}): a bug of this release, "
-        "or a case that it does not handle. This line does not show the reason; a line that begins "
-        "with what() has its text. Try another release, and read the lines before "
-        "(a context shift: use a longer --ctx-size or shorter prompts).",
+        "The program ended by a C++ exception that nothing caught ({exception}): a fault of this "
+        "release, or a case that it does not handle. What led to it is not in this line; a line "
+        "that begins with what() has its text. Try another release, and see what the lines before "
+        "show.",
+        "The program ended by a C++ exception that nothing caught ({type}): a fault of this "
+        "release, or a case that it does not handle. What led to it is not in this line; a line "
+        "that begins with what() has its text. Try another release, and see what the lines before "
+        "show.",
         "The program ended itself {nameless} a reason in these lines: see the ones before, and try "
         "another release.",
     ),
@@ -40,6 +40,26 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ggml.operation": (
         "A backend has no implementation of an operation of this model: install a newer release "
         "or another backend's build, or keep the layers off the card (-ngl 0).",
+    ),
+    "ggml.backend.none": (
+        "The program found no library of a backend, not even the one of the processor "
+        "(libggml-cpu-*.so, ggml-cpu-*.dll): they belong in the folder of the program, or in "
+        "GGML_BACKEND_PATH. Install one release's whole package again.",
+    ),
+    "ggml.template": (
+        "The model's chat template uses what the template engine of this release lacks ({lacks}): "
+        "install a newer release of llama.cpp (or of the program that brings it), or set another "
+        "template (--chat-template-file).",
+    ),
+    "ggml.parser": (
+        "The server's parser of a streamed answer fell over what the model wrote ({why}), and took "
+        "the server down: a fault of this release. Update it; until then start it without --jinja, "
+        "or with --reasoning-format none.",
+    ),
+    "ggml.what": (
+        "The program ended by a C++ exception that nothing caught. Its text is: {why}. It is a "
+        "fault of this release, or a case that it does not handle: search its issues for the "
+        "text, and try another release.",
     ),
     "ggml.backend": (
         "A backend's library does not match the program: remove it, and install one release's "

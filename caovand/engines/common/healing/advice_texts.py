@@ -9,6 +9,7 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml
 from caovand.engines.common.logs.rows import (
     building,
+    container,
     exits,
     ggml_families,
     links,
@@ -16,6 +17,8 @@ from caovand.engines.common.logs.rows import (
     python_advice,
     raised,
     requests,
+    rocm,
+    servers,
     system,
     toolchain,
 )
@@ -110,10 +113,13 @@ RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,
+    **container.ADVICE,
     **exits.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
     **requests.ADVICE,
+    **rocm.ADVICE,
+    **servers.ADVICE,
     **system.ADVICE,
     **toolchain.ADVICE,
     **links.ADVICE,
@@ -142,12 +148,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "pod.ended": (
         "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
         "liveness probe): `kubectl describe pod` and `kubectl logs --previous` show which.",
-    ),
-    "container.files": (
-        "The image contains files of the NVIDIA driver itself ({path}), where the container's "
-        "runtime must put the host's"
-        ": build the image without the driver's packages (nvidia-*, "
-        "libnvidia-*); install only the CUDA toolkit in it.",
     ),
     "env.service": (
         "{variable} is {uri}, where the engine expects a number or a name. Kubernetes sets such "
@@ -194,38 +194,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A library needs the driver's {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
-    ),
-    "container.gpu": (
-        "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "
-        "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
-        "--runtime=docker`, and restart Docker.",
-    ),
-    "pod.cards": (
-        "No node of the cluster offers a free nvidia.com/gpu: see what `kubectl describe node` "
-        "lists as allocatable and allocated. Without any, the device plugin (or GPU operator) does "
-        "not run there, or the node's container runtime is not the NVIDIA one; a taint, an MIG "
-        "profile of another name or another pod may also be the reason.",
-    ),
-    "container.denied": (
-        "The user or the container lacks the permission that the line names: add the user to the "
-        "docker "
-        "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
-        "SELinux mount volumes with :z.",
-    ),
-    "container.network": (
-        "The registry was not reached, or limits anonymous downloads: check network and proxy of "
-        "the Docker daemon, `docker login`, and try again.",
-    ),
-    "container.image": (
-        "There is no such image, tag or platform in the registry, or it needs a login: correct the "
-        "name, and use a tag that exists for this processor.",
-    ),
-    "container.options": (
-        "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
-        "does not exist, a value out of range).",
-    ),
-    "container.failed": (
-        "The container was not started: the line says why. Correct its options, image or volumes.",
     ),
     "nvml.argument": (
         "NVML does not find the requested card: CUDA_VISIBLE_DEVICES names one that is not here "

@@ -51,7 +51,7 @@ backend-unsupported kernel.named sglang sgl-project/sglang#7482
 backend-unsupported kernel.named vllm vllm-project/vllm#16515 vllm-project/vllm#24377
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
-backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338 ollama/ollama#8765
+backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
 backend-unsupported llama.cuda.arch llamacpp ggml-org/llama.cpp#6433 mozilla-ai/llamafile#403
 backend-unsupported llama.metal llamacpp kherud/java-llama.cpp#6 ggml-org/llama.cpp#3423
 backend-unsupported model.quantization any vllm-project/vllm#7624
@@ -61,11 +61,18 @@ backend-unsupported ollama.instruction ollama ollama/ollama#788 ollama/ollama#47
 backend-unsupported raised.aiter vllm lumi-ai-factory/laifs-container-recipes#8
 backend-unsupported raised.kernel any triton-lang/triton#7942
 backend-unsupported raised.kernel vllm vllm-project/vllm#13398
-backend-unsupported sglang.arch sglang sgl-project/sglang#14700 sgl-project/sglang#5775
+backend-unsupported rocm.hipblaslt ollama ollama/ollama#11555
+backend-unsupported rocm.kernel any ollama/ollama#8765
+backend-unsupported rocm.kernel llamacpp ggml-org/llama.cpp#14370 ROCm/legacy-rocm-build#6120
+backend-unsupported rocm.kernel ollama ollama/ollama#2823 ollama/ollama#4070
+backend-unsupported rocm.kernel sglang sgl-project/sglang#5775 gpustack/gpustack#3345
+backend-unsupported rocm.kernel vllm ROCm/legacy-rocm-build#4447 ROCm/legacy-rocm-build#4909
+backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.attention sglang Ascend/sglang#16 sgl-project/sglang#35080
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
 backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
+backend-unsupported tgi.instruction any huggingface/text-generation-inference#1627
 backend-unsupported torch.operator any sgl-project/sglang#6322
 backend-unsupported uva.absent vllm vllm-project/vllm#47387 vllm-project/vllm#47579
 bad-arguments adapter.failed vllm vllm-project/vllm#7622
@@ -131,6 +138,7 @@ bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
 bad-arguments feature.model sglang sgl-project/sglang#36528
 bad-arguments feature.model vllm vllm-project/vllm#26080
+bad-arguments ggml.template llamacpp ikawrakow/ik_llama.cpp#693 janhq/jan#6123
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
@@ -166,6 +174,7 @@ bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
 bad-arguments ollama.address ollama ollama/ollama#14367
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
+bad-arguments ollama.context-cut ollama ollama/ollama#10368
 bad-arguments ollama.family.import ollama ollama/ollama#13465
 bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
@@ -219,6 +228,7 @@ device-oom-load oom.cuda any vllm-project/vllm#12030 vllm-project/vllm#2140
 device-oom-load oom.cuda vllm TideDra/lmm-r1#43 vllm-project/vllm#40291
 device-oom-load sglang.oom sglang sgl-project/sglang#23602
 device-oom-load sglang.oom.plain sglang sgl-project/sglang#4547
+device-oom-load trt.memory any NVIDIA/TensorRT-LLM#5950
 device-oom-run ollama.metal.oom ollama ollama/ollama#6257
 device-oom-run oom.cuda vllm vllm-project/vllm#13100
 engine-died args.adapter vllm vllm-project/vllm-ascend#2034
@@ -233,7 +243,9 @@ engine-died feature.model vllm vllm-project/vllm#20051
 engine-died ggml.aborted ollama ollama/ollama#17080
 engine-died ggml.assertion any ggml-org/llama.cpp#21404
 engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
-engine-died ggml.exception llamacpp ggml-org/llama.cpp#7221 mozilla-ai/llamafile#785
+engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
+engine-died ggml.parser llamacpp ggml-org/llama.cpp#13876
+engine-died ggml.what llamacpp ggml-org/llama.cpp#7221
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
@@ -257,15 +269,27 @@ engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
 engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
+engine-unusable ggml.backend.none llamacpp lemonade-sdk/lemonade#726
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
 engine-unusable system.program any vllm-project/production-stack#454
+gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
+gpu-absent container.driver any cedricxie/apollo_perception_ros#20
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
-gpu-absent container.gpu any cedricxie/apollo_perception_ros#20 docker/for-win#13835
+gpu-absent container.gpu any NVIDIA/nvidia-container-toolkit#183 ollama/ollama#4279
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
+gpu-absent container.hook any dstackai/dstack#2306
+gpu-absent container.libraries any docker/for-win#13835 OpenTalker/SadTalker#49
+gpu-absent container.mismatch any saharmor/dalle-playground#104
+gpu-absent container.mount any NVIDIA/nvidia-docker#1225
+gpu-absent container.pod host NVIDIA/k8s-device-plugin#245
+gpu-absent container.privileges any NVIDIA/nvidia-container-toolkit#679
+gpu-absent container.slow any NVIDIA/nvidia-docker#1710
+gpu-absent container.state any NVIDIA/libnvidia-container#103
+gpu-absent container.wsl any NVIDIA/nvidia-container-toolkit#155 NVIDIA/nvidia-docker#1542
 gpu-absent driver.fabric any haotian-liu/LLaVA#683 huggingface/huggingface_hub#4134
 gpu-absent driver.fabric ollama ollama/ollama#9031
 gpu-absent driver.fabric vllm gpustack/gpustack#1254
@@ -285,12 +309,13 @@ gpu-absent nvml.unknown ollama ollama/ollama#11373
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
 gpu-absent ollama.card.old ollama ollama/ollama#1992
 gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#33 likelovewant/ollama-for-amd#56
-gpu-absent ollama.cuda.absent ollama ollama/ollama#7666 ollama/ollama#4492
+gpu-absent ollama.cuda.absent ollama ollama/ollama#7666 intel/ipex-llm#12420
 gpu-absent ollama.discovery ollama ollama/ollama#13308
 gpu-absent ollama.driver ollama ollama/ollama#8638 ollama/ollama#6840
 gpu-absent ollama.driver.context ollama ollama/ollama#6637 ollama/ollama#11812
 gpu-absent ollama.runtime ollama ollama/ollama#3497 ollama/ollama#6647
-gpu-absent pod.cards host NVIDIA/k8s-device-plugin#245
+gpu-absent rocm.absent llamacpp YellowRoseCx/koboldcpp-rocm#103 containers/ramalama#2447
+gpu-absent rocm.absent ollama ollama/ollama#4492
 gpu-absent sglang.absent sglang flashinfer-ai/flashinfer#2546
 gpu-lost amd.reset host ggml-org/llama.cpp#21724 freebsd/drm-kmod#387
 gpu-lost gpu.lost host NVIDIA/NVSentinel#155 Bumblebee-Project/Bumblebee#554
@@ -306,6 +331,7 @@ host-oom llama.ram.buffer llamacpp ggml-org/whisper.cpp#3554 khoj-ai/khoj#1127
 host-oom ollama.ram ollama ollama/ollama#13556 ollama/ollama#15049
 host-oom ollama.ram.buffer ollama continuedev/continue#11223
 host-oom ollama.ram.killed ollama ollama/ollama#11090 ollama/ollama#9685
+host-oom ollama.slow.killed ollama ollama/ollama#1197
 host-oom sglang.ram sglang sgl-project/sglang#5762
 host-oom unit.killed any NVIDIA/gpu-operator#331
 host-oom unit.killed llamacpp ggml-org/llama.cpp#20509
@@ -340,6 +366,7 @@ jit-toolchain jit.old any vllm-project/vllm#49051
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747
+kv-cache-none llama.cache.long llamacpp abetlen/llama-cpp-python#1944 xorbitsai/inference#2926
 kv-cache-none oom.kv.none vllm vllm-project/vllm#2248 vllm-project/vllm-omni#946
 kv-cache-none sglang.cache sglang sgl-project/sglang#4330 sgl-project/sglang#322
 kv-cache-short llama.cache.full llamacpp ggml-org/llama.cpp#4185 gpustack/gpustack#1442
@@ -416,7 +443,7 @@ node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983
 node-lost ray.short any vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927 vllm-project/vllm#13909
 port-busy container.port any ollama/ollama#7540
-port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71
+port-busy llama.port llamacpp PiDanShouRouZhouXD/Sakura_Launcher_GUI#71 mozilla-ai/llamafile#96
 port-busy ollama.port ollama ollama/ollama#4919 bernardo-bruning/ollama-copilot#36
 port-busy port.busy any sgl-project/sglang#37215
 port-busy port.busy vllm vllm-project/vllm#9763 vllm-project/vllm#7196

@@ -46,7 +46,8 @@ _LOGGED_AGAIN = re.compile(
 """The gap between two records that a terminal copied as one line."""
 _ALARMING = re.compile(
     r"(?i:\berr(?:or)?\b|error[=\": ]|\bfail|\bfatal\b|\bcannot\b|\bunable\b|exception|\bcrash)"
-    r"|\bnot (?:supported|recognized|found|installed)|\b(?:exceeds?|terminated|[Ii]nvalid)\b"
+    r"|\bnot (?:callable|supported|recognized|found|installed)"
+    r"|\b(?:exceeds?|terminated|[Ii]nvalid)\b"
     r"|\bwarning:|_error\b|\bmismatch\b|\b(?:hip|cuda)Error[A-Z]|\b[Uu]nknown (?:argument|option)"
     r"|\b[Cc]ould not\b|\bno (?:display|such)\b|: False\b|\b(?:does not|must)\b|\bEOF\b"
     r"|\b(?:unsupported|missing|denied|refused|killed|can't)\b|\b(?:out of memory|timed out"

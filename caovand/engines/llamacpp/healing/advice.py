@@ -29,6 +29,9 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "model-missing": ("Correct [model] path, or download the file again.",),
     "access-denied": ("Let the engine's user read the file (chmod a+r).",),
     "port-busy": (
+        "No interface of this machine has the address {address} (a cloud's public address lies "
+        "outside of it), or another program listens on port {port} of it: set [server] host to "
+        "0.0.0.0 or to an address that `ip addr` shows.",
         "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
         " names it. End it, or change [server] port or host.",
     ),
@@ -60,6 +63,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: use a GGUF"
         " file of fewer bits, or check with nvidia-smi what else uses the card.",
+    ),
+    "llama.cache.long": (
+        "The cache alone asks for {mib} MiB on one card: the context is far too long for it. "
+        "Shorten --ctx-size (llama-cpp-python: n_ctx) first.",
+    ),
+    "llama.cuda.cache": (
+        "The cache takes {mib} MiB, for which the card has no room.",
+        "No memory is left on the card for the cache.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
     "llama.args.tls": (

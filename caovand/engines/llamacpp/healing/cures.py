@@ -36,9 +36,12 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "llama.cache.long": ("context", "cache", "slots"),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
     "cache.fp8": (),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
     "driver.old": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

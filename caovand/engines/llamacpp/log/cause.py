@@ -29,7 +29,7 @@ _CRASHES = frozenset({
 """Signatures that end a serving engine; its other errors belong to a request."""
 _RAW = re.compile(
     r"(?:Error: )?error: |(?:ERROR: )?ggml-cuda was compiled"
-    r"|(?:image|audio) input is not|The server was not compiled"
+    r"|(?:image|audio) input is not|couldn't bind |The server was not compiled"
     r"|\|?(?:common_sampler_init|parse): |Failed to initialize samplers|Assertion failed: "
     r"|Error: llama\.cpp: |error while handling "
     r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"
@@ -47,7 +47,10 @@ _REQUEST = re.compile(
     r"(?:srv|slot|que) {1,6}(?:params_from|launch_slot|update_slots|log_server_r|get_availabl|slot)"
     r"|slot \d{1,4} (?:: |is )"
 )
-"""Messages about requests: an excerpt may begin after the server's start."""
+"""What a server prints of requests: an excerpt may begin after its start."""
+_NO_MEMORY = "llama.cuda.oom"
+_OF_CACHE = "buffer for kv cache"
+"""What says, in the line after an allocation that failed, what it was for."""
 _STOPPED = "cleaning up before exit"
 
 
@@ -98,6 +101,10 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         text = f"{parts.source}: {parts.message}" if parts.source else parts.message
         found = first(SIGNATURES, text)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
+            continue
+        if hits and hits[-1].row.id == _NO_MEMORY and _OF_CACHE in text:
+            text = f"{hits[-1].text}: {parts.message}"
+            hits[-1] = Hit(hits[-1].index, text, here, *(first(SIGNATURES, text) or found))
             continue
         hits.append(Hit(index, parts.message, here, *found))
     return unless_explained(hits), stopped

@@ -35,14 +35,19 @@ SIGNATURES: tuple[Signature, ...] = (
     *building.ROWS,
     *exits.ROWS,
     # Memory of a card
+    signature("llama.cache.long", "cause", "kv-cache-none",
+         r"allocating (?P<mib>(?:1[6-9]|[2-9]\d|\d{3})\d{3}(?:\.\d+)?) MiB on device "
+         r"\d+: cudaMalloc failed: out of mem.{0,200}kv cache"),
+    signature("llama.cuda.cache", "cause", "kv-cache-none",
+         r"failed to allocate " + cuda.BUFFER + r" for kv cache"
+         r"|allocating (?P<mib>[\d.]+) MiB on device \d+: cudaMalloc failed: out of mem.{0,200}"
+         r"kv cache"),
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
          r"unable to allocate backend buffer|Error allocating (?:vulkan )?memory"
          r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
-    signature("llama.cuda.cache", "cause", "kv-cache-none",
-         r"failed to allocate " + cuda.BUFFER + r" for kv cache"),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
          r"failed to allocate " + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     # Memory of the host
@@ -118,8 +123,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"the server is built without SSL support"),
     # The server
     signature("llama.port", "cause", "port-busy",
-         r"couldn't bind (?:HTTP )?(?:to )?server socket[,:] "
-         r"hostname: (?P<host>\S{1,200}), port: (?P<port>\d+)"),
+         r"couldn't bind (?:HTTP )?(?:to )?server socket[,:] hostname[:=] ?"
+         r"(?:(?P<host>0\.0\.0\.0|127\.[\d.]{1,11}|localhost|::1?)|(?P<address>[^\s,]{1,200})),? "
+         r"port[:=] ?(?P<port>\d+)"),
     signature("llama.download", "cause", "model-missing",
          r"(?:failed to (?:download|get|resolve)|[Dd]ownload(?: of)?) .{0,200}(?:404|not found)"
          r"|file '(?P<file>[^']{1,300})' not found in repository|status: 404"

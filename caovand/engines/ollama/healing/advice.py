@@ -36,8 +36,12 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
         " names it. `sudo systemctl disable --now ollama` ends Ollama's own service.",
     ),
-    "start-stall": ("The model's runner did not start in time: its disk may be slow.",),
-    "engine-died": ("A runner ended on its own, or something killed it; the line shows how.",),
+    "start-stall": (
+        "The model's runner did not come up in time: raise OLLAMA_LOAD_TIMEOUT (such as 30m) for a "
+        "large model or a slow disk; if the machine swaps meanwhile (`free -h`), the model is too "
+        "large for its memory.",
+    ),
+    "engine-died": ("A runner ended by itself, or something killed it; the line shows how.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.driver": (
@@ -226,6 +230,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.model.newer": (
         "The model needs a newer Ollama: install it, and start the server again.",
+    ),
+    "ollama.slow.killed": (
+        "The runner was killed while it loaded, and had been slow before: most likely the model is "
+        "too large for the machine's memory (`free -h`, journalctl -k | grep -i oom). Pull a "
+        "smaller model or a tag of fewer bits, or add memory; only if plenty is free, it is the "
+        "disk (OLLAMA_LOAD_TIMEOUT=30m).",
+    ),
+    "ollama.context-cut": (
+        "A prompt of {prompt} tokens was cut to the context of {limit}: the answer lacks what was "
+        "cut, often the instructions. Raise num_ctx in the request or Modelfile, or "
+        "OLLAMA_CONTEXT_LENGTH for the server ([model] context), or send less.",
     ),
     "ollama.home": ("Ollama needs a home folder: set HOME in [engine] env.",),
 }

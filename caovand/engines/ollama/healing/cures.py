@@ -31,8 +31,11 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "ollama.slow": (),
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
+    "rocm.kernel": ("processor",),
+    "rocm.hipblaslt": (),
     "driver.old": ("processor",),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

@@ -41,7 +41,8 @@ _RAW = re.compile(
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(
-    r"\w{1,40}\.go:\d{1,6}: (?:error |warning: gpu |.{0,60}\btoo old\b)|cudaSetDevice err: \d"
+    r"\w{1,40}\.go:\d{1,6}: (?:error |signal: killed|warning: gpu |.{0,60}\btoo old\b)"
+    r"|cudaSetDevice err: \d"
 )
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")
 """At least one library can use a card, even if others cannot."""

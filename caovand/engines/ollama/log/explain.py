@@ -30,17 +30,24 @@ _CARD = re.compile(
 """Signs that the machine has a card, or that someone expects one."""
 
 
+_CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
+"""A server that cuts prompts answers, but not what was asked."""
+
+
 def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of a failure, else a card that the server did not use, which ends no server."""
+    """The cause of a failure, else what ends no server: a card not used, a prompt cut short."""
     if found := find_cause(lines, phase, alive=alive):
         return found
-    unused, hinted = None, False
+    unused, cut, hinted = None, None, False
     for number, line in enumerate(lines, 1):
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
-    return unused if hinted else None
+        if cut is None and (said := _CUT.search(line[:MAX_TEXT])):
+            text, sizes = line.strip()[:MAX_TEXT], said.groupdict()
+            cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
+    return unused if hinted and unused is not None else cut
 
 
 def _begins(line: str) -> bool:

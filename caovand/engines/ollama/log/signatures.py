@@ -165,7 +165,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
-    signature("ollama.slow", "cause", "start-stall",
+    # The server itself ends a runner that takes too long, and the kernel one that takes too much
+    signature("ollama.slow.killed", "cause", "host-oom", r"llama\.go:\d{1,6}: signal: killed"),
+    signature("ollama.slow", "generic", "start-stall",
          r"timed out waiting for llama[ -](?:runner|server) to start"),
     *ggml.ENDS,
     signature("ollama.crash", "consequence", "engine-died",
@@ -230,8 +232,8 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.amd", "benign", "unknown", r"ollama recommends running the https://www\.amd"),
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
-         r"truncating input prompt|^input length exceeds (?:the )?context length"),
+         r"^input length exceeds (?:the )?context length"),
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip
-"""Texts after which Ollama serves anyway: on the CPU, or with a truncated prompt."""
+"""Texts after which Ollama serves anyway."""

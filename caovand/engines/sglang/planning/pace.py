@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.engines.common.speeds import LINKED_S, UNLINKED_S, all_linked, host_link, slowest
-from caovand.engines.common.tensors import part_of_experts, weights_of
+from caovand.engines.common.speeds import ALL_REDUCES, card_link, slowest, transfer_s
+from caovand.engines.common.tensors import experts_read, part_of_experts, weights_of
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH
 
-LINKED_GB_S = 150.0
-"""Approximate GB/s of an all-reduce over NVLink: an A100's reaches 230, an A6000's bridge 50."""
-ALL_REDUCES = 2
-"""All-reduces per layer: after attention, and after the MLP or the experts."""
 USERS = {"chat": 16, "long": 4}
 """How many users ask at once; in a batch as many as the largest graphs serve."""
 
@@ -27,11 +23,11 @@ def requests_a_second(
     each = usual.cached_tokens
     users = USERS.get(workload) or MAX_GRAPH * load.attention_groups
     at_once = max(min(tokens // each * load.attention_groups, users), 1)
-    speed, active = slowest(gpus), part_of_experts(model)
+    speed = slowest(gpus)
     read = weights_bytes(model, load, "layers", "head")
-    read += weights_bytes(model, load, "experts") * (1 - (1 - active) ** at_once)
+    read += weights_bytes(model, load, "experts") * experts_read(model, at_once)
     read += at_once / load.attention_groups * each * token_bytes(model, load)
-    weights = weights_of(model, "layers") + weights_of(model, "experts") * active
+    weights = weights_of(model, "layers") + weights_of(model, "experts") * part_of_experts(model)
     token_s = 2 * weights / load.ranks / (speed.tflop_s * 1e12)
     step = max(read / (speed.gb_s * 1e9), at_once * token_s) + _exchange_s(
         model, load, gpus, at_once
@@ -49,10 +45,7 @@ def _exchange_s(model: ModelCard, load: Load, gpus: Sequence[Gpu], tokens: int) 
     ranks = load.ranks
     if ranks == 1:
         return 0.0
-    sent = 2 * (ranks - 1) / ranks * tokens * model.hidden_size * load.activation
-    waits, gb_s = UNLINKED_S, host_link(gpus)[2]
-    if all_linked(gpus):
-        waits, gb_s = LINKED_S, LINKED_GB_S
-    each = waits + sent / (gb_s * 1e9)
+    wait_s, bytes_s = card_link([gpus])
+    each = wait_s + transfer_s(ranks, bytes_s, tokens * model.hidden_size * load.activation)
     all_reduces = ALL_REDUCES if load.attending > 1 else 1
     return all_reduces * len(model.layer_types) * each

@@ -273,11 +273,10 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
     memory = forecast(plan, replace(inventory, gpus=alone))
     if memory.fits is False:
         name, ranks = inventory.model.path.rstrip("/").rpartition("/")[2], plan.value(RANKS)
-        cards_text = "one card" if ranks == 1 else f"{ranks} cards"
+        cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
-            f"cannot serve {name} with SGLang on {cards_text}: {memory.lack}; "
-            f"{_less(memory, alone)}"
-            "use a checkpoint of fewer bits, or a GGUF file of it"
+            f"cannot serve {name} with SGLang on {cards}: {memory.lack};"
+            f" {_less(memory, alone)}take a checkpoint of fewer bits, or a GGUF file of it"
             ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
 

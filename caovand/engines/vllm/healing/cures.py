@@ -96,6 +96,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
     "driver.old": (),
     "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.network import Network
+from caovand.engines.common.speeds import ALL_REDUCES, transfer_s
 
-ALL_REDUCES = 2
-"""All-reduces per layer: after attention, and after the MLP or the experts."""
 ALL_REDUCE_S = 40e-6
 """NCCL's own overhead for an all-reduce over sockets, on top of the link's; an estimate."""
 SENT = 2
@@ -69,11 +68,6 @@ def all_reduce_s(nodes: int, link: Network) -> float:
     return ALL_REDUCE_S + 2 * (nodes - 1) * link.round_trip_s / 2
 
 
-def transfer_s(nodes: int, link: Network, size: float) -> float:
-    """Seconds that `size` bytes add: each turn of the ring sends 1/N of them."""
-    return 2 * (nodes - 1) / nodes * size / link.bytes_s
-
-
 def time_tensor_parallel(work: TokenWork, link: Network, bytes_s: Sequence[float]) -> TokenTime:
     """The time of a token with tensor parallelism over nodes; logits are gathered as well.
 
@@ -81,9 +75,10 @@ def time_tensor_parallel(work: TokenWork, link: Network, bytes_s: Sequence[float
     """
     nodes = len(bytes_s)
     size = work.users * work.hidden * work.element
-    each = all_reduce_s(nodes, link) + transfer_s(nodes, link, size)
+    added = transfer_s(nodes, link.bytes_s, size)
+    each = all_reduce_s(nodes, link) + added
     logits = work.users * work.vocabulary * work.element * (nodes - 1) / nodes / link.bytes_s
-    prompt = work.prompt * ALL_REDUCES * work.layers * transfer_s(nodes, link, size)
+    prompt = work.prompt * ALL_REDUCES * work.layers * added
     on_link = (
         ALL_REDUCES * work.layers * each
         + logits

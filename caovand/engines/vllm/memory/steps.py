@@ -257,6 +257,10 @@ def _experts_width(model: ModelCard, ranks: int, stay: bool) -> float:
 
 
 CONTEXT_MIB, COMPILED_MIB, COLLECTIVE_MIB, VISION_MIB = 226, 14, 120, 480
+ENCODING_MIB, SMALL_IMAGES = 1024, ("gemma3", "gemma4")
+"""The least for steps next to a vision tower if we size the cache, and types of small images.
+Qwen's towers, while they encode the largest image of 65,536 patches, take 1.5 to 1.8 GiB by the
+widths of their layers; the reserve has the rest."""
 ROUNDED_MIB = 2
 """MiB by which PyTorch's allocator rounds up the tensors of a layer: 0 to 6 were measured."""
 SM75_MIB = 32
@@ -289,6 +293,10 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         sampler = sampler_bytes(
             model, candidate.sequences, candidate.batch_tokens, candidate.drafting
         )
+    activations = max(forward, sampler) + _special(model, candidate)
+    encodes = not candidate.measured and candidate.vision and candidate.first
+    if encodes and not model.model_type.startswith(SMALL_IMAGES):
+        activations = max(activations, ENCODING_MIB * MIB)
     fixed = (CONTEXT_MIB + len(model.layer_types) * ROUNDED_MIB) * MIB
     fixed += 0 if candidate.eager else COMPILED_MIB * MIB
     groups = (candidate.tensor_parallel > 1) + (not (candidate.first and candidate.last))
@@ -296,7 +304,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
     fixed += COLLECTIVE_MIB * MIB * groups
     return (
         ("context", fixed),
-        ("activations", max(forward, sampler) + _special(model, candidate)),
+        ("activations", activations),
         ("graphs", 0 if candidate.eager else captured_mib(model, candidate) * MIB),
     )
 

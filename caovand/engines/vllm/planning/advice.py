@@ -99,7 +99,7 @@ def settings_to_lift(case: Case) -> str:
         if found and found[1].fits and found[0].value("cpu_offload_gb") is None:
             planned = found[0].value(names[0]) if len(names) == 1 else None
             then = "" if planned is None else f": it plans {planned}"
-            return f"leave {', '.join(names)} to the policy and none are{then}"
+            return f"leave {', '.join(names)} to the policy and none stay there{then}"
     return ""
 
 

@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
-from caovand.engines.common.tensors import element_bytes, of_rank
+from caovand.engines.common.tensors import element_bytes, experts_read, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
 from caovand.engines.vllm.machine.link_time import TokenWork, compare_tensor_parallel
@@ -32,7 +32,6 @@ from caovand.engines.vllm.memory.settings import dealt_layers
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.sizing.pace import experts_read
 from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 

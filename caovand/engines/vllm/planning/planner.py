@@ -27,11 +27,16 @@ from caovand.engines.vllm.planning.advice import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
-from caovand.engines.vllm.planning.request import Request, refuse_crawling
+from caovand.engines.vllm.planning.request import Request, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
+
+GGUF_FILE = (
+    'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the processor compute with'
+    " weights in host memory"
+)
 
 
 def refuse_gguf(model: ModelCard) -> None:
@@ -106,8 +111,11 @@ def make_plan(
         pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
         remedies = tuple(filter(None, (in_fewer_bits(case), settings_to_lift(case))))
         refuse_crawling(chosen, plan, remedies)
-        offloaded = f"weights are offloaded to host memory, {pinned:.1f} GiB of which they pin"
-        warnings.append("; ".join((f"{offloaded}: {cost}", *remedies)))
+        offloaded = f"{offload:g} GiB of weights a card stay in host memory"
+        if chosen.generates:
+            offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
+        better = remedies or (GGUF_FILE,)
+        warnings.append("; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned")))
     elif memory.fits and _is_short(plan, inventory.model) and (fewer_bits := in_fewer_bits(case)):
         warnings.append(f"these weights leave a short context: {fewer_bits}")
     advice = plan.advice

@@ -190,6 +190,15 @@ MIN_TOKENS_S = 0.6
 """Modelled tokens a second below which the engine is useless: clients give up."""
 
 
+def answers_a_second(chosen: PartialPlan, plan: Plan) -> float:
+    """Modelled tokens a second of one answer; of a batch, of all answers."""
+    workload, inventory = WORKLOADS[chosen.config.policy.workload], chosen.inventory
+    gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
+    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
+    users = min(candidate.sequences, workload.users) if workload.batch else 1
+    return pace.answering(candidate, users)
+
+
 def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] = ()) -> None:
     """Raise Unplannable if every step would wait too long for the weights in host memory.
 
@@ -199,11 +208,7 @@ def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] =
     offload, inventory = plan.settings.get("cpu_offload_gb"), chosen.inventory
     if offload is None or not offload.value or offload.origin != "policy" or not chosen.generates:
         return
-    workload = WORKLOADS[chosen.config.policy.workload]
-    gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
-    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
-    users = min(candidate.sequences, workload.users) if workload.batch else 1
-    tokens_s, gib = pace.answering(candidate, users), offload.value
+    tokens_s, gib = answers_a_second(chosen, plan), offload.value
     if tokens_s >= MIN_TOKENS_S:
         return
     name = inventory.model.path.rstrip("/").rpartition("/")[2]

@@ -14,24 +14,22 @@ from collections.abc import Sequence
 from math import ceil, inf, log, sqrt
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.core.facts.network import Network
 from caovand.core.model_task import POOLING
 from caovand.engines.common.speeds import (
-    LINKED_S,
+    ALL_REDUCES,
     UNLINKED_S,
     Speed,
-    all_linked,
+    card_link,
     host_link,
-    link_gb_s,
     slowest,
+    transfer_s,
 )
+from caovand.engines.common.tensors import experts_read, part_of_experts
 from caovand.engines.vllm.machine.link_time import (
-    ALL_REDUCES,
     ALONE,
     SENT,
     NodeGroup,
     all_reduce_s,
-    transfer_s,
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.kv_cache import STATE, state_bytes
@@ -47,13 +45,6 @@ from caovand.engines.vllm.sizing.attention import Attention
 from caovand.engines.vllm.sizing.workload import Workload
 
 GB_A_GIB = 1.074
-
-
-def experts_read(model: ModelCard, tokens: float) -> float:
-    """The fraction of the experts that a step of `tokens` tokens reads."""
-    if not model.experts or not model.experts_per_token:
-        return 1.0
-    return float(1 - (1 - model.experts_per_token / model.experts) ** tokens)
 
 
 def unevenness(model: ModelCard, ranks: int, tokens: float) -> float:
@@ -127,11 +118,9 @@ workload's users who are active half the time."""
 
 
 def active_parameters(model: ModelCard) -> float:
-    """The parameters that compute a token, without embedding and head; approximate for quantised
-    models."""
-    active = model.experts_per_token / model.experts if model.experts else 0
-    parameters = model.size("layers") + model.size("experts") * active
-    return parameters / BYTES_EACH.get(model.quantization, FOUR_BITS)
+    """The parameters that compute a token, without embedding and head; of quantised ones about."""
+    held = model.size("layers") + model.size("experts") * part_of_experts(model)
+    return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
 
 class Pace:
@@ -250,9 +239,8 @@ class Pace:
         return work + steps * self._waiting_s(candidate, candidate.batch_tokens)
 
     def _flops(self, tokens: float) -> float:
-        model = self._model
-        active = model.experts_per_token / model.experts if model.experts else 0
-        weights = self._bytes["layers"] + self._bytes["experts"] * active * self._replicas
+        active = self._bytes["experts"] * part_of_experts(self._model)
+        weights = self._bytes["layers"] + active * self._replicas
         return 2 * tokens * weights / self._bytes_each
 
     def _waiting_s(self, candidate: Candidate, tokens: float) -> float:
@@ -284,13 +272,12 @@ def _exchange(
         inside, spanned = min(among, here), ceil(among / here)
         if inside > 1:
             groups = [gpus[at : at + inside] for at in range(0, len(gpus), inside)]
-            linked = all(map(all_linked, groups))
-            step_s += count * (LINKED_S if linked else UNLINKED_S)
-            gb_s = link_gb_s(gpus) if linked else host_link(gpus)[2]
-            token_s += count * transfer_s(inside, Network(gb_s * 1e9, 0), size)
+            wait_s, bytes_s = card_link(groups)
+            step_s += count * wait_s
+            token_s += count * transfer_s(inside, bytes_s, size)
         if spanned > 1:
             step_s += count * all_reduce_s(spanned, nodes.link)
-            token_s += count * transfer_s(spanned, nodes.link, size)
+            token_s += count * transfer_s(spanned, nodes.link.bytes_s, size)
     hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
     step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
     token_s += hops * SENT * size / nodes.link.bytes_s

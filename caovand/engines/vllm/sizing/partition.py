@@ -9,12 +9,12 @@ from functools import lru_cache
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import slowest
+from caovand.engines.common.tensors import experts_read
 from caovand.engines.vllm.machine.ranks import alike
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import Stage, left_bytes, spare_tokens
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
-from caovand.engines.vllm.sizing.pace import experts_read
 from caovand.engines.vllm.sizing.workload import Workload
 
 Measure = Callable[[int, int, int], float]

@@ -48,6 +48,15 @@ ROWS = (
     signature("ggml.backend", "cause", "bad-arguments",
          r"failed to initialize backend from (?P<library>\S{1,300}): incompatible API version"
          r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
+    signature("ggml.backend.none", "cause", "engine-unusable",
+         r"no CPU backend found|no backends are loaded"),
+    signature("ggml.template", "cause", "bad-arguments",
+         r"(?P<lacks>(?:Value|Object) is not callable: null|Callee is not a function: got Undef\w*"
+         r"|Unknown (?:method|filter|test|\(built-in\) filter):? .{1,60}|Undefined filter: .{1,40}"
+         r"|Unknown argument .{1,40} for function \w{1,40})"),
+    signature("ggml.parser", "cause", "engine-died",
+         r"what\(\):  (?P<why>Invalid diff: .{1,80}"
+         r"|.{0,60}\bnot found at (?:start|end) of .{1,80})"),
     signature("ggml.context", "cause", "host-oom",
          r"GGML_ASSERT\((?:ctx->)?mem_buffer != NULL\)|GGML_ASSERT: \S{1,300}: ctx->mem_buffer !="
          r"|GGML_ASSERT.{0,300}\"failed to allocate buffer\""
@@ -58,6 +67,8 @@ ROWS = (
          r"|RPC server.{0,60}(?:unreachable|not responding)"),
 )  # fmt: skip
 ENDS = (
+    # The text of the exception that ended it
+    signature("ggml.what", "generic", "engine-died", r"^ {0,2}what\(\):  (?P<why>\S.{0,200})"),
     signature("ggml.exception", "consequence", "engine-died",
          r"^terminate called (?:after throwing an instance of '(?P<exception>[^']{1,100})'"
          r"|(?P<nameless>without))"

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common.logs.rows import kernel, system
+from caovand.engines.common.logs.rows import container, kernel, rocm, servers, system
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
-    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
-    r"|(?:stderr: )?nvidia-container-cli: |Failed to initialize NVML\b|NVIDIA-SMI has failed "
+    r"Failed to initialize NVML\b|NVIDIA-SMI has failed "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
-    r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )|No devices were found"
-    r"|libnvidia-ml\.so in GDK"
+    r"|No devices were found|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
     r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
@@ -53,44 +51,10 @@ ROWS = (
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
          r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
          r"|nvidia-container-cli: requirement error: "
-         r"(?:unsatisfied condition: (?P<condition>[^\\\"]{1,60}[\w.]))?"),
-    signature("container.files", "cause", "gpu-absent",
-         r"file creation failed: (?P<path>\S{1,400}): file exists"),
-    signature("pod.cards", "cause", "gpu-absent", r"Insufficient (?:nvidia|amd)\.com/\w"),
-    signature("container.gpu", "cause", "gpu-absent",
-         r"nvidia-container-cli: ?(?P<why>\w{1,30} error: ?.{1,100})"
-         r"|dxcore initialization failed|error executing hook .{0,100}nvidia"
-         r"|invoking the NVIDIA Container Runtime Hook directly"
-         r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
-         r"|unresolvable CDI devices|failed to inject CDI devices|failed to stat CDI host device"
-         r"|stat nvidia\.com/gpu|unknown or invalid runtime name: ?nvidia"
-         r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
-         r"|executable file not found)"
-         r"|no healthy devices present.{0,60}nvidia\.com/gpu"
-         r"|error gathering device information .{0,40}\"/dev/(?:nvidia|kfd|dri)"),
-    signature("container.port", "cause", "port-busy",
-         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
-         r"|[Pp]orts are not available)"),
-    signature("container.denied", "cause", "access-denied",
-         r"permission denied while trying to connect to the [Dd]ocker"
-         r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"
-         r"|dial unix \S{1,100}docker\.sock: connect: permission denied"),
-    signature("container.network", "cause", "network",
-         r"Error response from daemon.{0,200}(?:TLS handshake timeout|i/o timeout|no such host"
-         r"|toomanyrequests|connection (?:refused|reset)|Client\.Timeout|context deadline "
-         r"exceeded)"),
-    signature("container.image", "cause", "bad-arguments",
-         r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
-         r"|pull access denied|no matching manifest|No such image"
-         r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
-    signature("container.options", "cause", "bad-arguments",
-         r"Error response from daemon.{0,200}(?:is already in use by container"
-         r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
-         r"|mount path must be absolute|can only create .{1,60} if|conflicting options"
-         r"|[Rr]ange of CPUs|[Nn]o such container|cannot allocate shm)"),
-    signature("container.failed", "consequence", "unknown",
-         r"Error response from daemon: ?(?P<why>.{1,200})"
-         r"|OCI runtime (?:create )?(?:failed|error)"),
+         r"(?:unsatisfied condition: (?P<condition>[^\\\",]{1,60}[\w.]))?"),
+    *container.ROWS,
+    *rocm.ROWS,
+    *servers.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
@@ -158,5 +122,8 @@ ROWS = (
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line comes from the kernel, the loader, a shell or a container runtime."""
-    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line))
+    """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
+    others = (container, rocm, servers)
+    return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line)) or any(
+        rows.is_raw(line) for rows in others
+    )

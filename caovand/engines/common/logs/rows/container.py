@@ -1,0 +1,206 @@
+"""What the runtimes of containers say when they cannot start one, or pass it no card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_RAW = re.compile(
+    r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
+    r"|(?:stderr: )?nvidia-container-cli(?:\.real)?: |ERROR: for \S{1,100}  "
+    r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )"
+)
+_CLI = r"nvidia-container-cli(?:\.real)?: ?(?:\w{1,30} error: ){0,2}"
+"""How the tool begins, which Docker's hook runs: the kind of step, then what failed."""
+ROWS = (
+    signature("container.files", "cause", "gpu-absent",
+         r"file creation failed: (?P<path>\S{1,400}): file exists"),
+    # How nvidia-container-cli fails, by what it names
+    signature("container.mismatch", "cause", "gpu-absent", _CLI + r"[Dd]river/library version mis"),
+    signature("container.driver", "cause", "gpu-absent", _CLI + r"driver not loaded"),
+    signature("container.wsl", "cause", "gpu-absent",
+         r"WSL environment detected but no adapters|dxcore initialization failed"),
+    signature("container.libraries", "cause", "gpu-absent",
+         _CLI + r"load library failed: (?P<library>[^\s:]{1,100})"),
+    signature("container.slow", "cause", "gpu-absent", _CLI + r"driver rpc error"),
+    signature("container.device", "cause", "gpu-absent",
+         _CLI + r"(?P<device>\S{1,100}): unknown device"),
+    signature("container.ldconfig", "cause", "gpu-absent",
+         _CLI + r"ldcache error: "),
+    signature("container.cgroup", "cause", "gpu-absent",
+         _CLI + r"(?:cgroup subsystem|failed to (?:add device rules|get device cgroup)"
+         r"|.{0,60}\bbpf)|unable to find any existing device filters attached"),
+    signature("container.privileges", "cause", "gpu-absent",
+         _CLI + r"(?:.{0,100}(?:permitted|[Pp]ermission|privilege)|change root failed)"),
+    signature("container.mount", "cause", "gpu-absent",
+         _CLI + r"(?:(?:mount|detection|path|stat) error: |stat failed: )"
+         r"(?!nvml)(?P<mount>.{1,140})"),
+    signature("container.state", "cause", "gpu-absent",
+         _CLI + r"(?:(?:cuda|nvml) error: )(?P<state>.{1,60}?)(?:: unknown|\.|$)"),
+    signature("container.hook", "cause", "gpu-absent",
+         r"invoking the NVIDIA Container Runtime Hook directly"),
+    signature("container.cdi", "cause", "gpu-absent",
+         r"unresolvable CDI devices(?: (?P<device>[\w./=-]{1,100}))?|failed to inject CDI devices"
+         r"|failed to stat CDI host device|stat nvidia\.com/gpu"),
+    signature("container.pod", "cause", "gpu-absent",
+         r"Insufficient (?P<resource>(?:nvidia|amd|intel)\.com/gpu)\S{0,40}"
+         r"|no healthy devices present.{0,60}nvidia\.com/gpu"
+         r"|Allocate failed due to .{0,200}nvidia\.com/gpu"),
+    signature("container.path", "cause", "gpu-absent",
+         r"error gathering device information .{0,40}\""
+         r"(?P<device>/dev/(?:nvidia|kfd|dri)[^\"]{0,60})"),
+    signature("container.gpu", "cause", "gpu-absent",
+         _CLI + r"\S|error executing hook .{0,100}nvidia"
+         r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
+         r"|unknown or invalid runtime name: ?nvidia"
+         r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
+         r"|executable file not found)"),
+    signature("container.platform", "cause", "bad-arguments",
+         r"(?:Error response from daemon|OCI runtime ).{0,400}[Ee]xec format error"
+         r"|does not match the (?:specified|detected host) platform"),
+    signature("container.port", "cause", "port-busy",
+         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
+         r"|[Pp]orts are not available)"),
+    signature("container.denied", "cause", "access-denied",
+         r"permission denied while trying to connect to the [Dd]ocker"
+         r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"
+         r"|dial unix \S{1,100}docker\.sock: connect: permission denied"),
+    signature("container.network", "cause", "network",
+         r"Error response from daemon.{0,200}(?:TLS handshake timeout|i/o timeout|no such host"
+         r"|toomanyrequests|connection (?:refused|reset)|Client\.Timeout|context deadline "
+         r"exceeded)"),
+    signature("container.image", "cause", "bad-arguments",
+         r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
+         r"|pull access denied|no matching manifest|No such image"
+         r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
+    signature("container.options", "cause", "bad-arguments",
+         r"Error response from daemon.{0,200}(?:is already in use by container"
+         r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
+         r"|mount path must be absolute|can only create .{1,60} if|conflicting options"
+         r"|[Rr]ange of CPUs|mount a directory onto a file|[Nn]o such container"
+         r"|cannot allocate shm)"),
+    signature("container.failed", "consequence", "unknown",
+         r"Error response from daemon: ?(?P<why>.{1,200})"
+         r"|OCI runtime (?:create )?(?:failed|error)"),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "container.files": (
+        "The image holds files of the NVIDIA driver itself ({path}), and the container's runtime "
+        "must put the host's there: build the image without the driver's packages (nvidia-*, "
+        "libnvidia-*); install only the CUDA toolkit in it.",
+    ),
+    "container.mismatch": (
+        "The kernel on the host runs another release of the NVIDIA driver than its libraries, as "
+        "after an update: reboot, or unload and load the kernel modules; until `nvidia-smi` works "
+        "on the host, no container gets a card.",
+    ),
+    "container.driver": (
+        "The NVIDIA driver is not loaded on the host: install it there, or after an update of the "
+        "kernel rebuild its module (sudo dkms autoinstall), and reboot. `nvidia-smi` must work on "
+        "the host first; a host without NVIDIA's card must start the container without it.",
+    ),
+    "container.wsl": (
+        "WSL has no NVIDIA card: install the current NVIDIA driver in Windows (and none in WSL), "
+        "run `wsl --update` and `wsl --shutdown`, and restart Docker; `nvidia-smi` must work in "
+        "WSL. Without such a card leave out --gpus and its section of the compose file.",
+    ),
+    "container.libraries": (
+        "The container's runtime does not find {library} of the NVIDIA driver on the host: install "
+        "the driver there (for WSL in Windows), and run `sudo ldconfig`. Docker as a snap, Docker "
+        "Desktop on Linux and Docker in a virtual machine do not see the host's: install Docker "
+        "from its own packages.",
+    ),
+    "container.slow": (
+        "The driver took too long to start, or crashed: keep it loaded (sudo systemctl enable "
+        "--now nvidia-persistenced), and see whether `nvidia-smi` on the host answers, and what "
+        "`journalctl -k | grep -i nvrm` reports.",
+    ),
+    "container.device": (
+        "There is no card {device} on the host: correct --gpus, device_ids or "
+        "NVIDIA_VISIBLE_DEVICES by `nvidia-smi -L`; numbers begin at 0.",
+    ),
+    "container.ldconfig": (
+        "The tool that puts the driver's libraries into the container cannot run the host's "
+        "ldconfig: name it in /etc/nvidia-container-runtime/config.toml (ldconfig = "
+        '"@/sbin/ldconfig", on Ubuntu "@/sbin/ldconfig.real"), update the NVIDIA Container '
+        "Toolkit; in an unprivileged container or enroot it may lack the right to mount.",
+    ),
+    "container.cgroup": (
+        "The NVIDIA Container Toolkit cannot set the device rules of this host's cgroups: update "
+        "the toolkit (1.8 and later know cgroup v2) and restart Docker; rootless, set no-cgroups = "
+        "true in /etc/nvidia-container-runtime/config.toml, else leave it false.",
+    ),
+    "container.privileges": (
+        "The container's runtime may not do what passing a card takes: rootless, or in an "
+        "unprivileged LXC, set no-cgroups = true in /etc/nvidia-container-runtime/config.toml and "
+        "pass the /dev/nvidia* files; check SELinux or AppArmor and the files' permissions; or run "
+        "it as root.",
+    ),
+    "container.mount": (
+        "A file of the driver is not where the container's runtime expects it ({mount}): after an "
+        "update of the driver reboot, or reinstall it; `sudo nvidia-modprobe -u -c=0` makes "
+        "missing /dev/nvidia* files. Then update the NVIDIA Container Toolkit.",
+    ),
+    "container.state": (
+        "The driver on the host does not start a card ({state}): run `nvidia-smi` there, read "
+        "`journalctl -k | grep -i nvrm`, and reboot.",
+    ),
+    "container.hook": (
+        "The runtime is not in the mode for --gpus, as on Jetson or with CDI: start the container "
+        "with --runtime=nvidia and NVIDIA_VISIBLE_DEVICES=all instead, or with --device "
+        "nvidia.com/gpu=all.",
+    ),
+    "container.cdi": (
+        "The list of cards for containers (CDI) is missing, or older than the driver: "
+        "install the NVIDIA Container Toolkit, and run `sudo nvidia-ctk cdi generate "
+        "--output=/etc/cdi/nvidia.yaml`, again after each update of the driver; `nvidia-ctk cdi "
+        "list` shows the names.",
+    ),
+    "container.pod": (
+        "No node has such a card free: see `kubectl describe node` for what is allocatable, run "
+        "the device plugin (its pod's log names faults of cards), or lower the pod's limit.",
+    ),
+    "container.path": (
+        "The host has no {device}: the card's driver is not loaded there (amdgpu with ROCm, "
+        "nvidia, i915 or xe), or it is a virtual machine or WSL without it. `ls /dev/dri /dev/kfd` "
+        "shows what there is to pass; leave out the option otherwise.",
+    ),
+    "container.gpu": (
+        "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "
+        "install the NVIDIA Container Toolkit, run `sudo nvidia-ctk runtime configure "
+        "--runtime=docker`, and restart Docker. On a machine without NVIDIA's card leave out "
+        "--gpus.",
+    ),
+    "container.platform": (
+        "The image is for another kind of processor: take its tag for this one (arm64 or amd64), "
+        "or name it with --platform; under emulation engines do not run.",
+    ),
+    "container.denied": (
+        "The user or the container may not do what the line names: add the user to the docker "
+        "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
+        "SELinux mount volumes with :z.",
+    ),
+    "container.network": (
+        "The registry was not reached, or limits anonymous downloads: check network and proxy of "
+        "the Docker daemon, `docker login`, and try again.",
+    ),
+    "container.image": (
+        "There is no such image, tag or platform in the registry, or it needs a login: correct the "
+        "name, and use a tag that exists for this processor.",
+    ),
+    "container.options": (
+        "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
+        "does not exist, a value out of range).",
+    ),
+    "container.failed": (
+        "The container was not started: the line says why. Correct its options, image or volumes.",
+    ),
+}
+"""Sentences by row."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is of a container's runtime."""
+    return bool(_RAW.match(line))

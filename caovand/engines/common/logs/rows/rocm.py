@@ -1,0 +1,53 @@
+"""What ROCm's libraries report of AMD cards: rows for every engine that runs on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_RAW = re.compile(r"rocblaslt (?:error|warning): |hipBLASLt error: |MIOpen(?:\(HIP\))?: Error ")
+ROWS = (
+    signature("rocm.kernel", "cause", "backend-unsupported",
+         r"HIP error: (?:invalid device function|no kernel image|device kernel image is invalid)"
+         r"|(?:HIP|ROCm) error.{0,40}: named symbol not found|Unknown GPU architecture: gfx"
+         r"|ROCm error: (?:invalid device function|no kernel image|device kernel image is invalid)"
+         r"|hipError(?:NoBinaryForGpu|InvalidImage|InvalidDeviceFunction)"
+         r"|rocBLAS error: Cannot read .{1,300}"),
+    # Where hipBLASLt has nothing for a card, rocBLAS computes instead, if the caller asks it
+    signature("rocm.hipblaslt", "generic", "backend-unsupported",
+         r"rocblaslt error: (?:Cannot read|Could not load) "
+         r"\S{0,300}hipblaslt"
+         r"|hipBLASLt error: Heuristic Fetch Failed|hipblasLt is not supported on"),
+    signature("rocm.absent", "cause", "gpu-absent",
+         r"[Nn]o ROCm-capable device is detected|No HIP GPUs are available"
+         r"|Could not initialize Tensile host: No devices found|ROCk module is NOT loaded"
+         r"|Unable to open /dev/kfd|/dev/kfd: (?:No such file|Permission denied)"
+         r"|HSA_STATUS_ERROR_INIT|hsa_init.{0,20}failed"),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "rocm.kernel": (
+        "This build of ROCm's libraries or of the engine has no kernels for the AMD card: install "
+        "a build, wheel or image that lists its architecture (rocminfo | grep gfx), or set "
+        "HSA_OVERRIDE_GFX_VERSION to the nearest supported one (10.3.0 for gfx103x, 11.0.0 for "
+        "gfx110x); a Vulkan build (llama.cpp, Ollama) needs neither.",
+    ),
+    "rocm.hipblaslt": (
+        "The hipBLASLt that is installed has no kernels for the card; that alone need not end "
+        "anything, since rocBLAS can compute instead (ROCBLAS_USE_HIPBLASLT=0, PyTorch: "
+        "TORCH_BLAS_PREFER_HIPBLASLT=0). Install a newer release of the engine or of ROCm, which "
+        "brings them.",
+    ),
+    "rocm.absent": (
+        "ROCm sees no AMD card: `rocminfo` must list it for the engine's user. Load the amdgpu "
+        "driver, add the user to the groups render and video, correct HIP_VISIBLE_DEVICES and "
+        "ROCR_VISIBLE_DEVICES, and pass /dev/kfd and /dev/dri to a container.",
+    ),
+}
+"""Sentences by row."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is printed by one of these libraries."""
+    return bool(_RAW.match(line))
