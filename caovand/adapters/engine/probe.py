@@ -68,7 +68,7 @@ def probe_engine(
     """
     begun_s = time.monotonic()
     found = _run_probe(asks, asks.versions, python, timeout_s, named_by, confinement)
-    with _understood(asks, python):
+    with _parse_answers(asks, python):
         lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
         raise EngineMissing(asks.missing.cannot, asks.missing.fact, asks.missing.remedy)
@@ -80,7 +80,7 @@ def probe_engine(
         )
     name = _cache_name(asks, python, stamp, found)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
-    kept = next(filter(None, (_kept(asks, folder / name) for folder in folders)), None)
+    kept = next(filter(None, (_read_cached(asks, folder / name) for folder in folders)), None)
     if kept is None:
         before_details()
     if kept is None and cache_dir is not None and patience_s is not None:
@@ -88,13 +88,13 @@ def probe_engine(
         more = _ask_in_background(asks, python, cache_dir / name, timeout_s, named_by, left_s)
     else:
         place = cache_dir / name if cache_dir else None
-        more = kept or _ask_and_keep(asks, python, place, timeout_s, named_by, confinement)
-    with _understood(asks, python):
+        more = kept or _ask_and_cache(asks, python, place, timeout_s, named_by, confinement)
+    with _parse_answers(asks, python):
         return asks.read(python, found, more)
 
 
 @contextmanager
-def _understood(asks: Probe, python: str) -> Iterator[None]:
+def _parse_answers(asks: Probe, python: str) -> Iterator[None]:
     """Parse the answers; raises EngineMissing unless an engine's Python gave them."""
     try:
         yield
@@ -113,13 +113,13 @@ def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> 
     return f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
+def _read_cached(asks: Probe, path: Path) -> dict[str, Any] | None:
     """Read the cached slow answers; None if there are none."""
     answer = state_file.read_or_none(path)
     return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
 
 
-def _ask_and_keep(
+def _ask_and_cache(
     asks: Probe,
     python: str,
     path: Path | None,
@@ -129,7 +129,7 @@ def _ask_and_keep(
 ) -> dict[str, Any]:
     fresh = _run_probe(asks, asks.details, python, timeout_s, named_by, confinement)
     if path is not None:
-        _keep(path, fresh)
+        _write_cache(path, fresh)
     return fresh
 
 
@@ -188,7 +188,9 @@ def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) 
             place.parent.mkdir(parents=True, exist_ok=True)
             lock_file.take(place.with_suffix(".lock"))
         # An earlier process may have just cached it.
-        found = _kept(asks, place) or _ask_and_keep(asks, python, place, float(timeout_s), namer)
+        found = _read_cached(asks, place) or _ask_and_cache(
+            asks, python, place, float(timeout_s), namer
+        )
         text = json.dumps(found)
     except lock_file.LockTaken:
         text = "{}"  # another one is asking already, and keeps a core busy
@@ -199,7 +201,7 @@ def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) 
     return status
 
 
-def _keep(path: Path, answer: dict[str, Any]) -> None:
+def _write_cache(path: Path, answer: dict[str, Any]) -> None:
     """Cache the answer, best effort: an unwritable cache only costs time."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
