@@ -43,12 +43,14 @@ _OF_REQUESTS = tuple(
 )  # fmt: skip
 
 
-def _rate(line: str) -> Sample | None:
+def _read_rate(line: str) -> Sample | None:
     speed = _SPEED.match(take_apart(line).message[:300])
     return (_RATES[speed["what"]], float(speed["rate"])) if speed else None
 
 
-def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
+def _find_cause(
+    lines: Sequence[str], phase: str = "serving", *, alive: bool = False
+) -> Finding | None:
     """The cause of the end, else what ends no server: no card is used, requests fail."""
     if found := find_cause(lines, phase, alive=alive):
         return found
@@ -72,7 +74,7 @@ explain = Explainer(
     at_s=lambda line: take_apart(line).at_s,
     read=read,
     harmless=HARMLESS,
-    find_cause=_find,
+    find_cause=_find_cause,
     advise=advise,
-    sample=_rate,
+    sample=_read_rate,
 )
