@@ -1,7 +1,7 @@
-"""caovand: the daemon. Reads its configuration, binds its sockets, supervises one engine.
+"""The daemon: reads the configuration, binds its sockets and supervises one engine.
 
-Exit status: 0 after a stop, 1 where it cannot run here, 2 for wrong usage, 78 (EX_CONFIG) for a
-configuration that is not valid, which the unit tells systemd not to retry.
+Exit status: 0 after a stop, 1 if it cannot run on this machine, 2 for wrong usage, 78 (EX_CONFIG)
+for an invalid configuration, for which the unit tells systemd not to retry.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from caovand.daemon.requests import verbs
 EX_CONFIG = 78
 LAST_WORDS_S = 1.0
 KILL_S = 3.0
-"""For ending engines without the spawner, before a new daemon does it with another."""
-# How long the loop waits for a thread that reads a flood of log lines. Python's default is 5 ms,
-# for each step of an answer.
+"""The time limit for killing engines after the spawner has died, before a new daemon kills them."""
+# How long the event loop waits for a thread that is parsing a flood of log lines. With Python's
+# default of 5 ms, each step of a reply could wait that long.
 SWITCH_S = 0.001
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon until it is asked to stop. Returns the exit status."""
+    """Run the daemon until it is stopped. Returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="caovand",
         description="Keeps one inference server running and correctly configured.",
@@ -50,19 +50,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--config", type=Path, default=Path("/etc/caovan.toml"), metavar="FILE")
     parser.add_argument("--version", action="version", version=f"caovand {__version__}")
-    # An isolated Python (-I), such as the package's, ignores PYTHONFAULTHANDLER.
+    # The package runs Python isolated (-I), which ignores PYTHONFAULTHANDLER.
     if os.environ.get("PYTHONFAULTHANDLER") and sys.stderr:
         faulthandler.enable()
     config_path = parser.parse_args(argv).config.absolute()
     engine_user.begin(os.environ)
     try:
-        return _configured(config_path)
+        return _load_and_run(config_path)
     finally:
         engine_user.end()
 
 
-def _configured(config_path: Path) -> int:
-    """Run the daemon with this configuration; its exit status."""
+def _load_and_run(config_path: Path) -> int:
+    """Load the configuration, set up logging and run the daemon. Returns the exit status."""
     sys.setswitchinterval(SWITCH_S)
     try:
         config = config_file.load(config_path)
@@ -70,31 +70,32 @@ def _configured(config_path: Path) -> int:
         print(problem, file=sys.stderr)
         return EX_CONFIG
     places = directories.directories(os.environ, os.getuid())
-    # None if whoever started us has closed it.
+    # stderr is None if the parent process closed it.
     stream = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     kind = log.choose_format(config.log.format, os.environ, stream.isatty())
     echo = log.Echo(kind, stream)
     logger = log.configure(config.log.level, kind, echo)
     try:
-        return _alone(config_path, config, places, logger, echo)
+        return _run_locked(config_path, config, places, logger, echo)
     finally:
         echo.drain(LAST_WORDS_S)
 
 
-def _alone(
+def _run_locked(
     config_path: Path, config: Config, places: directories.Directories, logger: Any, echo: log.Echo
 ) -> int:
-    """Run the daemon where no other uses these folders; its exit status."""
+    """Lock the folders against a second daemon, then run. Returns the exit status."""
     try:
         user = engine_user.current()
         places.make(user.uid if user else None)
-        # Kept open for the daemon's life: the locks are its. That of the state is for the ledger:
-        # a second daemon would take the first one's engine for an orphan of a killed one.
-        folders = {places.runtime.resolve(), places.state.resolve()}  # may be one
+        # The locks last as long as these files are open. The lock of the state folder protects the
+        # ledger: a second daemon would take the first one's engine for an orphan.
+        folders = {places.runtime.resolve(), places.state.resolve()}  # may be the same folder
         locks = [
             lock_file.take(folder / "lock", on_full_disk=True)
             for folder in sorted(folders)
-            if folder.exists()  # its disk took no folder: nothing there is shared either
+            # missing if the disk is full or read-only: then nothing in it is shared either
+            if folder.exists()
         ]
         processes.become_subreaper()
     except lock_file.LockTaken as problem:
@@ -151,12 +152,12 @@ async def _run(
         supervisor.notifier.stopping(supervisor.config.watch.shutdown_timeout_s + 30)
         supervisor.apply_operator_event(events.Stop(at=time.monotonic(), quit=True))
 
-    reloads: set[asyncio.Task[Reply]] = set()  # the loop itself keeps no task alive
+    reloads: set[asyncio.Task[Reply]] = set()  # the loop holds only weak references to tasks
 
     terminal = echo.isatty() and processes.has_terminal()
 
     def hang_up() -> None:
-        # The terminal we were started on sends it too, when it is closed or its shell is killed.
+        # The kernel also sends SIGHUP when the controlling terminal closes or its shell is killed.
         if terminal and not (echo.isatty() and processes.has_terminal()):
             stop()
             return

@@ -1,6 +1,6 @@
-"""Which tests hold a module of caovand: by rule, and by a table for what no test can import.
+"""Find the tests of a module: by rule, or by a table for modules that no test imports.
 
-python -m tests.addresses caovand/core/config/schema.py     the files for a narrow pytest
+python -m tests.addresses caovand/core/config/schema.py    prints the files for a narrow pytest run
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ FACES: Mapping[str, str] = {
     "caovand.gateway": "tests/gateway",
     "caovand.page": "tests/page",
 }
-"""For a module, or a package with all that no rule below finds: what tests it from outside.
+"""The tests that cover a module, or a whole package, from outside, where no rule below applies.
 
-Verbs, which the parser finds by itself; programs, which run in processes of their own; what all
-engines share.
+These are verbs, which the parser imports by name; programs, which run in processes of their own;
+and code that all engines share.
 """
 
 
 def name_of(file: Path) -> str:
-    """The dotted name of a module; that of a package for its `__init__.py`."""
+    """The dotted name of a module; for an `__init__.py`, of its package."""
     parts = file.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -65,13 +65,13 @@ def modules() -> Mapping[str, Path]:
 
 @functools.cache
 def tests() -> tuple[Path, ...]:
-    """Every file with tests."""
+    """Every test file."""
     return tuple(sorted((ROOT / "tests").rglob("test_*.py")))
 
 
 @functools.cache
 def imported(file: Path) -> frozenset[str]:
-    """What a file imports of caovand: modules, and names in them."""
+    """The modules of caovand that a file imports, and the names in them."""
     text = file.read_text("utf-8")
     found = set(WHOLE.findall(text))
     for source, many, few in IMPORT.findall(text):
@@ -81,7 +81,7 @@ def imported(file: Path) -> frozenset[str]:
 
 
 def own(module: str) -> list[Path]:
-    """The tests that bear the module's name, else those that import it."""
+    """The tests named after the module; if there are none, the tests that import it."""
     parts = module.split(".")[1:]
     names = {f"test_{'_'.join(parts[-count:])}" for count in (1, 2, 3) if len(parts) >= count}
     named = [file for file in tests() if file.stem in names]
@@ -90,7 +90,7 @@ def own(module: str) -> list[Path]:
 
 
 def callers(module: str) -> list[str]:
-    """The modules that import it from its own package, from below it or from one above it."""
+    """The modules that import it and lie in its package, in a subpackage or in a parent package."""
     room = module.rpartition(".")[0]
     return [
         name
@@ -101,7 +101,7 @@ def callers(module: str) -> list[str]:
 
 
 def faces(module: str) -> list[Path]:
-    """Where the table sends the module: the longest name in it that the module begins with."""
+    """The table's entry for the module: the longest matching prefix."""
     while module not in FACES:
         module = module.rpartition(".")[0]
         if not module:
@@ -110,13 +110,13 @@ def faces(module: str) -> list[Path]:
 
 
 def addresses(module: str) -> list[Path]:
-    """The tests of a module: its own, else those of its room that use it, else the table's."""
+    """The tests of a module: its own, else its callers', else the table's."""
     by_callers = (own(name) for name in callers(module))
     return own(module) or next(filter(None, by_callers), []) or faces(module)
 
 
 def main(files: Iterable[str]) -> None:
-    """Print the tests of these modules, one a line."""
+    """Print the test files of these modules, one a line."""
     found = {path for file in files for path in addresses(name_of(ROOT / file))}
     print("\n".join(sorted(str(path.relative_to(ROOT)) for path in found)))
 

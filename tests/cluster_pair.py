@@ -1,4 +1,4 @@
-"""A head and a worker: two daemons on two nodes, each with folders of its own."""
+"""A head and a worker: two daemons on two nodes, each with its own folders."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ HEAD = f"{ADDRESSES[0]}:7070"
 
 @dataclass(frozen=True)
 class Pair:
-    """The two daemons, and the nodes that they run on."""
+    """The two daemons and their nodes."""
 
     nodes: TwoNodes
     head: Daemon
     worker: Daemon
 
     def complete(self, port: int, **fields: Any) -> dict[str, Any] | None:
-        """Ask the engine for a completion, on the head's own node; None without an answer."""
+        """Request a completion from the engine, on the head's own node; None if it does not
+        answer."""
         body = json.dumps({"model": "tiny", "temperature": 0, **fields})
         done = self.nodes.run(
             0, "curl", "-sf", "-m", "120", "-H", "Content-Type: application/json", "-d", body,
@@ -38,17 +39,17 @@ class Pair:
         return None if done.returncode else dict(json.loads(done.stdout))
 
     def cluster(self, one: Daemon) -> dict[str, Any]:
-        """What a daemon says of the cluster."""
+        """The cluster section of a daemon's status."""
         with Client(one.folder / "run") as client:
             return dict(client.ask("cluster"))
 
     def until_nothing_runs(self, one: Daemon) -> None:
-        """Wait until no process of any engine of this daemon is left."""
+        """Wait until no engine process of this daemon is left."""
         until(lambda: not one.tree(), "an engine that has ended")
 
 
 def section(role: str, name: str, key: Path, more: str = "") -> str:
-    """The section [cluster] of a node."""
+    """The [cluster] section of a node's configuration."""
     return (
         f'[cluster]\nrole = "{role}"\nname = "{name}"\nhead = "{HEAD}"\nkey_file = "{key}"\n{more}'
     )
@@ -66,11 +67,11 @@ def pair(
     found_out: Path | None = None,
     users: Users | None = None,
 ) -> Iterator[Pair]:
-    """Both daemons, started with these configurations and a key of their own.
+    """Start both daemons with these configurations and a shared key.
 
-    `more` is added to the worker's section, `environ` to its environment; those of the head are
-    `heads_more` and `heads_environ`. `found_out` is as in `daemon`. With `users` each daemon is
-    the one's, with engines of the other.
+    `more` is added to the worker's section, `environ` to its environment; `heads_more` and
+    `heads_environ` are the head's. `found_out` is as in `daemon`. With `users`, each daemon runs as
+    the service's user and its engines as the engine user.
     """
     key = folder / "cluster.key"
     if not key.exists():

@@ -1,4 +1,4 @@
-"""What all tests share: Hypothesis profiles, one python3, one engine; runs are alike everywhere."""
+"""Shared by all tests: deterministic Hypothesis profiles, a direct python3, engine fixtures."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from hypothesis import HealthCheck, settings
 
 from tests.examples import BRIEF
 
-# Here, not where they are used: a fixture that two conftests import is made twice, and the second
-# would find the cores that the first has left.
+# Imported here, not where they are used: pytest would create a fixture that two conftests import
+# twice, and the second one would see only the cores left over by the first.
 from tests.real_engine import engine, last_core  # noqa: F401  (fixtures)
 
 everywhere = settings(
     derandomize=True,
-    deadline=None,  # a busy machine is no bug
+    deadline=None,  # a busy machine is not a bug
     print_blob=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("caovan", everywhere)
-# `make test` looks for what breaks a property briefly; `make test-all` takes its time.
+# `make test` searches briefly for counterexamples; `make test-all` searches longer.
 settings.register_profile("brief", everywhere, max_examples=BRIEF)
 settings.load_profile("caovan")
 
-# The stand-ins begin with `env python3`. Where that is a shim of pyenv, each start of one would
-# cost forty processes of bash.
+# The stand-ins start with `env python3`. If that is a pyenv shim, each start runs forty bash
+# processes.
 os.environ["PATH"] = f"{sys.base_prefix}/bin{os.pathsep}{os.environ['PATH']}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--rewrite` is for changes that are meant: the diff of the files shows what they change."""
+    """Add `--rewrite`, for intended changes: the diff of the expected files shows their effect."""
     parser.addoption(
         "--rewrite", action="store_true", help="write expected texts anew instead of comparing them"
     )
@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is exhaustive is long, too."""
+    """Exhaustive tests also take long, so mark them as slow."""
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker("long")
@@ -47,5 +47,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether files with an expected text are to be written anew."""
+    """Whether to rewrite the files with expected output."""
     return bool(request.config.getoption("--rewrite"))

@@ -1,4 +1,4 @@
-"""A caovand of our own for tests: its folders, its configuration, its caovanctl."""
+"""Run a private caovand for tests: its folders, configuration and caovanctl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def lives(pid: int) -> bool:
-    """Whether a process runs: one that nobody reaps has ended all the same."""
+    """Whether a process is running; zombies do not count."""
     process = processes.read(pid)
     return process is not None and not process.zombie
 
@@ -42,23 +42,23 @@ class Daemon:
             "PYTHONPATH": str(ROOT),
             **(environ or {}),
         }
-        # Another installation's commands may be put here.
+        # Tests may replace this by another installation's commands.
         self.caovand = [sys.executable, "-m", "caovand"]
         self.caovanctl = [sys.executable, "-m", "caovand.cli.main"]
         self.wrapper: tuple[str, ...] = ()
-        """Words of a command that runs the daemon, such as in namespaces of its own."""
+        """A command that wraps the daemon, for example to run it in its own namespaces."""
         self.pass_fds: tuple[int, ...] = ()
-        """Descriptors that this command gets."""
+        """File descriptors passed to the daemon."""
         self.process: subprocess.Popen[bytes] | None = None
         self._spawned: list[str] = []
 
     @property
     def state(self) -> Path:
-        """The folder of its state."""
+        """The daemon's state folder."""
         return Path(self.environ["STATE_DIRECTORY"])
 
     def start(self) -> None:
-        """Start it; its own log goes to `log.txt`."""
+        """Start the daemon; its log goes to `log.txt`."""
         with open(self.folder / "log.txt", "ab") as log:
             self.process = subprocess.Popen(
                 [*self.wrapper, *self.caovand, "--config", str(self.config_path)],
@@ -71,7 +71,7 @@ class Daemon:
         until(self.answers, f"a daemon that answers: {self.log()}")
 
     def answers(self) -> bool:
-        """Whether it can be asked; fails where it ended."""
+        """Whether the daemon answers; fails if it has exited."""
         assert self.process is not None
         assert self.process.poll() is None, f"caovand ended: {self.log()}"
         with contextlib.suppress(CommandError), Client(self.folder / "run") as client:
@@ -79,17 +79,17 @@ class Daemon:
         return False
 
     def log(self) -> str:
-        """The end of what it printed."""
+        """The end of the daemon's log."""
         return self.whole_log()[-6000:]
 
     def whole_log(self) -> str:
-        """All it printed; empty before its first start."""
+        """The daemon's whole log; empty before its first start."""
         with contextlib.suppress(OSError):
             return (self.folder / "log.txt").read_text()
         return ""
 
     def ctl(self, *words: str, timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
-        """Run caovanctl against it."""
+        """Run caovanctl against this daemon."""
         return subprocess.run(
             [*self.caovanctl, *words],
             env=self.environ,
@@ -105,7 +105,7 @@ class Daemon:
             return dict(client.ask("status"))
 
     def until_state(self, *states: str) -> dict[str, Any]:
-        """Wait for one of these states; the status then."""
+        """Wait for one of these states; returns the status."""
 
         def look() -> dict[str, Any] | None:
             status = self.status()
@@ -130,7 +130,8 @@ class Daemon:
         return [entry["data"]["argv"] for entry in entries if entry["kind"] == "spawn"]
 
     def tree(self) -> list[processes.Process]:
-        """The living processes of every engine this daemon ever started, escapees too."""
+        """The running processes of every engine this daemon ever started, including escaped
+        ones."""
         sessions = {int(text.rpartition(" ")[2]) for text in self.spawned()}
         return [
             p
@@ -140,7 +141,7 @@ class Daemon:
         ]
 
     def spawned(self) -> list[str]:
-        """The events of engine starts, also of daemons before this one."""
+        """The events of engine starts, including those of earlier daemons."""
         self._spawned += [
             text
             for text in (self.events() if self.process and self.process.poll() is None else ())
@@ -149,14 +150,14 @@ class Daemon:
         return self._spawned
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Signal the daemon itself and, for KILL, wait until it is gone."""
+        """Send the daemon a signal; after SIGKILL, wait until it is gone."""
         assert self.process is not None
         self.process.send_signal(number)
         if number is signal.SIGKILL:
             self.process.wait(PATIENCE_S)
 
     def stop(self) -> int:
-        """TERM and wait; its exit status."""
+        """Send SIGTERM and wait; returns the exit status."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
@@ -164,12 +165,13 @@ class Daemon:
         return self.process.wait(PATIENCE_S)
 
 
-# What a first start finds out about an engine and a class of models, half of its seconds.
+# What the first start learns about an engine and a model class; learning it takes half of that
+# start.
 FOUND_OUT = ("engine-flags-*.json", "modelinfos/*/*.json")
 
 
 def bring(found_out: Path, to: Path) -> None:
-    """Copy what was found out from one cache to another."""
+    """Copy the learned files from one cache to another."""
     for file in (file for pattern in FOUND_OUT for file in found_out.glob(pattern)):
         target = to / file.relative_to(found_out)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -184,10 +186,10 @@ def daemon(
     found_out: Path | None = None,
     owner: int | None = None,
 ) -> Iterator[Daemon]:
-    """A started daemon in a short-named folder; stopped, and its folder removed, at the end.
+    """Start a daemon in a folder with a short name; stop it and remove the folder at the end.
 
-    Its cache begins with what earlier ones left in the folder `found_out`, and adds to it. With an
-    `owner` the folder is another user's, as whom `wrapper` runs the daemon.
+    Its cache starts with the files that earlier daemons left in `found_out`, and adds to them. With
+    an `owner`, the folder belongs to another user, as whom `wrapper` runs the daemon.
     """
     folder = Path(tempfile.mkdtemp(prefix="caovan-"))
     if owner is not None:

@@ -1,4 +1,4 @@
-"""What a story on a loop leaves open."""
+"""Detect leaked file descriptors of asyncio code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.patience import soon
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
-    """Run it, and see that it leaves no descriptor."""
+    """Run the coroutine and fail if it leaks a file descriptor."""
 
     async def watched() -> None:
         await asyncio.to_thread(os.getpid)
@@ -22,5 +22,5 @@ def run(work: Callable[[], Awaitable[None]]) -> None:
 
 
 def descriptors() -> int:
-    """How many this process has open."""
+    """The number of file descriptors this process has open."""
     return len(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""What people read: the READMEs and the pages they link to, and the screens shown there."""
+"""The documentation: the READMEs, the pages they link to, and the screens they show."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FENCED = re.compile(r"^```.*?^```$", re.S | re.M)
 
 
 def name_of(path: Path) -> str:
-    """How a document is called in a test's id."""
+    """A document's name in test ids."""
     return str(path.relative_to(ROOT))
 
 
 def blocks(document: Path) -> Iterator[list[str]]:
-    """The lines of each block of a document, "…" for what is left out taken off."""
+    """The lines of each block of a document, without the "…" that marks omitted lines."""
     for block in document.read_text(encoding="utf-8").split("```")[1::2]:
         yield [kept for line in block.splitlines() if (kept := line.rstrip("… "))]
 
 
 def screens(document: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each caovanctl that a document runs, in its order, and what is shown of its output."""
+    """Each caovanctl command in a document, in order, with the output shown for it."""
     for block in blocks(document):
         for part in re.split(r"^(?=\$ )", "\n".join(block), flags=re.M):
             command, *output = part.splitlines() or [""]
@@ -37,7 +37,7 @@ def screens(document: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def banned() -> list[str]:
-    """The words that appear in no text for users: the last column of the glossary."""
+    """The words banned from texts for users: the last column of the glossary."""
     glossary = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("\n## Words\n")[2]
     rows = re.findall(r"^\|.*\|([^|]*)\|$", glossary, re.M)
     return [word for row in rows for word in re.findall(r"`([^`]+)`", row)]

@@ -1,4 +1,4 @@
-"""Tiny wheels that look like an engine, and a pip that needs no process: for engine tests."""
+"""Tiny wheels that resemble an engine, and an in-process pip, for tests of engine installations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENGINE = {
 
 
 def wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Path:
-    """Build a wheel that a real pip installs."""
+    """Build a wheel that a real pip can install."""
     info = f"{name}-{version}.dist-info"
     whole = {
         **files,
@@ -61,7 +61,7 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Pa
     made = folder / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(made, "w") as archive:
         for path, text in whole.items():
-            entry = zipfile.ZipInfo(path)  # no dates: the same bytes every time
+            entry = zipfile.ZipInfo(path)  # no timestamps, for reproducible bytes
             if ".data/scripts/" in path:
                 entry.external_attr = 0o100755 << 16
             archive.writestr(entry, text)
@@ -69,7 +69,7 @@ def wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Pa
 
 
 def wheelhouse(folder: Path) -> Path:
-    """A folder with every wheel of the tiny engine."""
+    """Create a folder with every wheel of the tiny engine."""
     folder.mkdir(parents=True)
     for (name, version), files in ENGINE.items():
         wheel(folder, name, version, files)
@@ -77,7 +77,7 @@ def wheelhouse(folder: Path) -> Path:
 
 
 def lock_text(index: Path, **head: str) -> str:
-    """A lock of all that is in a folder; `head` changes or adds `# caovan:` lines."""
+    """A lock file of all wheels in a folder; `head` changes or adds `# caovan:` lines."""
     keys = {"version": "9.9.9", "build": "cpu", "python": PYTHON, "disk-mib": "1"}
     keys |= {key.replace("_", "-"): value for key, value in head.items()}
     lines = [f"# caovan: {key} = {value}" for key, value in keys.items()]
@@ -94,12 +94,12 @@ def tiny_lock(index: Path, **head: str) -> Lock:
 
 
 class FakePip:
-    """Does what the commands of an installation do, to the same files, and notes them."""
+    """Does to the same files what an installation's commands do, and records them."""
 
     def __init__(self, index: Path) -> None:
         self.index = index
         self.steps: list[str] = []
-        self.answer: Finished | None = None  # given instead, to the step named in answer_to
+        self.answer: Finished | None = None  # returned instead, for the step named in answer_to
         self.answer_to = ""
         self.at: tuple[int, str] | None = None
 
@@ -207,7 +207,7 @@ class FakePip:
         )
 
 
-# what a real pip prints (23.2)
+# The output of a real pip 23.2.
 PIP_MISMATCH = """\
 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated \
 the package versions, please update the hashes. Otherwise, examine the package contents \
@@ -242,9 +242,10 @@ def die() -> None:
 
 
 def install_until(lock: str, index: str, root: str, point: str) -> None:
-    """Install such an engine, and end this process with SIGKILL at a point.
+    """Install such an engine, and kill this process with SIGKILL at a given point.
 
-    Points are "3 half", "finish", "link 2 before" and the like; one that never comes ends nothing.
+    Points are named "3 half", "finish", "link 2 before" and so on; a point that is never reached
+    kills nothing.
     """
     run = FakePip(Path(index))
     what, *rest = point.split()

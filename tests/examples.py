@@ -1,14 +1,14 @@
-"""How many examples a property is tried with: few in `make test`, all in `make test-all`."""
+"""The number of examples per property: few in `make test`, all in `make test-all`."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
 BRIEF = 15
-"""The examples of a property that asks for no number, in the profile "brief"."""
+"""The number of examples in the profile "brief", unless a property sets its own."""
 
 
 def examples(number: int) -> settings:
-    """So many of them; in the profile "brief" a tenth."""
+    """This number of examples; a tenth of it in the profile "brief"."""
     brief = settings.default.max_examples == BRIEF
     return settings(max_examples=max(BRIEF, number // 10) if brief else number)

@@ -1,6 +1,6 @@
-"""The record of a second engine, "tabby", whose server is tests/standin/tabby.py.
+"""The definition of a second engine, "tabby", whose server is tests/standin/tabby.py.
 
-It has other settings than vLLM, other log lines, other endpoints, and a rung of its own.
+Its settings, log lines and endpoints differ from vLLM's, and its ladder has a rung of its own.
 """
 
 from __future__ import annotations

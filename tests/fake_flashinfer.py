@@ -1,6 +1,6 @@
-"""A finished CUDA engine whose Python runs; torch, FlashInfer and the compiler are stand-ins.
+"""An installed CUDA engine with a working Python; torch, FlashInfer and the compiler are stand-ins.
 
-`broken` in its folder has the compiler fail at the widest attention with an fp8 cache.
+A file `broken` in its folder makes the compiler fail at the widest attention with an fp8 cache.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def flashinfer(site: Path, version: str) -> None:
 
 
 def cuda_engine(root: Path) -> places.Engine:
-    """The engine, made in a folder of engines."""
+    """Create the engine in a folder of engines."""
     path = root / "vllm-0.21.0-cuda"
     (path / "bin").mkdir(parents=True)
     base = Path(sys._base_executable or sys.executable)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A pynvml whose cards do what a test says. Only what the daemon uses is there."""
+"""A pynvml with scripted cards. It has only the functions that the daemon uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 class NVMLError(Exception):
-    """As in pynvml: one subclass for each code."""
+    """Like pynvml's: one subclass for each error code."""
 
 
 class NVMLError_GpuIsLost(NVMLError): ...
@@ -26,9 +26,9 @@ class NVMLError_Unknown(NVMLError): ...
 
 
 class FakeNvml:
-    """The module; `used_mib`, `bits`, `broken` and `users` may be changed at any time.
+    """The module; tests may change `used_mib`, `bits`, `broken` and `users` at any time.
 
-    With `old` it has only the names of 11.450.
+    With `old` it has only the functions of pynvml 11.450.
     """
 
     NVMLError = NVMLError
@@ -39,7 +39,7 @@ class FakeNvml:
         self.used_mib = [100] * cards
         self.bits = [0] * cards
         self.nvlink_kib = [1000] * cards
-        self.nvlink_return = 0  # a card without NVLink answers each field with an error of its own
+        self.nvlink_return = 0  # the error a card without NVLink reports for each field
         self.broken: dict[int, NVMLError] = {}
         self.users: dict[int, list[tuple[int, int]]] = {}
         self.events: queue.Queue[tuple[int, int]] = queue.Queue()

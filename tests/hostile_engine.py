@@ -1,9 +1,9 @@
-"""Things that an engine's code may try against its daemon, and what it needs for its work.
+"""Attacks that an engine might try on its daemon, and system calls that it needs.
 
-As a program: `hostile_engine.py FOLDER NAME=PID... NAME...`, where FOLDER has the daemon's folders
-and keys ("-": only processes are tried), and processes without a pid are children of `daemon`,
-waited for. It prints what came of each attempt, as a JSON object. An attempt does no harm where it
-succeeds.
+As a program: `hostile_engine.py FOLDER NAME=PID... NAME...`. FOLDER holds the daemon's folders and
+keys ("-": attack processes only). A NAME without a pid is a child of `daemon`, for which the
+program waits. It prints the outcome of each attempt as a JSON object. A successful attempt does no
+harm.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ SYSCALLS = {
 WAIT_S = 300.0
 DID, DENIED = "did", "denied"
 BY_A_THREAD = "end by a thread"
-"""By the id of another thread than its first, which `kill` takes, too."""
+"""By the id of a thread other than the main one; `kill` accepts those too."""
 REFUSALS = (errno.EPERM, errno.EACCES, errno.EROFS)
-"""For want of rights; an engine of root's has the daemon's folder in /proc read-only."""
+"""Errors for missing rights; an engine that runs as root sees the daemon's folder in /proc
+read-only."""
 
 Ways = Mapping[str, Callable[[], object]]
 
 
 def call(name: str, *args: object) -> int:
-    """The result of a system call; OSError."""
+    """Make a system call and return its result; raises OSError."""
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in args]
     done = ctypes.CDLL(None, use_errno=True).syscall(SYSCALLS[name][MACHINE], *words)
     if done < 0:
@@ -57,7 +58,8 @@ def _memory(pid: int, name: str, mode: str) -> Ways:
         try:
             call(name, pid, vector, 1, vector, 1, 0)
         except OSError as problem:
-            if problem.errno != errno.EFAULT:  # nothing is mapped there; but it was let in
+            # the call was permitted, but nothing is mapped at that address
+            if problem.errno != errno.EFAULT:
                 raise
 
     return {"/proc": lambda: open(f"/proc/{pid}/mem", mode).close(), name: transfers}
@@ -65,14 +67,14 @@ def _memory(pid: int, name: str, mode: str) -> Ways:
 
 def _ends(pid: int) -> Ways:
     group = os.getpgid(pid)
-    info = (ctypes.c_int * 32)(0, 0, -1)  # SI_QUEUE: what a process may send to another
+    info = (ctypes.c_int * 32)(0, 0, -1)  # SI_QUEUE, the code that processes may send to each other
     ways: dict[str, Callable[[], object]] = {
         "kill": lambda: os.kill(pid, 0),
         "pidfd": lambda: signal.pidfd_send_signal(os.pidfd_open(pid), 0),
         "tgkill": lambda: call("tgkill", pid, pid, 0),
         "sigqueue": lambda: call("rt_sigqueueinfo", pid, 0, info),
     }
-    if group != os.getpgrp():  # ourselves we may signal
+    if group != os.getpgrp():  # signalling our own group is allowed
         ways["group"] = lambda: os.kill(-group, 0)
     return ways
 
@@ -180,7 +182,7 @@ def _names_threads() -> bool:
 
 
 def _schedules_its_own() -> bool:
-    """As OpenMP, ZeroMQ and NUMA libraries do: by the ids of threads, too."""
+    """As OpenMP, ZeroMQ and NUMA libraries do, also by thread id."""
     ends, end = os.pipe()
     child = os.fork()
     if not child:
@@ -210,7 +212,7 @@ def _moves(cache: Path) -> bool:
 
 
 def _is_answered(place: Path, words: bytes) -> None:
-    """Ask at a socket; PermissionError where it is closed without an answer."""
+    """Send a request to a socket; PermissionError if it closes without a reply."""
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(60)
         link.connect(str(place))
@@ -222,7 +224,7 @@ def _is_answered(place: Path, words: bytes) -> None:
 
 
 def outcome(ways: Callable[[], Ways]) -> str:
-    """DID where all ways work, DENIED where each is for want of rights; else how they ended."""
+    """DID if all ways work, DENIED if all fail for missing rights; otherwise the errors."""
     found = {}
     try:
         for name, way in ways().items():
@@ -247,7 +249,7 @@ def _named(problem: OSError) -> str:
 
 
 def tried(targets: Mapping[str, int], folder: Path | None) -> dict[str, str]:
-    """What comes of each attempt, as `outcome` names it; blocking."""
+    """The outcome of each attempt, named as by `outcome`; blocking."""
     found = {
         f"{name} the {target}": outcome(lambda attempt=attempt, pid=pid: attempt(pid))  # type: ignore[misc]
         for target, pid in targets.items()
@@ -261,7 +263,7 @@ def tried(targets: Mapping[str, int], folder: Path | None) -> dict[str, str]:
 
 
 def works(folder: Path) -> dict[str, bool]:
-    """Which of the things that an engine needs it can do."""
+    """Which operations that an engine needs are allowed."""
     found = {}
     for name, attempt in NEEDED.items():
         found[name] = False
@@ -271,7 +273,7 @@ def works(folder: Path) -> dict[str, bool]:
 
 
 def _child(daemon: int, name: str) -> int:
-    """The pid of the daemon's child with this in its name or command line, once there is one."""
+    """Wait for a child of the daemon with this name or command line; returns its pid."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         for entry in os.listdir("/proc"):
@@ -288,7 +290,7 @@ def _child(daemon: int, name: str) -> int:
 
 
 def main() -> None:
-    """Try what the arguments name, and print what came of it."""
+    """Try what the arguments name, and print the outcomes."""
     targets: dict[str, int] = {}
     for word in sys.argv[2:]:
         name, _, pid = word.partition("=")

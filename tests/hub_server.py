@@ -1,6 +1,6 @@
-"""A hub on this machine that speaks both interfaces, and misbehaves as it is told.
+"""A local model hub that speaks both APIs and misbehaves on demand.
 
-Large files come from a second address, as a hub's do; each request is kept in `seen`.
+As at a real hub, large files come from a second address. `seen` records every request.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ LARGE = (".safetensors", ".bin", ".gguf")
 
 @dataclass(frozen=True)
 class Fault:
-    """What one answer does wrong. `status` is sent alone; the others change a good answer."""
+    """How one response misbehaves. A `status` replaces the whole response; the others alter a good
+    one."""
 
     status: int = 0
     headers: tuple[tuple[str, str], ...] = ()
     after: int | None = None
-    """The connection is cut after so many bytes."""
+    """Cut the connection after this many bytes."""
     length: int | None = None
-    """The Content-Length it claims."""
+    """The Content-Length to claim."""
     extra: bytes = b""
-    """Comes behind the content, and no length is named."""
+    """Extra bytes after the content; no length is sent."""
     flipped: bool = False
     no_ranges: bool = False
     content_range: str = ""
     piece: int = 0
-    """It comes in pieces of so many bytes."""
+    """Send the response in pieces of this many bytes."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A request: whether it came to the second address, its path and its headers."""
+    """A request: whether it came to the second address, its path and headers."""
 
     large: bool
     path: str
@@ -52,15 +53,15 @@ class Seen:
 
 @dataclass
 class HubServer:
-    """Both servers, and the model they have."""
+    """Both servers and the model they serve."""
 
     files: dict[str, bytes]
     faults: dict[str, list[Fault]] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)
     documents: dict[str, Any] = field(default_factory=dict)
-    """Answers to requests by the start of their path, in place of the real ones."""
+    """Responses that replace the real ones, by path prefix."""
     redirect: str = ""
-    """Where large files are said to be, in place of the second address."""
+    """The redirect target for large files, instead of the second address."""
     seen: list[Seen] = field(default_factory=list)
     endpoint: str = ""
     second: str = ""
@@ -70,7 +71,7 @@ class HubServer:
         return [one for one in self.seen if one.path.endswith(path) and one.large]
 
     def hugging_face(self) -> Any:
-        """The list of files."""
+        """The file list in Hugging Face's format."""
         siblings = []
         for path, data in self.files.items():
             entry: dict[str, Any] = {"rfilename": path, "size": len(data), "blobId": git(data)}
@@ -81,7 +82,7 @@ class HubServer:
         return {"id": NAME, "sha": COMMIT, "siblings": siblings}
 
     def modelscope(self) -> Any:
-        """The same as the other one lists it."""
+        """The file list in ModelScope's format."""
         entries = [
             {
                 "Path": path, "Name": path, "Size": len(data), "Type": "blob",
@@ -94,7 +95,7 @@ class HubServer:
 
 
 def git(data: bytes) -> str:
-    """The name of a blob in git."""
+    """A blob's id in git."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
@@ -138,7 +139,7 @@ def handler(hub: HubServer, *, large: bool) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def faulty(self, what: str) -> bool:
-            """Whether a whole answer was replaced by a status."""
+            """Whether a fault's status replaced the whole response."""
             waiting = hub.faults.get(what, [])
             if not waiting or not waiting[0].status:
                 return False
@@ -191,7 +192,7 @@ def handler(hub: HubServer, *, large: bool) -> type[BaseHTTPRequestHandler]:
 
 
 class Quiet(ThreadingHTTPServer):
-    """A client that goes away in the middle is what the tests are about."""
+    """Does not report disconnecting clients, which are what these tests are about."""
 
     daemon_threads = True
 
@@ -201,7 +202,7 @@ class Quiet(ThreadingHTTPServer):
 
 @contextlib.contextmanager
 def serving(files: Mapping[str, bytes], tls: ssl.SSLContext | None = None) -> Iterator[HubServer]:
-    """A hub with these files."""
+    """Run a hub with these files."""
     hub = HubServer(dict(files))
     with contextlib.ExitStack() as stack:
         for large in (False, True):

@@ -1,4 +1,4 @@
-"""systemd in a restart of the daemon: keeps the sockets that it is sent, and passes them on."""
+"""Simulates systemd during a daemon restart: stores the sockets it receives, and passes them on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 class KeptSockets:
-    """What the daemon's notifications have stored, by name; `environ` is for the daemon."""
+    """The sockets that the daemon's notifications stored, by name; `environ` is for the daemon."""
 
     def __init__(self, folder: Path) -> None:
         self.kept: dict[str, int] = {}
@@ -47,7 +47,7 @@ class KeptSockets:
                 self.kept[name] = descriptors[0]
 
     def restart(self, one: Daemon) -> None:
-        """Start a daemon that was killed, with the sockets that it had sent."""
+        """Start a killed daemon with the sockets it had stored."""
         one.pass_fds = tuple(self.kept.values())
         given = ",".join((":".join(self.kept), *map(str, one.pass_fds)))
         one.wrapper = (sys.executable, "-c", PASS, given)
@@ -64,7 +64,7 @@ class KeptSockets:
 
 @contextlib.contextmanager
 def kept_sockets(folder: Path) -> Iterator[KeptSockets]:
-    """Such a systemd, with its socket in `folder`."""
+    """Run a simulated systemd, with its socket in `folder`."""
     made = KeptSockets(folder)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""Ports for the servers of tests: each belongs to one test alone."""
+"""Ports for test servers; no two tests share one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 
 FIRST = 10_000
 BLOCK = 200
-"""Ports that a process of tests has to itself; it gives them out in turn."""
+"""Ports reserved for one test process, which uses them in turn."""
 
 
 def first_of_the_kernel() -> int:
-    """The first of the ports that the kernel gives to whoever asks for any."""
+    """The first of the kernel's ephemeral ports."""
     return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 
 
 def claim_block(limit: int) -> tuple[range, socket.socket]:
-    """A block of ports below `limit` that no other process has, while the socket is open.
+    """Reserve a block of ports below `limit` for this process, for as long as the socket is open.
 
-    The socket holds a name in the abstract namespace of Unix sockets, which ends with its process.
+    The socket holds a name in the abstract namespace of Unix sockets, which disappears with the
+    process.
     """
     starts = range(FIRST, limit - BLOCK + 1, BLOCK)
     for start in random.SystemRandom().sample(starts, len(starts)):
@@ -35,16 +36,16 @@ def claim_block(limit: int) -> tuple[range, socket.socket]:
     raise OSError(f"all {len(starts)} blocks of {BLOCK} ports from {FIRST} on are taken by tests")
 
 
-# On import: tests that count the process's descriptors meet this one before and after.
+# At import, so that tests that count descriptors see this one both before and after.
 _block, _claim = claim_block(min(first_of_the_kernel(), 32_768))
 _turns = itertools.cycle(_block)
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on and that neither the kernel nor another process takes.
+    """A free TCP port that neither the kernel nor another test process will assign.
 
-    A port that the kernel chose may be taken again, by any connection out of the machine, before
-    its server binds it: these lie below the kernel's own.
+    The kernel may give an ephemeral port to an outgoing connection before the server binds it, so
+    these lie below its range.
     """
     for port in itertools.islice(_turns, BLOCK):
         with contextlib.suppress(OSError), socket.socket() as probe:

@@ -1,7 +1,7 @@
-"""Failures that people published, and how `caovanctl explain` fares with them.
+"""Failures that people published, and how well `caovanctl explain` handles them.
 
-`python -m tests.public_reports` prints the score of each set by engine and by cause, and what
-is not right. `tests/samples/README.md` says how the sets are made, and how to go on with them.
+`python -m tests.public_reports` prints the score of each set by engine and by cause, and lists the
+mistakes. `tests/samples/README.md` explains how the sets are made and extended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETS = ("first", "working", "aside", "later")
 Verdict = Literal["right", "not known", "wrong"]
 NOT_A_LOG = "none"
 UNCITED = ("", "exception")
-"""Signatures that say nothing of what failed."""
+"""Signatures too generic to cite."""
 MAX_LINE = 100
 MAX_CITED = 2
 CITED = Path(public_reports.__file__)
@@ -31,10 +31,10 @@ CITED = Path(public_reports.__file__)
 
 @dataclass
 class Report:
-    """One report: where it was published, who wrote the lines, and what they mean.
+    """One report: where it was published, which program wrote the lines, and what they mean.
 
-    Any of `failures` is right, "-" stands for none. `needs` are patterns of which the advice must
-    contain each, `never` those that it must not contain.
+    Any of `failures` is right; "-" stands for none. The advice must match every pattern of `needs`
+    and none of `never`.
     """
 
     source: str
@@ -51,7 +51,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Judged:
-    """A report with what was made of it."""
+    """A report and the verdict on its diagnosis."""
 
     report: Report
     verdict: Verdict
@@ -59,7 +59,7 @@ class Judged:
 
 
 def reports(name: str) -> list[Report]:
-    """The reports of a set; tests/samples/README.md has the format."""
+    """The reports of a set, in the format of tests/samples/README.md."""
     found: list[Report] = []
     for path in sorted(FOLDER.glob(f"{name}*.txt")):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -78,7 +78,7 @@ def reports(name: str) -> list[Report]:
 
 
 def judged(report: Report) -> Judged:
-    """Right, truthfully not known, or wrong: in the writer, the failure or the advice."""
+    """Whether writer, failure and advice are right, honestly unknown, or wrong."""
     found = explain_log(report.text)
     if found is None:
         right = report.writer == NOT_A_LOG
@@ -104,7 +104,7 @@ def _spoiled(report: Report, advice: str) -> bool:
 
 
 def table(every: Iterable[Judged], cause: bool) -> Iterator[str]:
-    """Counts by engine, or by cause, as a Markdown table."""
+    """Counts by engine or by cause, as a Markdown table."""
     counts: dict[str, Counter[str]] = {}
     for one in every:
         name = f"`{one.report.failures[0]}`" if cause else one.report.writer
@@ -117,15 +117,15 @@ def table(every: Iterable[Judged], cause: bool) -> Iterator[str]:
 
 
 def shortened(words: Sequence[str]) -> str:
-    """The words as one line of source, without the last ones that do not fit."""
+    """As many of the words as fit on one line of source."""
     line = " ".join(words)
     return line if len(line) <= MAX_LINE else shortened(words[:-1])
 
 
 def cited() -> str:
-    """The module with the table that `explain` cites: right reports by what was found in them.
+    """The source of the table that `explain` cites: correctly diagnosed reports by cause.
 
-    The set aside is left out, so that nobody learns from the table what is in it.
+    It leaves out the held-out set, so that the table does not reveal it.
     """
     rows: dict[tuple[str, str, str], list[str]] = {}
     for report in (report for name in SETS if name != "aside" for report in reports(name)):
@@ -144,7 +144,7 @@ def cited() -> str:
 
 
 def main() -> None:
-    """Print the scores; of the set aside, the counts alone."""
+    """Print the scores; for the held-out set, only the counts."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--cite", action="store_true", help="write the table of cited reports")
     parser.add_argument("sets", nargs="*", default=SETS, metavar="SET")

@@ -1,7 +1,8 @@
-"""HTTP clients as bad as they come, in a process of their own that gives way to all others.
+"""The worst HTTP clients imaginable, in a process of their own with the lowest priority.
 
-What they cost is not ours: readers are elsewhere as a rule.
-python -m tests.readers KINDS EACH PORT...: until it is ended.
+Their own cost does not count, as real clients usually run elsewhere.
+
+    python -m tests.readers KINDS EACH PORT...    runs until it is killed
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ READY = "ready"
 
 @contextlib.contextmanager
 def readers(ports: Sequence[int], each: int, kinds: str = "rude") -> Iterator[int]:
-    """Let `each` readers of every rude kind, or as many polite ones, ask these local ports.
+    """Run `each` clients of every rude kind, or as many polite ones, against these local ports.
 
-    What comes is the process that they are.
+    Yields the pid of their process.
     """
     words = [sys.executable, "-m", "tests.readers", kinds, str(each), *map(str, ports)]
     process = subprocess.Popen(
@@ -66,7 +67,7 @@ async def a_byte_a_second(port: int, number: int) -> None:
 
 
 async def floods(port: int, number: int) -> None:
-    """Opens and closes; some ask for much at once, in one connection."""
+    """Connects and disconnects; some send many requests on one connection."""
     for _ in range(100):
         _, writer = await _link(port, REQUEST % PATHS[number % len(PATHS)] * (1 + number % 3 * 500))
         await asyncio.sleep(0.05)

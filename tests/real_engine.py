@@ -1,6 +1,6 @@
-"""A real vLLM (the CPU build) for tests, bound to one core; the tests and the daemon to the other.
+"""A real vLLM (the CPU build), bound to one core; the tests and the daemon use the others.
 
-A busy engine core starves its neighbours for 10 s and more on a machine of two cores.
+On a machine with two cores, a busy engine starves its neighbours for 10 s or more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MODELS = ROOT / ".caovan/models"
 
 @pytest.fixture(scope="session")
 def last_core() -> Iterator[int]:
-    """The core of the engine; we keep to the others."""
+    """Reserve the last core for the engine; the tests keep to the others."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, set(cores[:-1]) or set(cores))
     yield cores[-1]
@@ -28,7 +28,7 @@ def last_core() -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory, last_core: int) -> Path:
-    """The engine's Python, wrapped so that it keeps to the last core."""
+    """The engine's Python, wrapped so that it runs on the last core."""
     if not ENGINE.exists():
         pytest.fail("no engine to test with: run `make engine` first", pytrace=False)
     wrapper = tmp_path_factory.mktemp("engine") / "python"
@@ -38,7 +38,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory, last_core: int) -> Path:
 
 
 def found_out(engine: Path) -> Path:
-    """The folder for what the daemons of this run find out about the engine and its models."""
+    """The folder in which this run's daemons store what they learn about the engine and its
+    models."""
     return engine.parent / "found-out"
 
 

@@ -1,4 +1,5 @@
-"""The packaged service's two users without a package: root makes and removes them for tests."""
+"""The two users of the packaged service, without a package; root creates and removes them for
+tests."""
 
 from __future__ import annotations
 
@@ -23,25 +24,26 @@ DAEMON, ENGINE = "caovan-test", "caovan-test-engine"
 RIGHTS = "+setuid,+setgid"
 LOCK = Path(tempfile.gettempdir(), "caovan-test-users.lock")
 TAKEN = 9
-"""useradd's status where the user exists, as after a test that was killed."""
+"""useradd's exit status if the user exists, for example after a killed test."""
 SHARED = Path("/dev/shm")
 CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm")
 
 
 @dataclass(frozen=True)
 class Users:
-    """The daemon's user and its engines'."""
+    """The daemon's user and the engine user."""
 
     daemon: pwd.struct_passwd
     engine: pwd.struct_passwd
 
     def daemons_rights(self) -> tuple[str, ...]:
-        """Words that run a daemon as its user, with what the unit gives it."""
+        """A command prefix that runs a daemon as its user, with the rights that the unit grants."""
         rights = (f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}")
         return (*self._become(self.daemon), *rights, f"--bounding-set=-all,{RIGHTS}")
 
     def engines_rights(self) -> tuple[str, ...]:
-        """Words that run a daemon as the engines' user, who has no other for engines."""
+        """A command prefix that runs a daemon as the engine user, without a separate user for
+        engines."""
         return (*self._become(self.engine), "--bounding-set=-all")
 
     def _become(self, user: pwd.struct_passwd) -> tuple[str, ...]:
@@ -50,12 +52,13 @@ class Users:
         return ("setpriv", *ids, "--no-new-privs")
 
     def environ(self, cache: Path) -> dict[str, str]:
-        """What a daemon of either kind needs in its environment."""
+        """The environment that either daemon needs."""
         own = {"CACHE_DIRECTORY": str(cache), "HOME": str(cache), "XDG_CACHE_HOME": str(cache)}
         return {**own, VARIABLE: ENGINE}
 
     def make_cache(self, cache: Path, like: Path) -> None:
-        """Make the folder of both, as the package does, with a copy of what is in another one."""
+        """Create both users' cache folder, as the package does, with a copy of the contents of
+        another one."""
         if like.is_dir():
             shutil.copytree(like, cache, symlinks=True)
         cache.mkdir(exist_ok=True)
@@ -63,7 +66,7 @@ class Users:
 
     @contextlib.contextmanager
     def cache(self) -> Iterator[Path]:
-        """A cache of both in a short-named folder, removed at the end."""
+        """A cache of both users, in a folder with a short name, removed at the end."""
         with tempfile.TemporaryDirectory(prefix="caovan-") as folder:
             Path(folder).chmod(0o755)
             (cache := Path(folder) / "cache").mkdir()
@@ -71,13 +74,13 @@ class Users:
             yield cache
 
     def own(self, cache: Path) -> None:
-        """Make the cache of earlier users these users'."""
+        """Give these users the cache of earlier ones."""
         owner = f"{self.engine.pw_uid}:{self.engine.pw_gid}"
         subprocess.run(["chown", "-hR", owner, str(cache)], check=True)
         cache.chmod(0o770)
 
     def left(self) -> list[str]:
-        """What lives or lies in memory of the engines' user."""
+        """Processes and shared memory that the engine user has left behind."""
         own = self.engine.pw_uid
         living = [
             str(one) for one in processes.all_processes() if not one.zombie and one.uid == own
@@ -88,20 +91,20 @@ class Users:
         return living + files
 
     def runs(self, pid: int) -> bool:
-        """Whether a process is the engines' user's."""
+        """Whether a process runs as the engine user."""
         found = processes.read(pid)
         return found is not None and found.uid == self.engine.pw_uid
 
 
 def _groups_of_cards() -> set[int]:
-    """The groups that devices of the cards are for, where not everybody may use them."""
+    """The groups that may use the cards' devices, unless everybody may."""
     found = [os.stat(path) for path in CARDS if os.path.exists(path)]
     return {one.st_gid for one in found if one.st_gid and not one.st_mode & stat.S_IWOTH}
 
 
 @contextlib.contextmanager
 def service_users() -> Iterator[Users]:
-    """Both users, for one test of this machine at a time; skips where none can be made."""
+    """Create both users, for one test on this machine at a time; skip if they cannot be created."""
     if os.getuid() != 0 or not all(map(shutil.which, ("useradd", "userdel", "setpriv"))):
         pytest.skip("needs root, useradd and setpriv")
     with contextlib.ExitStack() as undo:
@@ -119,7 +122,7 @@ def service_users() -> Iterator[Users]:
 
 @contextlib.contextmanager
 def enterable(*paths: Path) -> Iterator[None]:
-    """Let every user enter the folders on the way to these paths; undone at the end."""
+    """Make the parent folders of these paths accessible to every user; undone at the end."""
     with contextlib.ExitStack() as undo:
         for path in paths:
             for folder in (*path.absolute().parents, *path.resolve().parents):

@@ -1,7 +1,7 @@
 """The modules of caovand, each parsed once for all tests that read them.
 
-One test goes over all modules and names every one that fails: to count each as a test of its own
-would cost more than to read it.
+A single test checks all modules and names every one that fails; a test per module would cost more
+than parsing it.
 """
 
 from __future__ import annotations
@@ -32,5 +32,5 @@ def nodes(file: Path) -> tuple[ast.AST, ...]:
 
 
 def offenders(names: Iterable[str], find: Callable[[str], Found]) -> dict[str, Found]:
-    """What is found in each module, those left out where it is nothing."""
+    """The findings by module; modules without findings are left out."""
     return {name: found for name in names if (found := find(name))}

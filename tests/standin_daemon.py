@@ -1,4 +1,4 @@
-"""What a daemon over the stand-in engine is configured with, and the model that it plans."""
+"""The configuration and model of a daemon that runs the stand-in engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ GATED_DELTA = {
 
 
 def make_model(folder: Path, *, hybrid: bool = False) -> Path:
-    """A model folder that the planner takes: with an MTP head and no real weights.
+    """Create a model folder that the planner accepts, with an MTP head and without real weights.
 
-    With the recurrent states of a `hybrid` the policy drafts nothing on the CPU build.
+    With the recurrent states of a `hybrid`, the policy chooses no drafting on the CPU build.
     """
     folder.mkdir()
     config = {
@@ -42,7 +42,7 @@ def make_model(folder: Path, *, hybrid: bool = False) -> Path:
 
 
 def configuration(model: Path, orders: dict[str, Any] | None = None, **more: str) -> str:
-    """A configuration for the stand-in; `more` adds lines to sections."""
+    """A configuration for the stand-in; `more` adds lines to its sections."""
     env = json.dumps(json.dumps(orders or {}))
     sections = {
         "model": f'path = "{model}"\nmax_model_len = 2048',

@@ -1,7 +1,7 @@
-"""A stranger's attack on a daemon: connections, frames, slow reads, waits, and lines in the log.
+"""An attack on a daemon by another user: connections, frames, slow reads, waits, and log lines.
 
-As a program it attacks, as a user without rights: `strangers.py STATUS_SOCKET PORT SECONDS`.
-`attack` runs it against a daemon and measures meanwhile what the daemon is like for its owner.
+As a program, it attacks as an unprivileged user: `strangers.py STATUS_SOCKET PORT SECONDS`.
+`attack` runs the program against a daemon and meanwhile measures how the daemon serves its owner.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ZMTP = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
 
 @dataclass(frozen=True)
 class Figures:
-    """What the daemon was like under attack: round trips of `status`, and its memory."""
+    """The daemon's performance under attack: round trips of `status`, and memory."""
 
     asked: int
     median_ms: float
@@ -49,7 +49,7 @@ class Figures:
 
 
 def attack(one: Daemon, port: int, seconds: float) -> Figures:
-    """Let strangers attack for so long, and ask for the status all the time."""
+    """Attack for this many seconds, and poll the status meanwhile."""
     assert one.process is not None
     one.folder.chmod(0o755)
     words = [sys.executable, __file__, str(one.folder / "run/status"), str(port), str(seconds)]
@@ -68,7 +68,7 @@ def attack(one: Daemon, port: int, seconds: float) -> Figures:
 
 
 def resident_mb(pid: int) -> float:
-    """Memory of a process that is in use."""
+    """A process's resident memory."""
     found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(found[1]) / 1024 if found else 0.0
 
@@ -77,7 +77,7 @@ def resident_mb(pid: int) -> float:
 
 
 def crowd(path: str, port: int) -> None:
-    """As many connections as can be, kept."""
+    """Open as many connections as possible and keep them open."""
     links = []
     for _ in range(CONNECTIONS):
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -90,7 +90,7 @@ def crowd(path: str, port: int) -> None:
 
 
 def frames(path: str, port: int) -> None:
-    """Endless messages, as libzmq's and without a line end."""
+    """Endless messages, both as libzmq frames and as lines that never end."""
     for first, more in ((ZMTP, b"\3" + (60_000).to_bytes(8, "big") + bytes(60_000)), (b"", b"x")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.settimeout(5.0)
@@ -102,7 +102,7 @@ def frames(path: str, port: int) -> None:
 
 
 def slow(path: str, port: int) -> None:
-    """Requests that take for ever to write, answers that are never read, waits."""
+    """Requests that never finish sending, responses that are never read, and waits."""
     links = []
     for op in (b"status", b"status", b"wait", b"wait", b"status", b"status"):
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -120,7 +120,7 @@ def slow(path: str, port: int) -> None:
 
 
 def asking(path: str, port: int) -> None:
-    """Good requests, as fast as they are answered."""
+    """Valid requests, sent as fast as they are answered."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
         link.settimeout(5.0)
         with contextlib.suppress(OSError):
@@ -130,7 +130,7 @@ def asking(path: str, port: int) -> None:
 
 
 def lines(path: str, port: int) -> None:
-    """Requests to the engine whose paths are in its log, made to be hard to read."""
+    """Requests whose paths end up in the engine's log and are hard to parse."""
     for text in (f"'k':'{BACKSLASH * 60}", BACKSLASH * 4000, "a://" * 1000, NESTED * 300):
         with socket.socket(socket.AF_INET) as link, contextlib.suppress(OSError):
             link.settimeout(5.0)

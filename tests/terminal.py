@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, driven as a person does: keys in, a screen out."""
+"""Run a command on its own terminal and use it like a person: type keys, read the screen."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOOK_S = 0.1
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
 
-# Whoever runs the tests in the background, or by nohup, makes all they start ignore these.
+# These signals are ignored in everything started from a background job or by nohup.
 HEEDED = "--default-signal=INT,QUIT,HUP"
 
 
@@ -50,7 +50,7 @@ class Terminal:
         self._reader.start()
 
     def _read(self) -> None:
-        # The reader of a terminal gets EIO when all its programs are gone.
+        # Reading from a terminal fails with EIO once all its programs have exited.
         with contextlib.suppress(OSError):
             while not self._closing.is_set():
                 if select.select([self._keys], [], [], LOOK_S)[0]:
@@ -63,7 +63,7 @@ class Terminal:
         return self._seen
 
     def until_it_says(self, words: str, patience_s: float = PATIENCE_S) -> str:
-        """Wait for `words`; the text so far."""
+        """Wait until the output contains `words`; returns the output so far."""
 
         def look() -> bool:
             if words in self._seen:
@@ -78,17 +78,17 @@ class Terminal:
         return self._seen
 
     def resize(self, columns: int, lines: int) -> None:
-        """Give the terminal this size; what runs on it gets WINCH."""
+        """Resize the terminal; its programs get SIGWINCH."""
         fcntl.ioctl(self._keys, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
     @property
     def modes(self) -> list[Any]:
-        """How keys are read: what a program that changes it must restore."""
+        """The terminal's input modes, which a program that changes them must restore."""
         return termios.tcgetattr(self._keys)
 
     @property
     def screen(self) -> str:
-        """What now stands on the other screen; empty where the program has left it."""
+        """The alternate screen; empty once the program has left it."""
         rows: dict[int, str] = {}
         drawn = self._seen.rpartition(ENTER)[2]
         if ENTER not in self._seen or LEAVE in drawn:
@@ -98,7 +98,7 @@ class Terminal:
         return "\n".join(rows[row] for row in sorted(rows))
 
     def until_it_shows(self, *words: str) -> str:
-        """Wait until all `words` are on the other screen at once; that screen."""
+        """Wait until the alternate screen shows all `words` at once; returns the screen."""
 
         def look() -> str:
             shown = self.screen
@@ -117,11 +117,11 @@ class Terminal:
         os.write(self._keys, keys)
 
     def close(self) -> None:
-        """Close it, as a window is: what runs on it gets HUP."""
+        """Close the terminal as if it were a window; its programs get SIGHUP."""
         self._closing.set()
         self._reader.join()
         os.close(self._keys)
 
     def until_ended(self) -> int:
-        """Wait for the command's end; its exit status."""
+        """Wait until the command exits; returns its exit status."""
         return self.process.wait(PATIENCE_S)

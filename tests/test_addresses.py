@@ -1,4 +1,4 @@
-"""Each module has tests that hold it, and none of them sleeps."""
+"""Every module is covered by tests, and none of them sleeps."""
 
 from __future__ import annotations
 

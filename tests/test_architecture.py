@@ -1,4 +1,4 @@
-"""Imports go one way: core <- engines, adapters <- the modules that put things together.
+"""Imports go one way: core <- engines, adapters <- the modules that combine them.
 
 Read with `ast` and without a list of files: a new file falls under the rules of its folder.
 """

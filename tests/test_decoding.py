@@ -1,4 +1,4 @@
-"""Text of strangers is never decoded strictly: one name that is no UTF-8 must not end the daemon.
+"""Untrusted text is never decoded strictly: one name that is not UTF-8 must not end the daemon.
 
 A process calls itself what it likes, and the kernel cuts names in the middle of a character.
 """

@@ -64,7 +64,6 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/gpu/tegra.py": ("read_text", KERNEL),
     "adapters/child/engines.py": ("read_bytes", KERNEL),
     "adapters/files/stale_files.py": ("open", KERNEL),
-    "adapters/files/segments.py": ("open", KERNEL),
     "adapters/files/emptying.py": (
         "os.open os.rename",
         "a folder of our own that is no link, and by descriptors what is in it",
@@ -81,12 +80,12 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/files/private_tmp.py": ("read_text", KERNEL),
     "adapters/engine_install/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
     "adapters/engine_install/acquire.py": ("shutil.rmtree", ENGINE),
-    "adapters/engine_install/build.py": ("read_text write_text shutil.rmtree", ENGINE),
-    "adapters/engine_install/compile_in_env.py": ("write_text", ENGINE),
-    "adapters/engine_install/clone.py": (
-        "read_bytes write_bytes os.link shutil.copytree shutil.copymode",
+    "adapters/engine_install/build.py": (
+        "os.link read_bytes read_text write_bytes write_text"
+        " shutil.copymode shutil.copytree shutil.rmtree",
         ENGINE,
     ),
+    "adapters/engine_install/compile_in_env.py": ("write_text", ENGINE),
     "adapters/engine_install/install.py": ("write_text", ENGINE),
     "adapters/engine_install/from_source.py": (
         "open read_bytes rename write_text shutil.rmtree tarfile.open",

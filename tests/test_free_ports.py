@@ -1,4 +1,5 @@
-"""Ports of tests: no two processes have the same ones, and the kernel gives them to nobody else."""
+"""Test ports: no two processes get the same ones, and the kernel assigns them to no other
+process."""
 
 from __future__ import annotations
 

@@ -318,10 +318,10 @@ def test_a_shortage_is_said_once_and_its_end_once() -> None:
     shortage = Shortage(lambda kind, text: said.append(text), lambda: now)
     shortage.refresh()
     for _ in range(3):
-        assert shortage.met("look", OSError(errno.EMFILE, "x"))
+        assert shortage.covers("look", OSError(errno.EMFILE, "x"))
         shortage.refresh()
     assert len(said) == 1
-    assert not shortage.met("look", OSError(errno.ENOENT, "x"))
+    assert not shortage.covers("look", OSError(errno.ENOENT, "x"))
     now += OVER_S
     for _ in range(3):
         shortage.refresh()

@@ -1,4 +1,4 @@
-"""What documents show of `plan` and `explain` is what they print, and of changes may be."""
+"""Screens of `plan` and `explain` in the documents match their real output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No text that the code shows to users, and no docstring, has a word that CONTRIBUTING bans."""
+"""No user-visible text and no docstring contains a word that CONTRIBUTING bans."""
 
 from __future__ import annotations
 

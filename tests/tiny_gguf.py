@@ -1,7 +1,7 @@
-"""Makes tiny random models in GGUF files: tiny_gguf.py ARCHITECTURE FILE [PARTS].
+"""Creates tiny random models in GGUF files: tiny_gguf.py ARCHITECTURE FILE [PARTS].
 
-Half a megabyte each, with a vocabulary of bytes: llama-server loads them in milliseconds and
-answers nonsense. Nothing but the standard library is needed.
+Each takes half a megabyte and has a vocabulary of bytes. llama-server loads it in milliseconds and
+generates nonsense. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def text(value: str | bytes) -> bytes:
 
 
 def value(kind: int, content: Any) -> bytes:
-    """A value with its type; of an array (type of the entries, entries)."""
+    """A value with its type; for an array, `content` is (type of the entries, entries)."""
     packed = struct.pack("<I", kind)
     if kind == TEXT:
         return packed + text(content)
@@ -115,7 +115,7 @@ def _mamba(layer: str, *, norm: bool) -> Tensors:
 
 
 def _delta(layer: str) -> Tensors:
-    """Gated DeltaNet of Qwen3.5: keys and values are STATE wide."""
+    """Qwen3.5's Gated DeltaNet; keys and values are STATE wide."""
     keys, values = STATE * GROUPS, STATE * RANK
     return {
         f"{layer}.attn_norm.weight": (WIDTH,),
@@ -169,7 +169,7 @@ LAYERS: Mapping[str, tuple[int, Layer]] = {
         lambda layer, _: _mamba(layer, norm=False) | _attention(layer) | _mlp(layer, "ffn_norm"),
     ),
 }
-"""How many layers a model of each architecture has, and the tensors of one."""
+"""The number of layers of each architecture's model, and the tensors of a layer."""
 
 
 def _values(architecture: str, layers: int) -> dict[str, bytes]:
@@ -211,7 +211,7 @@ def _values(architecture: str, layers: int) -> dict[str, bytes]:
 
 
 def shapes(architecture: str, *, tied: bool = False) -> Tensors:
-    """The tensors of a model; a tied one multiplies with its embedding."""
+    """The tensors of a model; if `tied`, its embedding is also its output layer."""
     layers, make = LAYERS[architecture]
     found: Tensors = {"token_embd.weight": (WIDTH, VOCABULARY)}
     for place in range(layers):
@@ -236,7 +236,7 @@ def padded(data: bytes) -> bytes:
 
 
 def assemble(values: Mapping[str, bytes], tensors: Tensors, data: Mapping[str, bytes]) -> bytes:
-    """A file: packed values by key, the shapes, and the bytes of each tensor of 32-bit floats."""
+    """A file made of packed values by key, the shapes, and the 32-bit floats of each tensor."""
     sizes = {name: len(data[name]) for name in tensors}
     head, _ = header(values, tensors, sizes)
     return head + b"".join(padded(data[name]) for name in tensors)
@@ -245,7 +245,7 @@ def assemble(values: Mapping[str, bytes], tensors: Tensors, data: Mapping[str, b
 def header(
     values: Mapping[str, bytes], tensors: Tensors, sizes: Mapping[str, int]
 ) -> tuple[bytes, int]:
-    """A file's bytes up to its tensors, and the size that the whole file has."""
+    """A file's bytes up to its tensors, and the size of the whole file."""
     head = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), len(values))]
     head += [text(key) + packed for key, packed in values.items()]
     at = 0
@@ -265,7 +265,7 @@ def header_of(architecture: str) -> tuple[bytes, int]:
 
 
 def make(architecture: str, *, tied: bool = False, values: Mapping[str, bytes] = {}) -> bytes:
-    """A whole model in one file; `values` replace those of the architecture, by their full key."""
+    """A whole model in one file; `values` override the architecture's, by full key."""
     chance = random.Random(architecture)
     tensors = shapes(architecture, tied=tied)
     data = {name: _data(name, shape, chance) for name, shape in tensors.items()}
@@ -274,7 +274,7 @@ def make(architecture: str, *, tied: bool = False, values: Mapping[str, bytes] =
 
 
 def write_parts(architecture: str, path: Path, count: int) -> list[Path]:
-    """A model split over files, NAME-00001-of-0000N.gguf; the first."""
+    """Write a model split over the files NAME-00001-of-0000N.gguf; returns their paths."""
     chance = random.Random(architecture)
     tensors = list(shapes(architecture).items())
     own = _values(architecture, LAYERS[architecture][0])
@@ -295,7 +295,7 @@ def write_parts(architecture: str, path: Path, count: int) -> list[Path]:
 
 
 def make_encoder(layers: int = 2) -> bytes:
-    """A BERT that embeds by its first token, with WordPiece's vocabulary of letters."""
+    """A BERT that embeds by its first token, with a WordPiece vocabulary of letters."""
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"\u2581{chr(97 + n)}" for n in range(26))]
     tokens += [f"word{number}" for number in range(VOCABULARY - len(tokens))]
     sizes = {

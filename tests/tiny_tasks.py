@@ -1,7 +1,7 @@
-"""Make tiny random models that do something else than generate text: tiny_tasks.py DENSE OUT.
+"""Create tiny random models for tasks other than text generation: tiny_tasks.py DENSE OUT.
 
-DENSE is the tiny Qwen3 of packaging/demo/make_model.py, whose tokenizer they share. Nothing but the
-standard library is needed. Each has the tensor names of its real family.
+DENSE is the tiny Qwen3 of packaging/demo/make_model.py, whose tokenizer they share. The tensors are
+named as in the real model families. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any
 
 WIDTH, INNER, HEADS, LAYERS, VOCABULARY = 64, 128, 2, 2, 512
 SHARED = ("tokenizer.json", "tokenizer_config.json")
-MELS, FRAMES, ANSWER = 80, 1500, 64  # of Whisper: an encoder's input for 30 s, and its context
+# Whisper's: the encoder's input for 30 s, and the decoder's context
+MELS, FRAMES, ANSWER = 80, 1500, 64
 POOLING = {
     "modules.json": [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -43,7 +44,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def write_tensors(file: Path, shapes: Shapes) -> None:
-    """Write random tensors of 32 bits; a norm's weights are ones."""
+    """Write random 32-bit tensors; the weights of norms are ones."""
     chance, header, parts, at = random.Random(0), {}, [], 0
     for name, shape in shapes.items():
         count = prod(shape)
@@ -96,7 +97,7 @@ BERT = {
 
 
 def qwen2(head: Shapes) -> dict[str, tuple[int, ...]]:
-    """The tensors of a Qwen2 with this head."""
+    """The tensors of a Qwen2 with this output head."""
     found: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (VOCABULARY, WIDTH),
         "model.norm.weight": (WIDTH,),
@@ -170,7 +171,7 @@ HEARS = {
 def make(
     dense: Path, folder: Path, config: Mapping[str, Any], shapes: Shapes, more: Mapping[str, Any]
 ) -> Path:
-    """Make a model's folder, with the tokenizer of the dense model and more files."""
+    """Create a model's folder, with the dense model's tokenizer and the files in `more`."""
     folder.mkdir(parents=True)
     for name in SHARED:
         shutil.copy(dense / name, folder)
@@ -186,20 +187,21 @@ def _write(folder: Path, documents: Mapping[str, Any]) -> Path:
 
 
 def embedder(dense: Path, folder: Path) -> Path:
-    """A causal model that embeds by its last token, as Qwen3-Embedding is published."""
+    """A causal model that embeds by its last token, in the format of Qwen3-Embedding."""
     shutil.copytree(dense, folder)
     return _write(folder, POOLING)
 
 
 def encoder(dense: Path, folder: Path) -> Path:
-    """A BERT that embeds by its first token, as bge-small is published."""
+    """A BERT that embeds by its first token, in the format of bge-small."""
     config = {"architectures": ["BertModel"], **BERT}
     pooling = {**POOLING, "1_Pooling/config.json": {"pooling_mode_cls_token": True}}
     return make(dense, folder, config, bert(""), pooling)
 
 
 def labelled(*labels: str) -> Callable[[Path, Path], Path]:
-    """A BERT with these labels: of one, a score of two texts, as ms-marco-MiniLM is published."""
+    """A BERT classifier with these labels; with one label, it scores a pair of texts, like
+    ms-marco-MiniLM."""
 
     def maker(dense: Path, folder: Path) -> Path:
         config = {
@@ -214,7 +216,7 @@ def labelled(*labels: str) -> Callable[[Path, Path], Path]:
 
 
 def reward(dense: Path, folder: Path) -> Path:
-    """A reward model as Qwen2.5-Math-RM is published."""
+    """A reward model in the format of Qwen2.5-Math-RM."""
     head = {**_linear("score.0", WIDTH, WIDTH), **_linear("score.2", 1, WIDTH)}
     config = {"architectures": ["Qwen2ForRewardModel"], **QWEN2}
     return make(dense, folder, config, qwen2(head), {})
@@ -229,7 +231,7 @@ def transcriber(dense: Path, folder: Path) -> Path:
     tokenizer = json.loads(path.read_text())
     words = tokenizer["model"]["vocab"]
     for n, token in enumerate(speak):
-        place = 501 + n  # a word of the text gives way
+        place = 501 + n  # replaces a word of the text
         for word in [word for word, number in words.items() if number == place]:
             del words[word]
             merges = tokenizer["model"]["merges"]

@@ -1,4 +1,4 @@
-"""Machines as network namespaces, joined by a switch whose link can be cut. Needs root."""
+"""Machines as network namespaces, joined by a bridge whose link can be cut. Needs root."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2", "10.77.0.3")
 
 @dataclass(frozen=True)
 class TwoNodes:
-    """The namespaces `names`, each with eth0 at one of ADDRESSES, and `switch` between them."""
+    """The namespaces `names`, each with eth0 at one of ADDRESSES, and the bridge `switch` between
+    them."""
 
     names: tuple[str, ...]
     switch: str
 
     def wrapper(self, node: int) -> tuple[str, ...]:
-        """Words that run a command on this node, from 0."""
+        """The command prefix that runs a command on this node, counted from 0."""
         return ("ip", "netns", "exec", self.names[node])
 
     def run(self, node: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -33,21 +34,21 @@ class TwoNodes:
         )
 
     def cut(self) -> None:
-        """Let nothing pass between them; both still have a carrier."""
+        """Block all traffic between the nodes; both interfaces keep their carrier."""
         _ip("-n", self.switch, "link", "set", "port1", "nomaster")
 
     def join(self) -> None:
-        """Let everything pass again."""
+        """Let all traffic pass again."""
         _ip("-n", self.switch, "link", "set", "port1", "master", "switch")
 
     def cut_for(self, seconds: float) -> None:
-        """Let nothing pass for a while: the fault that a test is about."""
+        """Block all traffic for this long, as the fault under test."""
         self.cut()
         time.sleep(seconds)
         self.join()
 
     def stay_joined_for(self, seconds: float) -> None:
-        """Give what a cut has begun the time to end something."""
+        """Wait this long, for effects of a cut that show up late."""
         time.sleep(seconds)
 
 
@@ -57,7 +58,8 @@ def _ip(*words: str) -> None:
 
 @contextlib.contextmanager
 def namespaces(*names: str) -> Iterator[None]:
-    """Network namespaces with these names, removed at the end; skips where none can be made."""
+    """Create network namespaces with these names and remove them at the end; skip if that is not
+    possible."""
     if os.getuid() != 0 or not shutil.which("ip"):
         pytest.skip("needs root and ip (Debian's iproute2) to make network namespaces")
     made: list[str] = []
@@ -75,8 +77,8 @@ def namespaces(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def two_nodes(count: int = 2) -> Iterator[TwoNodes]:
-    """Two nodes, or as many as there are addresses, removed at the end; skips where namespaces
-    cannot be made."""
+    """Create two nodes, or up to as many as there are addresses, and remove them at the end; skip
+    if namespaces cannot be created."""
     base = f"caovan-{os.getpid()}"
     nodes = TwoNodes(tuple(f"{base}-{place}" for place in range(1, count + 1)), f"{base}-s")
     with namespaces(*nodes.names, nodes.switch):

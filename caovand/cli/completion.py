@@ -116,8 +116,8 @@ def bash(top: argparse.ArgumentParser) -> str:
         variable=places.ROOT_VARIABLE,
         root=places.DEFAULT_ROOT,
         marker=places.MARKER,
-        valued=_either(flag for flag, _ in values),
-        verbs=_either(command.verb for command in commands if command.verb),
+        valued=_alternation(flag for flag, _ in values),
+        verbs=_alternation(command.verb for command in commands if command.verb),
         values="\n".join(f'        "{flag}") {offer} ;;' for flag, offer in offers if offer),
         cases="\n".join(
             f'        "{command.verb}") flags="{" ".join(command.flags)}"'
@@ -146,7 +146,7 @@ def _offer(actions: Iterable[argparse.Action]) -> str:
     return " ".join(found)
 
 
-def _either(texts: Iterable[str]) -> str:
+def _alternation(texts: Iterable[str]) -> str:
     return " | ".join(f'"{text}"' for text in texts)
 
 

@@ -197,7 +197,9 @@ def confinement_check(confine: bool, abi: int, user: str) -> CheckResult:
 def user_check(user: str, why_none: str) -> CheckResult:
     """Check the user of the engine's processes: `user`, or the daemon's own for a reason."""
     if user:
-        text = f"engines run as the user {user}, who has no right to anything of the daemon's"
+        text = (
+            f"engines run as the user {user}, who has no access to the daemon's files and processes"
+        )
     else:
         text = f"engines run as the daemon's own user ({why_none}): only Landlock and seccomp"
         text += " keep them from what is its"
@@ -277,13 +279,21 @@ def gather(
     port, dtype = found.plan.value("port"), found.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
         facts = replace(facts, **_port(port, own, elsewhere=elsewhere))
-    speed = chosen_engine(config).planning.speed(found.plan, inventory)
-    sums = None if saved else _sums(chosen_engine(config), found.plan, inventory, cache)
-    facts = replace(facts, dtype=str(dtype or ""), mtp=found.plan.mtp, tokens_s=speed, sums=sums)
-    return replace(facts, memory=found.memory, plan_warnings=found.plan.warnings)
+    engine = chosen_engine(config)
+    return replace(
+        facts,
+        dtype=str(dtype or ""),
+        mtp=found.plan.mtp,
+        tokens_s=engine.planning.speed(found.plan, inventory),
+        all_reduce=None if saved else _all_reduce(engine, found.plan, inventory, cache),
+        memory=found.memory,
+        plan_warnings=found.plan.warnings,
+    )
 
 
-def _sums(engine: Engine, plan: Plan, inventory: Inventory, cache: Path) -> AllReduceResult | None:
+def _all_reduce(
+    engine: Engine, plan: Plan, inventory: Inventory, cache: Path
+) -> AllReduceResult | None:
     """The result of a start's all-reduce check for this plan."""
     task = engine.planning.all_reduce(plan, inventory)
     if task is None:

@@ -44,7 +44,7 @@ def _print(notice: Notice, as_json: bool) -> None:
 
 VERB = Verb(
     name="events",
-    help="show what the daemon did and saw",
+    help="show the daemon's actions and observations",
     description="Print the daemon's latest events: states, starts, failures, rungs, modes, tuning,"
     " reloads.",
     epilog="example: caovanctl events -f --json",

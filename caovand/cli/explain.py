@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             Exit.FAILED, message, "name a log file, or - for standard input"
         ) from None
     if excerpt.left_out:
-        text = f"{args.logfile} is large: {excerpt.left_out} lines of normal work are left out"
+        text = f"{args.logfile} is large: {excerpt.left_out} lines of normal operation are omitted"
         print(text, file=sys.stderr)
     found = explain_log(excerpt.text)
     if found is None:
@@ -108,11 +108,11 @@ def as_json(explanation: Explanation, writer: str, answer: Answer | None = None)
 
 def page(explanation: Explanation, title: str, answer: Answer | None = None) -> Iterator[str]:
     """The explanation for people, line by line; `title` is the engine's display name."""
-    yield _whose(explanation, title)
+    yield _heading(explanation, title)
     finding = explanation.finding
     if finding:
         shown = explanation.phases or finding.phase == "serving"
-        yield f"{finding.failure}{_when(finding) if shown else ''}"
+        yield f"{finding.failure}{_phase_suffix(finding) if shown else ''}"
         yield f"  line {finding.line}: {finding.text}"
         yield from answer_text.evidence(asdict(answer)) if answer else ()
     elif explanation.reached == "serving":
@@ -138,7 +138,7 @@ def page(explanation: Explanation, title: str, answer: Answer | None = None) -> 
     )
 
 
-def _whose(explanation: Explanation, title: str) -> str:
+def _heading(explanation: Explanation, title: str) -> str:
     """The engine with version and model; only `title` for the kernel's log or an unknown writer."""
     if not explanation.reached:
         return title
@@ -147,7 +147,7 @@ def _whose(explanation: Explanation, title: str) -> str:
     return f"{title} {version}{f', model {model}' if model else ''}"
 
 
-def _when(finding: Finding) -> str:
+def _phase_suffix(finding: Finding) -> str:
     if finding.phase == "serving":
         return " while serving"
     return f" in phase {finding.phase}" if finding.phase else ""

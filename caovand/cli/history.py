@@ -110,7 +110,7 @@ def lines(answer: Mapping[str, Any], bars: str = BARS, ago: float = 0.0) -> Iter
     if left_out := answer.get("marks_left_out"):  # daemons from earlier releases count none
         # Whole minutes: the minute of the earliest event shown repeats, so that none is missed.
         minutes = max(int(ago + answer["until"] - answer["marks"][0]["at"]) // UNITS["m"], 1)
-        yield f"{left_out:,} earlier events are left out; `--until {minutes}m` shows those before"
+        yield f"{left_out:,} earlier events are omitted; `--until {minutes}m` shows them"
     for mark in answer["marks"]:
         yield f"{_moment(mark['at'], seconds=True)}  {mark['kind']:<8} {mark['text']}"
     if answer["problem"]:

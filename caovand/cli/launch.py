@@ -28,7 +28,7 @@ REFUSED = (401, 403)
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("client", metavar="CLIENT", choices=[*PROGRAMS], help=", ".join(PROGRAMS))
-    parser.add_argument("words", nargs="*", metavar="WORD", help="its own words, after --")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="its own arguments, after --")
     parser.add_argument("--model", default="", metavar="NAME", help="default: the served model")
     parser.add_argument(
         "--url", default="", metavar="URL", help="of another machine; default: the gateway's here,"
@@ -53,13 +53,13 @@ def run(args: argparse.Namespace) -> int:
             f"cannot start {program.name}: it is not installed, or not on PATH",
             f"{program.install}; or see what it needs with --print",
         )
-    endpoint = _checked(_there(args) if args.url else _here(args), args)
+    endpoint = _verified(_remote_endpoint(args) if args.url else _local_endpoint(args), args)
     added = program.run(endpoint)
     words = [program.name, *added.words, *args.words]
     if found is None or args.print:
         print("env", *_settings(added, endpoint.key), shlex.join(words))
         if endpoint.key:
-            print(f"the key is not shown: it is to be in ${KEY}", file=sys.stderr)
+            print(f"the key is not shown: set it in ${KEY}", file=sys.stderr)
         return Exit.DONE
     os.execve(found, words, {**os.environ, **added.env})
     return Exit.FAILED  # never reached: this process has become the client
@@ -72,11 +72,11 @@ def _settings(added: Run, key: str) -> Iterator[str]:
         yield f'{name}="${KEY}"' if key and value == key else f"{name}={shlex.quote(value)}"
 
 
-def _there(args: argparse.Namespace) -> Endpoint:
+def _remote_endpoint(args: argparse.Namespace) -> Endpoint:
     return Endpoint(url=args.url.rstrip("/").removesuffix("/v1"), model="", key=_key(args, None))
 
 
-def _here(args: argparse.Namespace) -> Endpoint:
+def _local_endpoint(args: argparse.Namespace) -> Endpoint:
     """The gateway if there is one, because it also answers while the engine restarts."""
     with connect(args) as client:
         status = client.ask("status")
@@ -118,7 +118,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
         return ""  # not readable for this user; if a key is needed, the response will show it
 
 
-def _checked(found: Endpoint, args: argparse.Namespace) -> Endpoint:
+def _verified(found: Endpoint, args: argparse.Namespace) -> Endpoint:
     """The endpoint with the model and context from its model list; raises CommandError."""
     cannot = f"cannot start {args.client}"
     split = urlsplit(found.url)
@@ -169,10 +169,10 @@ VERB = Verb(
     name="launch",
     group=Group.SETUP,
     help="start a chat or coding client with the served model",
-    description="Start a client program with the served model, its address, key and context, which"
-    " it gets by variables and options of this run alone: none of its files is changed, and started"
-    " otherwise it is as it was. The gateway's address is used where there is one. Nothing is"
-    " started before the endpoint has answered.",
+    description="Start a client program with the served model, its address, key and context,"
+    " passed as variables and options of this run only: none of the client's files"
+    " changes. The gateway's address is used if there is one. The client starts only"
+    " after the endpoint has answered.",
     epilog="""\
 examples:
   caovanctl launch claude

@@ -11,8 +11,6 @@ from caovand.cli.common.verb import Parser, Verb, fill
 EPILOG = """examples: caovanctl status; sudo caovanctl reload; caovanctl plan. Each verb has its own
 under `caovanctl VERB --help`. Exit status: 0 done, 1 failed, 2 wrong usage, 3 not serving, 4 daemon
 not reachable, 5 not permitted."""
-
-
 PACKAGE = "caovand.cli"
 
 

@@ -17,7 +17,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n", "--count", type=int, default=20, metavar="N", help="how many (default 20, of 100)"
     )
-    parser.add_argument("--failed", action="store_true", help="only those without a whole answer")
+    parser.add_argument(
+        "--failed", action="store_true", help="only those without a complete answer"
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
@@ -56,10 +58,10 @@ def _line(row: Mapping[str, Any]) -> str:
 VERB = Verb(
     name="requests",
     help="show the latest requests at the gateway",
-    description="Print the last requests at the gateway that have ended: whose, for which model,"
-    " the answer's status and error, how long each waited and took, its tokens (~: estimated),"
-    " and which message of a conversation changed, so that the rest was read again."
-    " No texts are kept.",
+    description="Print the last finished requests at the gateway: key, model, status and error of"
+    " the answer, waiting and total time, tokens (~: estimated), and the message of a"
+    " conversation that changed, after which everything was read again. No texts are"
+    " kept.",
     epilog="examples: caovanctl requests; caovanctl requests --failed -n 100",
     arguments=arguments,
     run=run,

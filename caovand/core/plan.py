@@ -22,7 +22,7 @@ from caovand.core.model_task import ModelTask
 Origin = Literal["user", "policy", "ladder", "remembered"]
 
 
-def looks_up(method: object) -> bool:
+def is_lookup(method: object) -> bool:
     """Whether a drafting method needs no model but looks drafts up in the text, such as
     "ngram-simple"."""
     return isinstance(method, str) and method.startswith(("ngram", "suffix"))
@@ -153,7 +153,7 @@ class Plan:
         """Whether drafts are looked up in the text, so that its topic determines their
         acceptance."""
         speculative = self.value("speculative_config")
-        return isinstance(speculative, Mapping) and looks_up(speculative.get("method"))
+        return isinstance(speculative, Mapping) and is_lookup(speculative.get("method"))
 
     @property
     def policy_drafts(self) -> bool:

@@ -129,7 +129,7 @@ class Clients:
             "returns": will_return(snapshot),
             "phase": snapshot.phase if snapshot.state is State.STARTING else "",
             "at_once": self._at_once(plan) if plan else None,
-            "names": _names(plan, self._slot.config()),
+            "names": _client_names(plan, self._slot.config()),
             "context": self._slot.planning.context(plan) if plan else None,
             "url": endpoint.url if endpoint else "",
             "key": endpoint.key if endpoint else self._key(),
@@ -192,7 +192,7 @@ class Clients:
             await asyncio.sleep(LOOK_S)
 
 
-def _names(plan: Plan | None, config: Config) -> list[str]:
+def _client_names(plan: Plan | None, config: Config) -> list[str]:
     """Names that clients may use; empty until there is a plan if the plan chooses the name."""
     if plan is not None:
         return list(plan.served_names)

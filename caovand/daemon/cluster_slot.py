@@ -67,7 +67,7 @@ class ClusterSlot:
 
     # -- the engine -------------------------------------------------------------------------
 
-    async def look(self) -> Inventory:
+    async def inspect(self) -> Inventory:
         """Inspect engine, model and machine; raises inspection.Obstacle."""
         living = self._run.child is not None
         return await self._planner.inspect_for(self._machine.config, living=living)

@@ -40,7 +40,7 @@ from caovand.daemon.server_supervisor import ServerSupervisor
 from caovand.daemon.shared import Changes, Shared, now
 from caovand.daemon.shortage import Shortage
 from caovand.daemon.slot import Slot
-from caovand.daemon.start.confinement import of_a_server
+from caovand.daemon.start.confinement import server_confinement
 from caovand.daemon.tasks import Tasks
 
 MAX_TICK_S = 5.0
@@ -121,7 +121,7 @@ class Supervisor:
                 try:
                     self._poll()
                 except Exception as problem:
-                    if not self._shared.shortage.met("look after the engine", problem):
+                    if not self._shared.shortage.covers("look after the engine", problem):
                         raise
                 self._shared.shortage.refresh()
             deadlines = (slot.snapshot.deadline for slot in self._working())
@@ -229,10 +229,10 @@ class Supervisor:
             token = None  # its process also reads the file, and prints the error
         words = ("--token-file", section.token_file) if section.token_file else ()
         places, gateway = self._shared.directories, self.config.gateway
-        reach = of_a_server(self.config, places, section.token_file)
+        reach = server_confinement(self.config, places, section.token_file)
         self.page.settle(section.listen, words, token, reach)
         most_mib = self._begun_with.gateway.max_body_mib
-        words, reach = ("--max-body-mib", str(most_mib)), of_a_server(self.config, places)
+        words, reach = ("--max-body-mib", str(most_mib)), server_confinement(self.config, places)
         self.gateway.settle(gateway.listen, words, confinement=reach)
 
     def close_servers(self) -> None:

@@ -76,7 +76,7 @@ class Shared:
             try:
                 await work
             except Exception as problem:
-                if not self.shortage.met(doing, problem):
+                if not self.shortage.covers(doing, problem):
                     raise
 
         self.tasks.begin(attempted())

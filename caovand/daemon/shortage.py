@@ -20,7 +20,7 @@ class Shortage:
         self._notice, self._clock = notice, clock
         self._at = 0.0
 
-    def met(self, doing: str, problem: BaseException) -> bool:
+    def covers(self, doing: str, problem: BaseException) -> bool:
         """Whether `problem` comes from a resource limit: the work should then be retried."""
         limit = limits.limit_reached(problem)
         if not limit:

@@ -24,6 +24,7 @@ from caovand.engines.common.logs.rows import (
     kernel,
     python,
     raised,
+    requests,
     toolchain,
 )
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
@@ -61,8 +62,9 @@ _COMMON = frozenset(
         *kernel.ROWS,
         *raised.ROWS,
     )
-) | {"disk.full", "disk.error"}
+) | {"disk.full", "disk.error", "ggml.template"}
 """Rows that match output of any engine's libraries: they identify no engine."""
+_REFUSED = frozenset(row.id for row in requests.ROWS)
 _EXITS = frozenset(row.id for row in exits.ROWS)
 
 
@@ -95,7 +97,7 @@ def starts() -> tuple[str, ...]:
 
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
-    """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
+    """The log's writer and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
     if exception := python.raised_text(lines):
@@ -121,6 +123,10 @@ def _with_lead(
         return found
     heard = hide(lines[lead].strip()[:MAX_TEXT], mark=HIDDEN)
     if finding is None:
+        alone = writer.engine.explain(lines[lead]) if writer.engine else None
+        if alone and alone.finding and alone.finding.signature in _REFUSED:
+            refused = replace(alone.finding, line=lead + 1)
+            return writer, replace(explanation, finding=refused, advice=alone.advice)
         advice = f"Line {lead + 1} sounds like an error, but no known failure matches it: {heard}"
         return writer, replace(explanation, advice=(*explanation.advice, advice))
     captures = {**finding.captures, LEAD: f"line {lead + 1}: {heard}"}
@@ -129,7 +135,8 @@ def _with_lead(
 
 def _shows_an_end(engine: Engine | None, finding: Finding) -> bool:
     kind = engine.log.kinds.get(finding.signature) if engine else None
-    return kind in ("consequence", "wrapper") and finding.failure != "unknown"
+    ends = kind in ("consequence", "wrapper") and finding.failure != "unknown"
+    return ends and finding.signature not in _REFUSED
 
 
 def _cut_short(
@@ -273,7 +280,7 @@ def _by_its_words(
 
 
 def _identifies(engine: Engine, explanation: Explanation) -> bool:
-    """Whether the text is one that only this engine's programs print."""
+    """Whether only this engine's programs print the message."""
     finding = explanation.finding
     assert finding is not None
     kind = engine.log.kinds.get(finding.signature)

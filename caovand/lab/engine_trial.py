@@ -200,7 +200,7 @@ def _wait_until_idle(client: Client, idle_s: float, screen: Screen) -> None:
     """Wait until there was no request for `idle_s`."""
     if not idle_s:
         return
-    screen.say(f"waiting until nobody has asked for {idle_s:g} s")
+    screen.say(f"waiting for {idle_s:g} s without a request")
     last = time.monotonic()
     while time.monotonic() - last < idle_s:
         figures = client.ask("status")["figures"]

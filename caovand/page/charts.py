@@ -18,7 +18,7 @@ OVER_CARDS = (
 AGES = ("age_s", "card_age_s")
 
 
-def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
+def history_columns(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Columns for the reply of `history`; a step without data is null in every series."""
     step = answer["step_s"]
     known = sorted({*answer["at"], *(at for card in answer["cards"].values() for at in card["at"])})
@@ -48,7 +48,7 @@ def of_minutes(answer: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def of_recent(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
+def recent_columns(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Columns for the reply of `recent`; `now` is Unix time.
 
     Cards are sampled at other times than the engine: values not read at a time are null.

@@ -202,9 +202,9 @@ class Page:
         model = await self._slot(request)
         if span == "5m":
             found = await self._daemon.shared("recent", model)
-            return _json(charts.of_recent(found, wall_clock.now()))
+            return _json(charts.recent_columns(found, wall_clock.now()))
         found = await self._daemon.shared("history", model, seconds=float(SPANS[span]))
-        return _json(charts.of_minutes(found))
+        return _json(charts.history_columns(found))
 
     async def _plan(self, request: web.Request) -> web.Response:
         """The plan, or null before there is one: a page may open at any time."""

@@ -1,16 +1,17 @@
-"""What int8 activations gain and cost in vLLM's Marlin kernels of 4-bit weights. Needs a GPU.
+"""Measure int8 activations in vLLM's Marlin kernels for 4-bit weights. Needs a GPU.
 
     activations.py [--repeats N]
 
-vLLM multiplies AWQ and GPTQ weights by half-precision activations. VLLM_MARLIN_INPUT_DTYPE=int8
-has it round each token's activations to int8 first, and the scales of the weights to multiples of
-a 4,096th of the largest. Both ways run in turn, over the layers of a 27B model: errors against
-float64 products of the dequantised weights, and the median time of a layer, its rounding included.
+vLLM multiplies AWQ and GPTQ weights by half-precision activations. With
+VLLM_MARLIN_INPUT_DTYPE=int8 it first rounds each token's activations to int8, and the scales of the
+weights to multiples of 1/4096 of the largest scale. The benchmark runs both variants in turn over
+the layers of a 27B model. It reports errors against float64 products of the dequantised weights,
+and the median time of a layer, including the rounding.
 
-Weights: "even" scales, as normal weights give them; "wide", where a hundredth of the groups is 50
-times as large; "negative", where the largest weight of a group is -8, as some GPTQ tools write
-them. Activations: "even", and "outliers", whose every 500th channel is 50 times as large. The last
-line is JSON.
+Weights: "even" scales, as normally distributed weights have; "wide", where one group in a hundred
+is 50 times as large; "negative", where the largest weight of a group is -8, as some GPTQ tools
+write them. Activations: "even", and "outliers", where every 500th channel is 50 times as large. The
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from vllm.scalar_type import scalar_types
 
 GROUP = 128
 LAYERS = {"gate and up": (5120, 34816), "down": (17408, 5120), "qkv": (5120, 14336)}
-"""Inputs and outputs of the layers that hold most weights."""
+"""Inputs and outputs of the layers that hold most of the weights."""
 TOKENS = (1, 4, 16, 64, 512, 2048, 4096)
 KINDS = {"awq": scalar_types.uint4, "gptq": scalar_types.uint4b8}
 
 
 def weights(inputs: int, outputs: int, kind: str, scales: str) -> tuple[torch.Tensor, ...]:
-    """Four-bit numbers, scales and zeros as a checkpoint has them, and what they stand for."""
+    """Four-bit numbers, scales and zeros as in a checkpoint, and the weights they represent."""
     generator = torch.Generator("cuda").manual_seed(inputs + outputs)
     groups = inputs // GROUP
     full = torch.randn(groups, GROUP, outputs, device="cuda", generator=generator) * inputs**-0.5
@@ -55,7 +56,7 @@ def weights(inputs: int, outputs: int, kind: str, scales: str) -> tuple[torch.Te
 
 
 class Layer:
-    """A layer of 4-bit weights, for half or for int8 activations."""
+    """A layer with 4-bit weights, for half-precision or int8 activations."""
 
     def __init__(self, kind: str, parts: tuple[torch.Tensor, ...], dtype: torch.dtype | None):
         numbers, scale, zero, _ = parts

@@ -1,4 +1,4 @@
-"""The torch operators of the plugin: opcheck, torch.compile, CUDA graphs. Needs a GPU."""
+"""Check the plugin's torch operators with opcheck, torch.compile and CUDA graphs. Needs a GPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conversations that begin, go on, branch and repeat at every border of a block.
+"""Conversations that begin, continue, branch and repeat at every block boundary.
 
-Every prompt, or every answer, ends `n * block - 2` to `n * block + 2` tokens in. What a turn is
-answered with is the engine's affair; the next one begins with it. Neither torch nor vLLM here.
+Each prompt or answer ends within two tokens of a multiple of the block size. The engine determines
+the answer, and the next turn starts with it. This module uses neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Protocol
 
 OFFSETS = range(-2, 3)
 BLOCKS = 6
-"""How many blocks the longest prompt fills, not counting what lies behind the last border."""
+"""The length of the longest prompt in blocks, excluding the tokens after its last boundary."""
 ANSWERS = (3, 6, 9, 14)
 
 
 @dataclass
 class Turn:
-    """A prompt, how many tokens answer it, and, once they are there, which."""
+    """A prompt, the length of its answer and, once generated, the answer."""
 
     name: str
     kind: str
@@ -38,11 +38,11 @@ class Engine(Protocol):
     def add(self, turn: Turn) -> None: ...
 
     def step(self) -> list[tuple[str, list[int]]]:
-        """Names and answers of the turns that a step has ended."""
+        """The names and answers of the turns that finished in a step."""
 
 
 class Conversations:
-    """Makes turns, of conversations none of whose turns is being answered."""
+    """Generates turns; at any time, a conversation has at most one turn in progress."""
 
     def __init__(self, block: int, vocab: int, seed: int) -> None:
         self._block, self._vocab = block, vocab
@@ -54,15 +54,16 @@ class Conversations:
         self._due: deque[tuple[str, int, int]] = deque()
 
     def _shuffled_borders(self) -> list[tuple[int, int, bool]]:
-        """(blocks, offset, whether the prompt ends there or its answer)."""
+        """(blocks, offset, whether the prompt ends there or the answer)."""
         borders = list(itertools.product(range(1, BLOCKS + 1), OFFSETS, (True, False)))
         self._draw.shuffle(borders)
         return borders
 
     def opening(self) -> Turn:
-        """The case that showed the first defect: 15/8 blocks, answered over the second border.
+        """The case that exposed the first defect: a prompt of 15/8 blocks whose answer crosses the
+        second boundary.
 
-        With blocks of 400 these are 750 tokens and 105.
+        With blocks of 400 tokens, these are 750 and 105 tokens.
         """
         turn = self._turn("opening", [], 15 * self._block // 8, 21 * self._block // 80)
         self._due.append(("opening goes on", self._busy[turn.name], 40))
@@ -93,7 +94,7 @@ class Conversations:
         return self._turn("begin", [], length, answer)
 
     def _parting(self, history: Sequence[int], length: int) -> int:
-        """Where a branch leaves: anywhere, or around a border."""
+        """Where a branch diverges: anywhere, or near a boundary."""
         last = min(len(history), length) - 1
         if self._draw.random() < 0.3 or last <= self._block:
             return self._draw.randint(1, last)
@@ -122,7 +123,7 @@ class Conversations:
 
 
 def drive(engine: Engine, talk: Conversations, turns: int, at_a_time: int) -> Iterator[Turn]:
-    """Have `turns` turns answered, `at_a_time` together; a new one comes as soon as one ends."""
+    """Run `turns` turns, up to `at_a_time` concurrently; a new one starts as soon as one ends."""
     asked, waiting = 0, {}
     while asked < turns or waiting:
         while asked < turns and len(waiting) < at_a_time:

@@ -9,10 +9,10 @@ PIECEWISE graphs, prefix caching, mamba align, at most 4 requests; with --cards 
 cards, tensor parallel. The plugin must be installed (entry point vllm.general_plugins). "Off" is
 vLLM's Triton (FLA) path, the one it has on Turing.
 
-Two sets of weights are used: "random", where no draft is accepted, and "copy", whose next token is
-the last one plus one, so that the MTP head guesses it and the accepted paths run. Whole decode
-steps in a graph (FULL...) cannot be switched afterwards: there the kernels are on, and the printed
-digests can be held against those of a PIECEWISE run. Exits 1 if a check fails.
+There are two sets of weights: with "random", no draft is accepted; with "copy", the next token is
+the last one plus one, so that the MTP head predicts it and the code for accepted drafts runs.
+Decode steps captured whole (FULL...) cannot switch kernels afterwards: the kernels stay on, and the
+printed digests can be compared with those of a PIECEWISE run. Exits 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-# one process fewer to start, to switch and to read a traceback from
+# one process less to start, to switch and to debug
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("CAOVAN_SM75_FORCE", "1")
-# would be compiled for 100 s, and greedy sampling does not use it
+# takes 100 s to compile and is not used by greedy sampling
 os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 
 import caovan_vllm_sm75_turbo3 as plugin
@@ -62,12 +62,13 @@ def start(folder: str, graphs: str, drafts: int, cards: int, **others: object) -
         "enable_prefix_caching": True,
         "mamba_cache_mode": "align",
         "tensor_parallel_size": cards,
-        "async_scheduling": False if drafts else None,  # as caovan plans several that draft
-        "disable_custom_all_reduce": True,  # as on Turing, whose cards talk through NCCL
+        "async_scheduling": False if drafts else None,  # caovan plans it like this with drafts
+        "disable_custom_all_reduce": True,  # as on Turing, where cards communicate through NCCL
         "enforce_eager": graphs == "NONE",
         "compilation_config": {
             "cudagraph_mode": graphs,
-            "pass_config": {"fuse_allreduce_rms": False},  # FlashInfer would compile for minutes
+            # FlashInfer would take minutes to compile
+            "pass_config": {"fuse_allreduce_rms": False},
         },
         "additional_config": {
             "caovan": True,
@@ -81,19 +82,19 @@ def start(folder: str, graphs: str, drafts: int, cards: int, **others: object) -
     return LLM(folder, **(settings | others))
 
 
-# -- run by every worker in its process, which may be this one --
+# -- run by each worker in its own process, which may be this one --
 
 
 def models(worker) -> list[torch.nn.Module]:
-    """The target model, and the one that drafts if there is one."""
+    """The target model and, if there is one, the draft model."""
     runner = worker.model_runner
-    # vLLM's second model runner, the default since 0.33 at the latest, has another name for it.
+    # vLLM's second model runner, the default since 0.33 at the latest, names it differently.
     drafter = getattr(runner, "speculator", None) or getattr(runner, "drafter", None)
     return [runner.model, *([drafter.model] if drafter else [])]
 
 
 def gdn_layers(worker) -> list[torch.nn.Module]:
-    """The Gated DeltaNet layers of the target model, ours or not."""
+    """The target model's Gated DeltaNet layers, whether the plugin's or not."""
     return [
         m
         for m in worker.model_runner.model.modules()
@@ -102,9 +103,9 @@ def gdn_layers(worker) -> list[torch.nn.Module]:
 
 
 def random_weights(worker) -> None:
-    """Variance-preserving matrices, decays and filters as trained models have them.
+    """Variance-preserving matrices, with decays and filters like those of trained models.
 
-    Other numbers in every worker for what is split over them, the same for what is not.
+    Each worker draws its own numbers for split weights, and the same numbers for replicated ones.
     """
     shared = torch.Generator(worker.device).manual_seed(0)
     own = torch.Generator(worker.device).manual_seed(1 + get_tensor_model_parallel_rank())
@@ -129,7 +130,7 @@ def random_weights(worker) -> None:
 
 
 def copy_weights(worker) -> None:
-    """The layers say little, the embedding much: t is followed by t + 1, in the MTP head too."""
+    """Let the embedding dominate the layers, so that t + 1 follows t, also in the MTP head."""
     random_weights(worker)
     rank = get_tensor_model_parallel_rank()
     for model in models(worker):
@@ -138,12 +139,12 @@ def copy_weights(worker) -> None:
                 p.data.mul_(0.05)
             elif name.split(".")[-2] == "fc" and p.dim() == 2:
                 rows, hidden = p.shape[0], p.shape[1] // 2
-                first = rank * rows % hidden  # 0 where it is not split
+                first = rank * rows % hidden  # 0 if it is not split
                 p.data.zero_()[:, first : first + rows].fill_diagonal_(1)
     named = dict(worker.model_runner.model.named_parameters())
     embed = next(p for name, p in named.items() if name.endswith("embed_tokens.weight"))
     head = next(p for name, p in named.items() if name.endswith("lm_head.weight"))
-    rows, hidden = embed.shape  # of this worker's part of the vocabulary
+    rows, hidden = embed.shape  # this worker's part of the vocabulary
     whole = torch.empty(
         rows * get_tensor_model_parallel_world_size(),
         hidden,
@@ -156,12 +157,13 @@ def copy_weights(worker) -> None:
 
 
 def kernels_of(worker) -> list[str | None]:
-    """What the plugin decided for each Gated DeltaNet layer; None is a layer that is not ours."""
+    """The plugin's decision for each Gated DeltaNet layer; None if the layer is not the
+    plugin's."""
     return [getattr(layer, "caovan_kernels", None) for layer in gdn_layers(worker)]
 
 
 def use(worker, kernels: str) -> None:
-    """Switch every layer, its prefill operator too."""
+    """Switch the kernels of every layer, including its prefill operator."""
     for layer in gdn_layers(worker):
         layer.caovan_kernels = kernels
         layer.chunk_gated_delta_rule.caovan = kernels != "off"
@@ -182,7 +184,7 @@ def disturb(worker, relative_noise: float) -> None:
 
 
 def watch_logits(worker, keep: int = 3) -> None:
-    """Keep the first logits the target model computes, and a sum of every step's bits."""
+    """Keep the target model's first logits, and a checksum of each step's bits."""
     model, worker.kept, worker.sums = worker.model_runner.model, [], []
     if get_tensor_model_parallel_rank():
         return
@@ -206,16 +208,16 @@ def watched_logits(worker) -> tuple[list[torch.Tensor], list[int]]:
 
 
 def calls(worker) -> collections.Counter:
-    """Calls of our kernels so far."""
+    """The number of calls of our kernels so far."""
     return collections.Counter(plugin.counts())
 
 
 def drain(worker) -> None:
-    """Let what the last steps left in flight end."""
+    """Wait for asynchronous work of the last steps."""
     torch.cuda.synchronize()
 
 
-# -- of this process --
+# -- run in this process --
 
 
 def generate(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
@@ -248,7 +250,7 @@ def empty_cache(llm: LLM) -> None:
 
 
 def cold(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
-    """Generate with nothing cached."""
+    """Generate with an empty cache."""
     empty_cache(llm)
     return generate(llm, prompts, tokens)
 
@@ -256,14 +258,15 @@ def cold(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
 def watched(
     llm: LLM, prompts: list[list[int]], tokens: int
 ) -> tuple[list[list[int]], list[torch.Tensor], list[int]]:
-    """Generate with nothing cached: tokens, first logits, and a sum of every step's bits."""
+    """Generate with an empty cache; returns tokens, first logits, and a checksum of each step's
+    bits."""
     llm.collective_rpc(watch_logits)
     generated = cold(llm, prompts, tokens)
     return generated, *llm.collective_rpc(watched_logits)[0]
 
 
 def demand_kernels(llm: LLM, name: str, before: list, layers: int, kinds: Sequence[str]) -> None:
-    """Since `before`, each layer of each worker ran each kind, all as often."""
+    """Since `before`, each layer of each worker has run every kind, and all equally often."""
     since = [now - then for now, then in zip(llm.collective_rpc(calls), before, strict=True)]
     for kind in kinds:
         numbers = [n for worker in since for (_, k), n in worker.items() if k == kind]
@@ -279,7 +282,7 @@ def demand_kernels(llm: LLM, name: str, before: list, layers: int, kinds: Sequen
 
 
 def demand_copies(name: str, prompts: list[list[int]], tokens: list[list[int]], vocab: int) -> None:
-    """With "copy" weights each token is the one before it plus one."""
+    """With "copy" weights, each token is the previous one plus one."""
     follow = all(
         generated == [(prompt[-1] + 1 + i) % vocab for i in range(len(generated))]
         for prompt, generated in zip(prompts, tokens, strict=True)
@@ -295,12 +298,12 @@ def compare(
     layers: int,
     kinds: tuple[str, str],
 ) -> list[list[int]]:
-    """The same prompts with the kernels off and on, then once more from the prefix cache.
+    """Run the same prompts with the kernels off and on, then once more from the prefix cache.
 
-    Both paths round to fp16, differently. How far apart that may put the logits is measured with
-    vLLM's own path: its Gated DeltaNet outputs, half precision, disturbed by one rounding unit
-    (2^-11 of themselves, normally distributed). Ours may be twice as far away. Returns the tokens
-    with the kernels on.
+    Both paths round to fp16, but differently. The allowed distance of the logits is measured on
+    vLLM's own path, by disturbing its half-precision Gated DeltaNet outputs by one rounding unit
+    (2^-11 of their value, normally distributed). Ours may be twice as far away. Returns the tokens
+    generated with the kernels on.
     """
     first, logits, cached = {}, {}, {}
     for run, kernels in (("off", "off"), ("disturbed", "off"), ("on", "all")):
@@ -341,7 +344,8 @@ def compare(
 
 
 def repeat(llm: LLM, name: str, prompts: list[list[int]], tokens: int, times: int) -> None:
-    """The same prompts, nothing cached, `times` times: how often come other tokens or logits?"""
+    """Run the same prompts `times` times with an empty cache, and count how often tokens or logits
+    differ."""
     others = {}
     for kernels in ("off", "all"):
         llm.collective_rpc(use, args=(kernels,))
@@ -371,10 +375,11 @@ def timed(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
 
 
 def throughput(llm: LLM, requests: int, prompt: int, vocab: int, tokens: int, repeats: int) -> None:
-    """A row of the table: medians over rounds, and the least and the largest ratio of a round.
+    """A row of the table: medians over all rounds, and the smallest and largest ratio of a round.
 
-    A round measures both kernels on the same prompts; the first one compiles and is not counted,
-    and which kernels begin alternates. Decode is what `tokens` new tokens take longer than one.
+    Each round measures both variants on the same prompts and alternates which one goes first; the
+    first round compiles and does not count. The decode time is the time of `tokens` new tokens
+    minus that of one.
     """
     rates: dict[tuple[str, str], list[float]] = collections.defaultdict(list)
     for r in range(repeats + 1):
@@ -419,7 +424,7 @@ def main() -> int:
         f"all {layers} Gated DeltaNet layers are ours, in {len(workers)} of {args.cards} workers",
         layers > 0 and workers == [["all"] * layers] * args.cards,
     )
-    if not switchable:  # whole steps run from the graphs that were recorded
+    if not switchable:  # the captured graphs run whole steps
         recorded = [collections.Counter()] * args.cards
         demand_kernels(llm, "while recording graphs", recorded, layers, kinds[1:])
     weight_sets = (("random", random_weights), ("copy", copy_weights))
@@ -428,7 +433,8 @@ def main() -> int:
         batches = {
             "1 request": [args.prompt],
             "4 requests": [args.prompt, 1000, 33, 517],
-            # more than a batch of 8,192 tokens: some verify drafts while others still prefill
+            # more than a batch of 8,192 tokens: some requests verify drafts while others still
+            # prefill
             "4 requests, mixed batches": [args.prompt] * 3 + [100],
         }
         for batch, lengths in batches.items():

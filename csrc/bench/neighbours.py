@@ -1,15 +1,14 @@
-"""Do requests of a drafting hybrid spoil each other's states in this vLLM? Needs a GPU.
+"""Check whether concurrent requests corrupt a drafting hybrid's states in vLLM. Needs a GPU.
 
     neighbours.py MODEL_FOLDER [--drafts N] [--async-scheduling] [--no-prefix-caching]
 
-MODEL_FOLDER as for engine.py; eight layers are enough. Twenty requests of 20 to 6,000 tokens come
-and go, four at a time, then each again with its answer and 40 tokens more, most of it from the
-prefix cache. Each was generated alone before: what the others change is held against that, in the
-logits of the chosen tokens, with the plugin's kernels off and on. The weights are engine.py's
-"copy" with louder Gated DeltaNet layers, so that tokens stay and logits tell what the states hold;
-what attention lacks they do not tell. Every fifth draft is wrong, so that neighbours accept
-different numbers of them, mostly none or all. Exits 1 if a logit moved by more than rounding moves
-it.
+MODEL_FOLDER is as for engine.py; eight layers are enough. Twenty requests of 20 to 6,000 tokens
+come and go, four at a time, then each again with its answer and 40 more tokens, mostly from the
+prefix cache. Each request has run alone before. The check compares the logits of the chosen tokens
+with that run, with the plugin's kernels off and on. The weights are engine.py's "copy" with
+stronger Gated DeltaNet layers: the tokens stay the same, while the logits reveal the states, though
+not what attention lacks. Every fifth draft is wrong, so that concurrent requests accept different
+numbers of drafts, mostly none or all. Exits 1 if a logit moves by more than rounding explains.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ from vllm import LLM, SamplingParams
 
 REQUESTS, LONGEST = 20, 6000
 ROUNDING = 0.02
-"""Logits are near 17, in fp16: neighbours change the shapes of products, and those the last bit."""
+"""Logits are near 17, in fp16. Concurrent requests change the shapes of products, which changes the
+last bit."""
 
 Answers = list[tuple[list[int], torch.Tensor]]  # a request's tokens and their logits
 

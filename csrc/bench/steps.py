@@ -1,15 +1,15 @@
-"""Where the time of a decode step goes, with the plugin's kernels and with vLLM's. Needs a GPU.
+"""Profile decode steps, with the plugin's kernels and with vLLM's. Needs a GPU.
 
     steps.py MODEL_FOLDER [--ways on,off,bfloat16,...] [--graphs FULL_AND_PIECEWISE|PIECEWISE|NONE]
              [--drafts N] [--steps N] [--prompt N] [--requests N] [--no-cache]
 
-A Qwen3.5-shaped hybrid with an MTP layer, as it is in the folder: in float16 with the plugin's
-kernels "on" and "off", and in "bfloat16", for which vLLM 0.33 has a kernel that also does the
-layer's norm: in float16 it has Triton's. Each way starts an engine of its own, one after the
-other, since whole steps run from the graphs that were recorded; name a way twice to see what two
-starts differ by. In each, steps are timed first, then traced by torch's profiler, then by Python's.
-Tables: the steps of each way; kernels by time and launches a step; operators and CUDA calls of the
-host; Python functions. In a step that waits for the host, the card is idle for the rest of it.
+MODEL_FOLDER holds a Qwen3.5-shaped hybrid with an MTP layer. It runs in float16 with the plugin's
+kernels "on" and "off", and in "bfloat16", for which vLLM 0.33 has a kernel that includes the
+layer's norm; in float16, vLLM uses Triton's. Each way starts its own engine, one after the other,
+because whole steps run from captured graphs; repeat a way to see how much two starts differ. Each
+engine first times its steps, then traces them with torch's profiler, then with Python's. The tables
+show the steps of each way, kernels by time and launches per step, operators and CUDA calls of the
+host, and Python functions. While a step waits for the host, the card is idle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Found = dict[str, dict[str, list[float]]]
 
 
 def decoding(llm, args: argparse.Namespace, name: str):
-    """Requests that have their prompts read; returns what takes a step, and what ends them."""
+    """Start requests and finish their prefill; returns a function that runs a step, and one that
+    ends them."""
     import engine  # noqa: PLC0415
     from vllm import SamplingParams  # noqa: PLC0415
 
@@ -61,7 +62,7 @@ def decoding(llm, args: argparse.Namespace, name: str):
 
 
 def timed(llm, args: argparse.Namespace) -> dict[str, float]:
-    """Milliseconds of a step, and tokens it gives each request."""
+    """Milliseconds per step, and tokens per step and request."""
     step, seen, end = decoding(llm, args, "timed")
     before, took = sum(seen.values()), []
     for _ in range(args.steps):
@@ -79,7 +80,7 @@ def timed(llm, args: argparse.Namespace) -> dict[str, float]:
 
 
 def traced(llm, args: argparse.Namespace) -> dict:
-    """What torch's profiler sees in the steps."""
+    """What torch's profiler records during the steps."""
     import torch  # noqa: PLC0415
     from torch.autograd import DeviceType  # noqa: PLC0415
 
@@ -115,7 +116,7 @@ def traced(llm, args: argparse.Namespace) -> dict:
 
 
 def called(llm, args: argparse.Namespace) -> dict[str, list[float]]:
-    """Calls and microseconds of Python functions a step, without those they call."""
+    """Calls and own microseconds of Python functions per step, excluding their callees."""
     step, _, end = decoding(llm, args, "called")
     profile = cProfile.Profile()
     profile.enable()
@@ -131,12 +132,12 @@ def called(llm, args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def short(name: str) -> str:
-    """A kernel's name without its template's arguments."""
+    """A kernel's name without template arguments."""
     return re.sub(r"^void ", "", re.sub(r"<.*|\(.*", "", name) or name)[:90]
 
 
 def largest(rows: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Enough rows for the tables of several ways."""
+    """The top rows, enough for the tables of several ways."""
     return dict(sorted(rows.items(), key=lambda row: -row[1][1])[: 3 * ROWS])
 
 
@@ -153,7 +154,7 @@ def one(args: argparse.Namespace) -> None:
         dtype="bfloat16" if args.way == "bfloat16" else "half",
     )  # fmt: skip
     found: dict = {"way": args.way, "start_s": time.perf_counter() - begun}
-    timed(llm, args)  # compiles what is compiled late
+    timed(llm, args)  # warms up what compiles lazily
     found |= timed(llm, args)
     print(MARK + json.dumps(found), flush=True)
     found |= traced(llm, args)
@@ -163,7 +164,7 @@ def one(args: argparse.Namespace) -> None:
 
 
 def table(found: list[dict], name: str, title: str) -> None:
-    """One row a kernel or function: its calls and microseconds a step, by run."""
+    """One row per kernel or function: its calls and microseconds per step, by run."""
     names = collections.Counter()
     for run in found:
         for row, (_, took) in run[name].items():
@@ -177,7 +178,7 @@ def table(found: list[dict], name: str, title: str) -> None:
 
 
 def every(args: argparse.Namespace) -> int:
-    """Each way in a process of its own, and their tables."""
+    """Run each way in its own process, and print their tables."""
     found = []
     columns = (
         "way", "start_s", "median_ms", "mean_ms", "p10_ms", "p90_ms", "tokens_per_s", "tokens",

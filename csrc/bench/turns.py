@@ -1,32 +1,32 @@
-"""Does a drafting hybrid get the same result from vLLM's prefix cache as from recomputing? Needs a
-GPU.
+"""Compare a drafting hybrid's results from vLLM's prefix cache with recomputed ones. Needs a GPU.
 
     turns.py [--turns N] [--seeds N,N] [--limit SECONDS] [--weights copy|random|both] [--plain]
              [--async-scheduling] [--kernels off|all] [--graphs NONE|PIECEWISE] [--drafts N]
              [--cards N] [--without-plugin] [--match-unit N]
     turns.py --gain [--cards N]
 
-A model of four layers, made here, whose blocks have 400 tokens. Conversations (conversations.py)
-begin, go on, branch and repeat at every border of a block: one at a time, four at a time, four at a
-time with fewer drafts than the model makes (not asynchronously: the scheduler is not asked about
-them there), and four at a time with a grammar; `--plain` leaves the last two out. Each seed has its
-own conversations, so that a run goes on where another one ended: `--turns` are those of one seed,
-and after `--limit` seconds no further one begins. Steps take 1,024 tokens, so that prompts share
-them and end inside blocks. Two sets of weights: "random", where drafts are hardly ever right, and
-"copy", whose next token is the last one plus one; there every fifth draft is wrong. In both the
-recurrent states forget slowly and attention looks at few tokens, so that logits tell what a state
-or a block of attention lacks. With --cards the model is split over that many, tensor parallel.
+The model, generated here, has four layers and blocks of 400 tokens. Conversations
+(conversations.py) begin, continue, branch and repeat at every block boundary: one at a time, four
+at a time, four at a time with fewer drafts than the model makes (not with async scheduling, which
+does not ask the scheduler about drafts), and four at a time with a grammar; `--plain` omits the
+last two. Each seed has its own conversations, so that later runs can continue with new ones.
+`--turns` counts the turns of one seed; after `--limit` seconds no further seed starts. Steps take
+1,024 tokens, so that prompts share steps and end inside blocks. There are two sets of weights: with
+"random", drafts are hardly ever right; with "copy", the next token is the last one plus one, and
+every fifth draft is wrong. In both, recurrent states decay slowly and attention is sharp, so that
+the logits reveal a missing state or block. --cards splits the model by tensor parallelism.
 
-Afterwards each turn's logits are compared with the truth: prompt and answer in one go, nothing
-cached, nothing from drafts. How much rounding may do is measured with the truth itself, its Gated
-DeltaNet outputs disturbed by one unit of half precision (2^-11 of themselves), and with some of the
-turns served again, nothing cached; no turn may be farther from the truth than the farthest of
-those. `--match-unit 16` has vLLM keep states inside blocks, too (0.32 and later).
-`--without-plugin` shows what vLLM does by itself, and fails where that is wrong. The cache has a
-fixed size, so that several of these can share a GPU.
+Afterwards each turn's logits are compared with a reference: prompt and answer in one pass, without
+cache and drafts. Two measurements bound the effect of rounding: the reference with its Gated
+DeltaNet outputs disturbed by one unit of half precision (2^-11 of their value), and some of the
+turns served again without a cache. No turn may be farther from the reference than the farthest of
+those. `--match-unit 16` makes vLLM keep states inside blocks, too (0.32 and later).
+`--without-plugin` tests vLLM alone, and fails if that is wrong. The cache has a fixed size, so that
+several runs can share a GPU.
 
-`--gain`: the time to the first token of a second turn, at the shape of a 27B model with 8 of its
-64 layers. Exits 1 if a check fails; each seed ends with a line of JSON, and so does the whole.
+`--gain` measures the time to the first token of a second turn, with the shape of a 27B model but 8
+of its 64 layers. Exits 1 if a check fails. Each seed prints a line of JSON, and the last line sums
+up the run.
 """
 
 from __future__ import annotations
@@ -99,16 +99,17 @@ WIDE = TEXT | {
 }
 LAYERS_OF_27B = 64
 TOP = 5
-"""How many of a step's largest logits are compared, besides that of the token."""
+"""The number of a step's largest logits to compare, besides the chosen token's."""
 FEWER, GRAMMAR = "4, fewer drafts", "4, a grammar"
 SHARES = (("1 at a time", 1), ("4 at a time", 4), (FEWER, 4), (GRAMMAR, 4))
 CACHE_BYTES = 4 << 30
 COLD = 24
-"""Of each kind of run, how many turns are computed without the cache as well."""
+"""The number of turns of each kind of run that are also computed without the cache."""
 
 
 def made(text: dict) -> str:
-    """A folder with the configuration; 0.21 knows this model only with a vision tower."""
+    """Create a folder with the configuration; vLLM 0.21 supports this model only with a vision
+    tower."""
     layers = ["linear_attention"] * 3 + ["full_attention"]
     text = text | {"layer_types": layers * (text["num_hidden_layers"] // 4)}
     vision = {
@@ -141,13 +142,13 @@ def made(text: dict) -> str:
 
 
 def telling(worker) -> None:
-    """States that forget slowly, attention that looks at few tokens."""
+    """Set weights whose states decay slowly and whose attention looks at few tokens."""
     generator = torch.Generator(worker.device).manual_seed(7)
     for model in engine.models(worker):
         for name, p in model.named_parameters():
             if name.endswith("A_log"):
                 p.data.uniform_(-9, -1, generator=generator)
-            elif name.endswith("q_norm.weight"):  # as vLLM applies it, plus one
+            elif name.endswith("q_norm.weight"):  # vLLM adds one when it applies it
                 p.data.fill_(3)
 
 
@@ -166,7 +167,7 @@ def telling_copy(worker) -> None:
 
 
 def spoil_drafts(worker, every: int) -> None:
-    """Make one draft in `every` wrong, by what it is; 0 undoes it."""
+    """Make one draft in `every` wrong, chosen by its value; 0 undoes it."""
     for head in engine.models(worker)[1:]:
         head.__dict__.pop("compute_logits", None)
         if every:
@@ -180,7 +181,7 @@ def spoil_drafts(worker, every: int) -> None:
 
 
 def watch_rows(worker) -> None:
-    """Keep the target model's last hidden state of every token."""
+    """Keep the target model's last hidden state of each token."""
     worker.rows = []
 
     def keep(module, inputs, output) -> None:
@@ -195,7 +196,7 @@ def watch_rows(worker) -> None:
 
 
 def logits_from(worker, first: int, last: int) -> torch.Tensor:
-    """Of the tokens from `first` to before `last`; forgets what was kept."""
+    """The logits of the tokens from `first` up to `last`, exclusive; clears the kept states."""
     rows = torch.cat(worker.rows)
     worker.rows.clear()
     with torch.inference_mode():
@@ -206,11 +207,11 @@ def stop_watching(worker) -> None:
     worker.watching.remove()
 
 
-# -- of this process --
+# -- run in this process --
 
 
 class Served:
-    """vLLM as it serves: a request a turn."""
+    """vLLM as a server: one request per turn."""
 
     def __init__(self, llm: LLM) -> None:
         self.llm, self.engine = llm, llm.llm_engine
@@ -245,7 +246,7 @@ class Served:
         return ended
 
     def alone(self, turn: conversations.Turn) -> tuple[list[int], list[dict[int, float]]]:
-        """The turn again, nothing cached."""
+        """Run the turn again with an empty cache."""
         engine.empty_cache(self.llm)
         again = conversations.Turn(f"{turn.name} alone", turn.kind, turn.prompt, turn.length)
         self.add(again)
@@ -256,12 +257,12 @@ class Served:
 
 
 def unchanged(llm: LLM):
-    """As vLLM serves; returns what undoes nothing."""
+    """vLLM unchanged; returns a function that undoes nothing."""
     return lambda: None
 
 
 def fickle(llm: LLM):
-    """Have the scheduler drop some of the drafts it gets; returns what undoes it."""
+    """Make the scheduler drop some drafts; returns a function that undoes it."""
     scheduler = llm.llm_engine.engine_core.engine_core.scheduler
     draw = random.Random(2)
 
@@ -276,7 +277,8 @@ def fickle(llm: LLM):
 
 
 class EveryFifthForbidden(StructuredOutputGrammar):
-    """A grammar for tokens without text: which ones it forbids depends on how many came before."""
+    """A grammar for tokens without text; the tokens it forbids depend on the number of tokens so
+    far."""
 
     def __init__(self, vocab: int) -> None:
         self._vocab, self._accepted = vocab, 0
@@ -310,7 +312,7 @@ class EveryFifthForbidden(StructuredOutputGrammar):
 
 
 def constrained(llm: LLM):
-    """Give each request that grammar; returns what undoes it."""
+    """Give each request that grammar; returns a function that undoes it."""
     core = llm.llm_engine.engine_core.engine_core
     vocab = llm.llm_engine.model_config.get_vocab_size()
 
@@ -332,7 +334,7 @@ def constrained(llm: LLM):
 
 
 def truth(llm: LLM, prompt: list[int], answer: list[int]) -> torch.Tensor:
-    """Logits of each token of the answer, from one go over everything before it."""
+    """The logits of each token of the answer, from one pass over prompt and answer."""
     engine.empty_cache(llm)
     tokens = prompt + answer[:-1]
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
@@ -341,7 +343,7 @@ def truth(llm: LLM, prompt: list[int], answer: list[int]) -> torch.Tensor:
 
 
 def apart(steps: list[dict[int, float]], want: torch.Tensor) -> float:
-    """The largest difference of a turn's logits."""
+    """The largest difference in a turn's logits."""
     places = [(n, token) for n, step in enumerate(steps) for token in step]
     rows, tokens = (
         torch.tensor(numbers, device=want.device) for numbers in zip(*places, strict=True)
@@ -356,7 +358,7 @@ Done = list[tuple[str, conversations.Turn]]  # the kind of run, and a turn it an
 def have_turns(
     llm: LLM, served: Served, weights: str, seed: int, turns: int, shares: tuple
 ) -> Done:
-    """Have conversations answered, each kind of run with an empty cache to begin with."""
+    """Run the conversations; each kind of run starts with an empty cache."""
     block = llm.llm_engine.vllm_config.cache_config.block_size
     vocab = llm.llm_engine.model_config.get_vocab_size()
     done: Done = []
@@ -399,8 +401,8 @@ def have_turns(
 def measure(
     llm: LLM, served: Served, done: Done, shares: tuple
 ) -> tuple[list[float], float, float]:
-    """How far each turn's logits are from the truth; how far rounding moves the truth; and how far
-    from it turns are that nothing was cached for."""
+    """The distance of each turn's logits from the reference, of the disturbed reference, and of the
+    turns without a cache."""
     draw, samples = random.Random(1), set()
     for name, _ in shares:
         those = [turn.name for n, turn in done if n == name]
@@ -442,7 +444,7 @@ def prove(llm: LLM, weights: str, seed: int, turns: int, shares: tuple) -> dict:
             f"| {name} | {len(far)} | {wrong.total()} | {ordered[-1]:.4f} "
             f"| {ordered[len(far) * 99 // 100]:.4f} | {kinds} |"
         )
-    number = sum(not distance <= bound for distance in distances)  # NaN is wrong, too
+    number = sum(not distance <= bound for distance in distances)  # NaN counts as wrong
     engine.demand(f"{weights}: logits tell something", 0 < unit < 1)
     engine.demand(f"{weights}: a quarter of the turns go on from the cache", hits >= len(done) / 4)
     engine.demand(
@@ -509,7 +511,7 @@ def proof(args: argparse.Namespace) -> dict:
 
 
 def first_token(llm: LLM, tokens: list[int], name: str) -> tuple[float, int]:
-    """Seconds until the first token, and how many tokens were cached."""
+    """Seconds to the first token, and the number of cached tokens."""
     llm.collective_rpc(engine.drain)
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True, detokenize=False)
     begin = time.perf_counter()
@@ -535,7 +537,7 @@ def gain(args: argparse.Namespace) -> dict:
     llm.collective_rpc(engine.copy_weights)
     vocab = llm.llm_engine.model_config.get_vocab_size()
     layers = WIDE["num_hidden_layers"]
-    engine.cold(llm, engine.prompts_of([9000], vocab, 1), 8)  # compiles what is compiled
+    engine.cold(llm, engine.prompts_of([9000], vocab, 1), 8)  # warms up what compiles lazily
     print(f"| tokens | cached | seconds, cache off | on | {layers} of {LAYERS_OF_27B} layers |")
     print("| --- | --- | --- | --- | --- |")
     found = {}

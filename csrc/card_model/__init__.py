@@ -1,1 +1,1 @@
-"""A model of the RTX 2080 Ti: how long a kernel takes there, from machine code and shape."""
+"""A model of the RTX 2080 Ti: predicts the time of a kernel from its machine code and shape."""

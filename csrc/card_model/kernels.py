@@ -19,21 +19,21 @@ from card_model.sm import Path
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
     symbol: str
-    """Part of the mangled name."""
+    """A part of the mangled name."""
     threads: int
     registers: int
     shared: int
-    """Bytes a CTA."""
+    """Bytes per CTA."""
     cycles: int
-    """Of a lap of the main loop; without one, of the CTAs that fit an SM, from end to end."""
+    """Cycles per lap of the main loop; without a loop, of all CTAs that fit an SM, end to end."""
     path: Callable[[int], Path]
-    """Of a warp, by its number."""
+    """The path of each warp, by its number."""
     alone: bool = False
-    """Whether other SMs and CTAs leave it all bandwidth."""
+    """Whether it has the whole bandwidth to itself, with no other SMs or CTAs active."""
 
     @property
     def resident(self) -> int:
-        """CTAs that share an SM."""
+        """The number of CTAs that share an SM."""
         return 1 if self.alone else card.resident(self.threads, self.registers, self.shared)
 
 

@@ -1,8 +1,8 @@
-"""Read SM75 machine code as `nvdisasm -hex -c` prints it, with the schedule the compiler encoded.
+"""Read SM75 machine code as `nvdisasm -hex -c` prints it, with the compiler's schedule.
 
-Each instruction carries, in bits 105 to 125 of its 128, what the hardware obeys: the cycles until
-its warp may issue the next one, and which of six scoreboards it sets and waits for. So latencies
-that are fixed need no table: the compiler has written them down.
+Bits 105 to 125 of each 128-bit instruction hold what the hardware obeys: the cycles until its warp
+may issue the next instruction, and which of six scoreboards it sets and waits for. So fixed
+latencies need no table: the compiler has encoded them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Instruction:
 class Kernel:
     instructions: tuple[Instruction, ...]
     labels: Mapping[str, int]
-    """Index of the instruction that follows a label."""
+    """The index of the instruction after each label."""
 
 
 def parse(listing: str, kernel: str) -> Kernel:

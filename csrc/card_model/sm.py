@@ -1,10 +1,11 @@
-"""Run warps on one SM, instruction by instruction as the compiler scheduled them, and count cycles.
+"""Run warps on one SM, instruction by instruction in the compiler's schedule, and count cycles.
 
-A warp issues in order. What delays it: the stall its last instruction asks for, the scoreboards the
-next one waits for, another warp of its partition that issues (of those that could, the one that has
-waited longest goes first), a busy pipe, code not in the L0 instruction cache, a barrier. Pipes of a
-partition: tensor, fma, alu, half, special, branch, fetch; of the SM: lsu (shared memory, L1), dram.
-Not modelled: what a taken branch costs, register banks, bank conflicts, L2 bandwidth, TLB misses.
+A warp issues in order. These delay it: the stall of its last instruction, the scoreboards of the
+next one, another warp of its partition (among those ready, the one that has waited longest goes
+first), a busy pipe, code missing from the L0 instruction cache, and barriers. The pipes of a
+partition are tensor, fma, alu, half, special, branch and fetch; those of the SM are lsu (shared
+memory, L1) and dram. Not modelled: the cost of taken branches, register banks, bank conflicts, L2
+bandwidth, and TLB misses.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ _PIPES = {
 _PIPE = {name: pipe for pipe, names in _PIPES.items() for name in names.split()}
 _LOADS = ("LDG", "LD", "LDL")
 ENDLESS = 200_000
-"""Instructions of one name after which a run is taken for one without end."""
+"""A run counts as endless after this many instructions of one name."""
 
 
 @dataclass(frozen=True)
 class Path:
-    """What a warp does where the code does not tell."""
+    """The path of a warp, where the code does not determine it."""
 
     loop: int | None = None
-    """Address of the branch that closes the main loop; None: the kernel runs from end to end."""
+    """The address of the branch that closes the main loop; None: the kernel runs end to end."""
     taken: Mapping[int, int] = field(default_factory=dict)
-    """Address of a branch or EXIT: True, False, 3 (taken thrice, then once not), -3 (the reverse).
+    """By address of a branch or EXIT: True, False, 3 (taken three times, then once not), -3 (the
+    reverse).
 
-    Others: a conditional EXIT or branch forwards is not taken, a branch backwards is.
+    By default a conditional EXIT or forward branch is not taken, and a backward branch is.
     """
     scattered: frozenset[int] = frozenset()
-    """Loads whose lanes each touch a sector of their own."""
+    """Loads whose lanes each touch a different sector."""
     cached: frozenset[int] = frozenset()
     """Loads that hit L2."""
     all_cached: bool = False
@@ -64,9 +66,9 @@ class _Warp:
 @dataclass(frozen=True)
 class Result:
     cycles: float
-    """Of a lap of the main loop; without one, of all CTAs from end to end."""
+    """Cycles per lap of the main loop; without a loop, of all CTAs end to end."""
     busy: Mapping[str, float]
-    """The share of the time that each pipe works, the busiest partition's."""
+    """The busy share of each pipe, in the busiest partition."""
     issued: Counter[str]
 
 
@@ -78,7 +80,7 @@ def simulate(
     active_sms: int = card.SMS,
     dram_latency: int = card.DRAM_LATENCY,
 ) -> Result:
-    """Run CTAs, each a path for each of its warps, at the same time on one SM."""
+    """Run CTAs concurrently on one SM; each has a path for each of its warps."""
     return _Sm(kernel, ctas, laps, card.dram_cycles_a_byte(active_sms), dram_latency).run()
 
 
@@ -139,7 +141,7 @@ class _Sm:
         return when if pipe in ("shared", "global") else max(when, self.free[pipe, warp.partition])
 
     def fetched(self, warp: _Warp, i: Instruction, at: float) -> float:
-        """When the instruction is in the L0 cache; the line after it is asked for, too."""
+        """When the instruction is in the L0 cache; also prefetches the next line."""
         lines, line = self.lines[warp.partition], i.address // card.LINE
         for needed in (line, line + 1):
             if needed not in lines:
@@ -155,7 +157,7 @@ class _Sm:
         return end
 
     def issue(self, warp: _Warp, i: Instruction, when: float) -> bool:
-        """Issue; return whether the warp goes on by itself."""
+        """Issue the instruction; returns whether the warp continues."""
         self.issued[i.name] += 1
         if self.issued[i.name] > ENDLESS:
             raise RuntimeError(
@@ -180,7 +182,7 @@ class _Sm:
         return False
 
     def release(self, cta: int, when: float) -> None:
-        """Let the warps of a CTA go on when all have come to the barrier."""
+        """Release the warps of a CTA once all have reached the barrier."""
         waiting = self.waiting[cta]
         if len(waiting) < self.width[cta]:
             return
@@ -190,7 +192,8 @@ class _Sm:
         waiting.clear()
 
     def access(self, warp: _Warp, i: Instruction, when: float) -> tuple[float, float]:
-        """When a result of shared or global memory is there, and when the operands are read."""
+        """When the result of a shared or global access is ready, and when its operands have been
+        read."""
         size = 32 * _lane_bytes(i)
         scattered = i.address in warp.path.scattered
         end = self.occupy("lsu", 0, when, 32 if scattered else size / card.SHARED_BYTES)
@@ -250,7 +253,7 @@ def _cycles(i: Instruction, pipe: str) -> float:
 
 
 def _lane_bytes(i: Instruction) -> int:
-    """Bytes of a lane that pass the load units."""
+    """Bytes per lane that pass through the load units."""
     if i.name == "LDSM":
         return 4 * int(i.opcode[-1]) if i.opcode[-2:] in (".2", ".4") else 4
     return 16 if ".128" in i.opcode else 8 if ".64" in i.opcode else 4

@@ -20,13 +20,14 @@ from card_model.times import (
 
 HIDDEN, INNER, VOCABULARY, LAYERS = 5120, 17_408, 248_320, 64
 FULL, LINEAR = 16, 48  # layers with attention, and with Gated DeltaNet
-QUERIES, KEYS, VALUES = 24 * 256, 4 * 256, 48 * 128  # an attention layer's; a GDN layer's values
+# of an attention layer; the last is a GDN layer's values
+QUERIES, KEYS, VALUES = 24 * 256, 4 * 256, 48 * 128
 GDN_KEYS = 16 * 128
 DRAFTS = 4
-FOUR_BITS = (4 + 16 / 128) / 8  # bytes of a weight, in groups of 128
+FOUR_BITS = (4 + 16 / 128) / 8  # bytes per weight, in groups of 128
 LENGTHS = {"2k": 2_048, "32k": 32_768, "128k": 131_072, "250k": 256_000}
 NEIGHBOUR = {"2k": 33.8, "32k": 39.0, "128k": 52.9}
-"""Milliseconds of a step that carjorvaz/qwen38-27b-rtx2080ti measured, drafts included."""
+"""Milliseconds per step, including drafts, as measured by carjorvaz/qwen38-27b-rtx2080ti."""
 
 _MLP = 3 * HIDDEN * INNER
 _ATTENTION = HIDDEN * (2 * QUERIES + 2 * KEYS + QUERIES)
@@ -36,19 +37,19 @@ _ATTENTION = HIDDEN * (2 * QUERIES + 2 * KEYS + QUERIES)
 class Tensors:
     what: str
     elements: int
-    """Of all layers."""
+    """In all layers."""
     bytes_each: float
     passes: int
-    """Of a step that read them."""
+    """Passes of a step that read them."""
 
     @property
     def gb(self) -> float:
-        """Read in a step."""
+        """Gigabytes read per step."""
         return self.elements * self.bytes_each * self.passes / 1e9
 
 
 def read(head: float = 2, mtp: float = 2) -> tuple[Tensors, ...]:
-    """What a step reads of the weights; `head` and `mtp` in bytes a weight."""
+    """The weights that a step reads; `head` and `mtp` are bytes per weight."""
     projections = HIDDEN * (2 * GDN_KEYS + 3 * VALUES)
     layers = LAYERS * _MLP + FULL * _ATTENTION + LINEAR * projections
     return (
@@ -66,7 +67,7 @@ def read(head: float = 2, mtp: float = 2) -> tuple[Tensors, ...]:
 
 
 def bytes_table() -> str:
-    """What a step reads, and what of it has 16 bits."""
+    """The table of what a step reads, and how much of it is 16-bit."""
     rows = ["| weights | bits | GB | read | GB a step | ms at the copy rate |"]
     rows.append("| --- " * 6 + "|")
     found = read()
@@ -95,7 +96,7 @@ def _verify_ms(keys: int) -> float:
 
 
 def _verify_of_others_ms(keys: int) -> float:
-    """The neighbour's kernel, scores in registers, by the same model: laps of 32 keys."""
+    """The neighbour's kernel, with scores in registers, by the same model: laps of 32 keys."""
     return FULL * split_kv_ms("verify_registers", 5, [32]) * keys / 131_072
 
 
@@ -104,7 +105,8 @@ def _drafting_ms(keys: int) -> float:
 
 
 def _states_ms() -> float:
-    """48 layers and 4 tokens, the most that was counted; the fifth is a state more at copy rate."""
+    """48 layers and 4 tokens, the most that was counted; the fifth token adds a state at the copy
+    rate."""
     fifth = copy_ms(VALUES * 128 * 4)
     return LINEAR * (sum(gdn_decode_us(4, 48)) / 1e3 + fifth)
 
@@ -113,12 +115,12 @@ def _states_ms() -> float:
 class Part:
     what: str
     before: Callable[[int], float]
-    """Milliseconds by the number of keys."""
+    """Milliseconds by number of keys."""
     after: Callable[[int], float]
 
 
 def parts() -> tuple[Part, ...]:
-    """The parts of a step that are modelled; `before` has none of the levers."""
+    """The modelled parts of a step; `before` applies none of the levers."""
     head = copy_ms(HIDDEN * VOCABULARY * 2)
     mtp = _weights_ms(head=2, mtp=2, named=("MTP",))
     layers = _weights_ms(head=2, mtp=2, named=_LAYERS)
@@ -139,7 +141,7 @@ def _row(what: str, cells: list[str]) -> str:
 
 
 def step_table() -> str:
-    """A step by its parts, before and after, and what the neighbour measured."""
+    """The table of a step's parts, before and after, and of the neighbour's measurement."""
     rows = [_row("", list(LENGTHS)), "| --- " * (len(LENGTHS) + 1) + "|"]
     whole = {"before": dict.fromkeys(LENGTHS, 0.0), "after": dict.fromkeys(LENGTHS, 0.0)}
     for part in parts():
@@ -163,7 +165,7 @@ def step_table() -> str:
 
 
 def levers() -> tuple[tuple[str, float, str, str], ...]:
-    """What else could be taken off a step: the milliseconds, what it changes, and how it is had."""
+    """Further ways to shorten a step: the milliseconds, what changes, and how to get it."""
     ours = lm_head_us(8, VOCABULARY, HIDDEN) / 1e3
     mtp = _weights_ms(head=2, mtp=2, named=("MTP",))
 
@@ -184,7 +186,7 @@ def levers() -> tuple[tuple[str, float, str, str], ...]:
 
 
 def lever_table() -> str:
-    """The levers, each alone."""
+    """The table of levers, each applied alone."""
     rows = ["| lever | a step, ms | changes | how |", "| --- | --- | --- | --- |"]
     for what, less, changes, how in levers():
         rows.append(f"| {what} | {-less:.1f} | {changes} | {how} |")

@@ -1,4 +1,4 @@
-"""How long a launch takes: cycles of its CTAs, times the waves in which they run."""
+"""The time of a launch: the cycles of its CTAs, times the number of waves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from card_model.kernels import KERNELS
 
 _TILE_32, _TILE_256 = 131_072 // 32, 131_072 // 256  # tiles of 131,072 keys
 _KV_HEADS, _HEADS, _GROUP = 4, 24, 6
-_PACKED, _UNPACKED = 264, 1024  # bytes of a key and its value, int4 with scales and fp16
+_PACKED, _UNPACKED = 264, 1024  # bytes per key and value, int4 with scales and fp16
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,25 @@ def launch_ms(name: str, ctas: int, laps: float = 1) -> float:
 
 
 def copy_ms(size: float) -> float:
-    """Bytes read and written, together."""
+    """The time to copy this many bytes, reads and writes together."""
     return size / card.COPY_GB_S / 1e6
 
 
 def split_kv_ms(name: str, queries: int, segments: Sequence[int]) -> float:
-    """Attention of some queries to 131,072 keys, 32 rows a CTA, the best number of segments."""
+    """Attention of some queries to 131,072 keys, with 32 rows per CTA and the best number of
+    segments."""
     tiles = -(-queries // (32 // _GROUP))
     return min(launch_ms(name, tiles * _KV_HEADS * n, _TILE_32 // n) for n in segments)
 
 
 def gathered_ms(queries: int) -> float:
-    """The same keys unpacked to fp16, then 32 queries and 256 keys at a time."""
+    """The same keys, unpacked to fp16, then processed 32 queries by 256 keys at a time."""
     unpacking = copy_ms(131_072 * _KV_HEADS * (_PACKED + _UNPACKED))
     return unpacking + launch_ms("prefill", -(-queries // 32) * _HEADS, _TILE_256)
 
 
 def weights_gb(*, lm_head_bytes: float) -> float:
-    """What a step of the 27B reads: int4 in groups of 128, and the head."""
+    """What a step of the 27B reads: int4 weights in groups of 128, and the head."""
     hidden, layers, vocabulary = 5120, 64, 248_320
     mlp = 3 * hidden * 17_408 * layers
     gdn = 48 * hidden * (2 * 2048 + 3 * 6144 + 96)
@@ -60,7 +61,7 @@ def weights_gb(*, lm_head_bytes: float) -> float:
 
 
 def published() -> tuple[Prediction, ...]:
-    """Every time of a real card that could be predicted: of a layer, or of a step's weights."""
+    """Every predictable time measured on a real card: of a layer, or of a step's weights."""
     sweep = (8, 16, 32, 64)
     return (
         Prediction(
@@ -92,7 +93,7 @@ def published() -> tuple[Prediction, ...]:
 
 
 def gdn_prefill_us(value_heads: int) -> tuple[float, float]:
-    """Our gdn_chunk_scan and gdn_chunk_prepare, a token of one long sequence and a layer."""
+    """Our gdn_chunk_scan and gdn_chunk_prepare, per token of one long sequence and layer."""
     chunks = 1024
     scan = launch_ms("gdn_chunk_scan", value_heads * 2, chunks)
     prepare = launch_ms("gdn_chunk_prepare", chunks * value_heads // 3)
@@ -100,7 +101,7 @@ def gdn_prefill_us(value_heads: int) -> tuple[float, float]:
 
 
 def gdn_decode_us(tokens: int, value_heads: int = 24) -> tuple[float, float]:
-    """Our gdn_decode, one sequence: the state at the copy rate, and what a CTA takes by itself."""
+    """Our gdn_decode for one sequence: the state at the copy rate, and the time of a CTA alone."""
     state = value_heads * 128 * 128 * 4
     return copy_ms(state * (1 + tokens)) * 1e3, launch_ms(f"gdn_decode_{tokens}", 1) * 1e3
 
@@ -112,10 +113,10 @@ class Attention:
     tile: int
     """Keys."""
     record: int
-    """Bytes of a key and its value."""
+    """Bytes per key and value."""
     start: int
     """Cycles outside the laps, from counts of whole CTAs with 2 and 6 laps: rotating and rounding
-    queries, the first tiles of all CTAs at once, writing the output."""
+    queries, the first tiles of all concurrent CTAs, writing the output."""
 
 
 ATTENTION = (
@@ -127,19 +128,20 @@ ATTENTION = (
 
 
 def attention_us(a: Attention, keys: int) -> float:
-    """One sequence and layer, 4 KV heads: segments as many as fill the card once, and their sum."""
+    """One sequence and layer with 4 KV heads: as many segments as fill the card once, and their
+    reduction."""
     kernel = KERNELS[a.kernel]
     segments = card.SMS * kernel.resident // _KV_HEADS
     tiles = -(-keys // a.tile)
     laps = -(-tiles // segments)
     memory = kernel.resident * a.tile * a.record * card.dram_cycles_a_byte(card.SMS)
     cycles = a.start + laps * max(kernel.cycles, memory)
-    partial = segments * _KV_HEADS * 32 * (256 * 2 + 16)  # written, and read again
+    partial = segments * _KV_HEADS * 32 * (256 * 2 + 16)  # written, then read back
     return cycles / card.CLOCK_GHZ / 1e3 + copy_ms(2 * partial) * 1e3
 
 
 def attention_table() -> str:
-    """What the notebook shows of attention: microseconds, and the share of the copy rate."""
+    """The notebook's table of attention: microseconds, and the share of the copy rate."""
     lengths = (16_384, 65_536, 131_072, 262_144)
     rows = [
         f"| cache | {' | '.join(f'{n:,} keys' for n in lengths)} |",
@@ -176,7 +178,7 @@ PREFILL_ATTENTION = (
 
 
 def prefill_attention_ms(a: PrefillAttention, tokens: int, prefix: int) -> float:
-    """One sequence and layer: the longest CTAs first, each on the SM that is free first."""
+    """One sequence and layer: the longest CTAs go first, each to the first free SM."""
     group, rows = a.heads // a.kv_heads, 128 * 256 // a.dim
     free = [0] * card.SMS
     for block in reversed(range(-(-tokens * group // rows))):
@@ -188,7 +190,7 @@ def prefill_attention_ms(a: PrefillAttention, tokens: int, prefix: int) -> float
 
 
 def prefill_attention_table() -> str:
-    """What the notebook shows of prefill attention: milliseconds, and the share of HMMA's rate."""
+    """The notebook's table of prefill attention: milliseconds, and the share of HMMA's rate."""
     sizes = ((512, 0), (2048, 0), (2048, 30_720), (2048, 120_832), (2048, 251_904))
     rows = [
         f"| cache, head size, heads | {' | '.join(f'{n:,} behind {m:,}' for n, m in sizes)} |",
@@ -207,7 +209,7 @@ def prefill_attention_table() -> str:
 
 
 def extension_segments(ctas: int, room: int) -> int:
-    """As csrc/src/attention_launch.cuh chooses them."""
+    """The number of segments, as csrc/src/attention_launch.cuh chooses it."""
     return min(
         (n for n in range(1, 257) if n == 1 or n * ctas <= 4 * room),
         key=lambda n: (-(-n * ctas // room) / n, n),
@@ -215,7 +217,7 @@ def extension_segments(ctas: int, room: int) -> int:
 
 
 def extension_ms(a: Attention, tokens: int, keys: int) -> float:
-    """New tokens behind a prefix by the kernel that splits keys: 32 rows a CTA, whole waves."""
+    """New tokens after a prefix, with the kernel that splits keys: 32 rows per CTA, whole waves."""
     kernel = KERNELS[a.kernel]
     ctas, room = -(-tokens * _GROUP // 32) * _KV_HEADS, card.SMS * kernel.resident
     segments = extension_segments(ctas, room)
@@ -228,7 +230,7 @@ def extension_ms(a: Attention, tokens: int, keys: int) -> float:
 
 
 def extension_table() -> str:
-    """What the notebook shows of extensions to 131,072 keys: split, and by prefill attention."""
+    """The notebook's table of extensions to 131,072 keys: split, and by prefill attention."""
     counts = (16, 32, 64, 128, 256)
     rows = [
         f"| cache | {' | '.join(f'{n} tokens' for n in counts)} |",
@@ -249,11 +251,11 @@ def extension_table() -> str:
 
 _LM_HEAD_START = {8: 13_857, 16: 11_432}
 """Cycles outside the laps, from counts of whole CTAs with 10 and 20 laps: the first steps of all
-CTAs at once, adding up, writing."""
+concurrent CTAs, the reduction, and the output."""
 
 
 def lm_head_us(rows: int, vocabulary: int = 248_320, hidden: int = 5120) -> float:
-    """Logits of up to 8 or 16 rows from int8 weights: an SM takes one CTA after another."""
+    """The logits of up to 8 or 16 rows from int8 weights; each SM runs one CTA at a time."""
     kernel = KERNELS[f"lm_head_{rows}"]
     laps = -(-vocabulary // 64) * -(-hidden // 256) / (card.SMS * kernel.resident)
     logits = copy_ms(vocabulary * (rows * 2 + 4)) * 1e3
@@ -261,7 +263,7 @@ def lm_head_us(rows: int, vocabulary: int = 248_320, hidden: int = 5120) -> floa
 
 
 def lm_head_table() -> str:
-    """What the notebook shows of logits: microseconds, and the weights' share of the copy rate."""
+    """The notebook's table of logits: microseconds, and the weights' share of the copy rate."""
     rows = ["| vocabulary x hidden | up to 8 rows | up to 16 | fp16 at the copy rate |"]
     rows.append("| --- " * 4 + "|")
     for vocabulary, hidden in ((248_320, 5120), (151_936, 2560), (32_768, 5120)):
@@ -273,7 +275,7 @@ def lm_head_table() -> str:
 
 
 def our_table() -> str:
-    """What the notebook shows of our kernels, in microseconds."""
+    """The notebook's table of our kernels, in microseconds."""
     rows = ["| | 24 value heads | 48 value heads |", "| --- | --- | --- |"]
     few, many = gdn_prefill_us(24), gdn_prefill_us(48)
     rows += [
@@ -289,7 +291,7 @@ def our_table() -> str:
 
 
 def table() -> str:
-    """What the notebook shows of the published kernels."""
+    """The notebook's table of the published kernels."""
     rows = ["| | predicted, ms | measured, ms | error |", "| --- | --- | --- | --- |"]
     for p in published():
         digits = 3 if p.measured_ms < 3 else 2 if p.measured_ms < 100 else 0

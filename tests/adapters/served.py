@@ -1,4 +1,4 @@
-"""The daemon's sockets served from a test, and frames that are no requests."""
+"""Serve the daemon's sockets from a test, and invalid frames."""
 
 from __future__ import annotations
 

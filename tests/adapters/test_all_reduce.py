@@ -1,4 +1,4 @@
-"""The check of all-reduce: its processes, its verdicts, and what is kept of them."""
+"""The all-reduce check: its processes, its verdicts, and its stored results."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_end_of_the_ranks_is_a_verdict_and_leaves_no_process(
     monkeypatch.setattr(all_reduce_in_env, "check_all_reduce", work)
     short = work in (hangs, never_ready)
     task = {"ranks": 2, "pids": str(tmp_path), "ready_s": 1.0 if work is never_ready else 60.0,
-            "sums_s": 1.0 if short else 60.0}  # fmt: skip
+            "check_s": 1.0 if short else 60.0}  # fmt: skip
     answer = all_reduce_in_env.main(task)
     assert (answer["verdict"], answer["by"], answer["text"]) == (verdict, by, text)
     for pid in map(int, os.listdir(tmp_path)):
@@ -139,7 +139,7 @@ def test_an_answer_is_read_whatever_it_is(
 
 
 def test_one_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("READY_S", "SUMS_S", "MORE_S"):
+    for name in ("READY_S", "CHECK_S", "MORE_S"):
         monkeypatch.setattr(all_reduce, name, 0.3)
     python = fake_python(tmp_path, "import time; time.sleep(600)")
     assert (

@@ -1,4 +1,4 @@
-"""Which system calls the filter refuses, by an interpreter of its code like the kernel's."""
+"""System calls that the filter refuses, checked by interpreting its code as the kernel does."""
 
 from __future__ import annotations
 

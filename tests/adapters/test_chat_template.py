@@ -1,4 +1,4 @@
-"""The template that is served decides which parsers are chosen, wherever it comes from."""
+"""The served template determines the parsers, wherever it comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's processes: found however they hide, ended to the last, and nobody else's ever."""
+"""The engine's processes: found however they hide, all ended, and no other process ever touched."""
 
 from __future__ import annotations
 

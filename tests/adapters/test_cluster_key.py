@@ -1,4 +1,4 @@
-"""The file with a cluster's key: made once, and read only where nobody else could."""
+"""The cluster key's file: created once, and read only if no one else could read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The link of a cluster: who has the key is heard, and nobody else."""
+"""The cluster's link: only nodes with the key are heard."""
 
 from __future__ import annotations
 

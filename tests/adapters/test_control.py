@@ -1,4 +1,4 @@
-"""The control sockets, over real ZeroMQ: who may connect, and that no frame can hurt."""
+"""The control sockets over real ZeroMQ: who may connect, and that no frame does harm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handshake of CURVE is known by its end, and has a size."""
+"""The size and the end of a CURVE handshake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders are emptied of all that is in them, whatever an engine makes of them meanwhile."""
+"""Folders are emptied completely, whatever an engine does in them meanwhile."""
 
 from __future__ import annotations
 

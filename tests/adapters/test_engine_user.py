@@ -1,4 +1,5 @@
-"""What a daemon does as the engine's user: programs, signals and calls; and without one."""
+"""What a daemon does as the engine's user (programs, signals and calls), and without such a
+user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is changed in an environment after its wheels are unpacked."""
+"""Changes to an environment after its wheels are unpacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making an engine: what is refused, and that nothing half-made is ever used."""
+"""Installing an engine: what is refused, and that nothing incomplete is ever used."""
 
 from __future__ import annotations
 

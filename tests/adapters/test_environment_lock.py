@@ -1,4 +1,4 @@
-"""Locks: what they must say, and that those we ship say it."""
+"""Lock files: required contents, and that the shipped ones have them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine inherits: our environment without what is ours alone, its own tools first."""
+"""An engine's environment: ours without what only the daemon needs, and its own tools first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken from living processes, and that it never takes long."""
+"""Evidence taken from living processes, and that taking it never takes long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cards sampled through a pretended NVML: what is well, slow, lost, and what the driver tells."""
+"""Cards sampled through a fake NVML: healthy, slow, lost, and with varying driver support."""
 
 from __future__ import annotations
 

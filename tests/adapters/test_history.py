@@ -1,4 +1,4 @@
-"""The history's file: what is written is read, and it stays bounded and whole."""
+"""The history's file: what is written can be read, and the file stays bounded and intact."""
 
 from __future__ import annotations
 

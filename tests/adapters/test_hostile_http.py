@@ -1,4 +1,4 @@
-"""Whatever comes back over the engine's port, the daemon gets an Answer or Unanswered."""
+"""Whatever the engine's port returns, the daemon gets an Answer or Unanswered."""
 
 from __future__ import annotations
 

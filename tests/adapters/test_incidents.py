@@ -1,4 +1,4 @@
-"""Incidents on disk: whole or not at all, and never too many."""
+"""Incidents on disk: complete or absent, and limited in number."""
 
 from __future__ import annotations
 

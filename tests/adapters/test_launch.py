@@ -1,4 +1,5 @@
-"""What an engine's first program does before it becomes the engine: rights go, nothing else."""
+"""The engine's first program gives up its rights and does nothing else before it becomes the
+engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a confined program reaches of devices, and of what an earlier one made a link of."""
+"""Devices that a confined program can reach, also through links made by an earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's listening sockets over its restarts, as systemd keeps them."""
+"""The daemon's listening sockets across its restarts, kept by systemd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed of the host's memory is measured once, and never believed of another machine."""
+"""Host memory bandwidth is measured once, and never reused for another machine."""
 
 from __future__ import annotations
 

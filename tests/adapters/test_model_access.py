@@ -1,4 +1,4 @@
-"""What keeps the engine's user from a model, as that user finds out, and the remedy."""
+"""Permissions that keep the engine's user from a model, with the remedy."""
 
 from __future__ import annotations
 

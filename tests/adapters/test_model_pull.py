@@ -1,4 +1,4 @@
-"""A pull ends with every file as the publisher has it, or with a problem, whatever the hub does."""
+"""A pull ends with all files as published, or with a problem, whatever the hub does."""
 
 from __future__ import annotations
 

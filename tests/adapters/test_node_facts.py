@@ -1,4 +1,4 @@
-"""A node's facts as this machine has them: its way to the head, its model, its shared memory."""
+"""A node's facts on this machine: its route to the head, its model, its shared memory."""
 
 from __future__ import annotations
 

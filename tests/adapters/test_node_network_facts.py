@@ -1,4 +1,4 @@
-"""What decides whether nodes reach each other: speed, firewall, fabric, the host's name, cards."""
+"""Facts that decide whether nodes reach each other: speed, firewall, fabric, host name, cards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.node_facts import firewall, gather, host_name, interfaces, rdma
+from caovand.adapters.node_facts import firewall, gather, interfaces, rdma
 from caovand.adapters.privileges import capabilities
 from caovand.core.facts.inventory import Inventory
 from tests.adapters.test_node_facts import ENGINE
@@ -234,14 +234,14 @@ def test_the_hosts_name_means_what_gloo_takes_it_for(
     hosts: tuple[str, ...], found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolving(monkeypatch, *hosts)
-    assert host_name.address_of_host_name() == found
+    assert interfaces.address_of_host_name() == found
 
 
 @pytest.mark.parametrize("by_name", [True, False])
 def test_only_ranks_without_an_interface_go_by_that_name(
     by_name: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_name, "address_of_host_name", lambda: "127.0.1.1")
+    monkeypatch.setattr(interfaces, "address_of_host_name", lambda: "127.0.1.1")
     asked: list[str] = []
 
     def ask(interface: str) -> bool:

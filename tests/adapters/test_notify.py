@@ -1,4 +1,4 @@
-"""What systemd is told, read from a socket like its own."""
+"""Notifications to systemd, read from a socket like its own."""
 
 from __future__ import annotations
 

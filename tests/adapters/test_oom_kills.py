@@ -1,4 +1,4 @@
-"""Kills of the out-of-memory killer are counted for the engine whose they are."""
+"""OOM kills are counted for the engine they belong to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One line in, one out, and bounded whatever is sent: the socket for everybody, and the others."""
+"""One line each way, bounded whatever is sent: the socket for everybody, and the others."""
 
 from __future__ import annotations
 

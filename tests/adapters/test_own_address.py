@@ -1,4 +1,4 @@
-"""Our address on the default route's interface, from what the kernel chooses."""
+"""The address of the default route's interface, as chosen by the kernel."""
 
 from __future__ import annotations
 

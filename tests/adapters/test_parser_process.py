@@ -1,4 +1,4 @@
-"""A process of its own for work on strangers' texts: an answer in time, or none."""
+"""A separate process for parsing untrusted text: an answer in time, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Corrected errors of a card's PCIe link, from files as the kernel has them."""
+"""Corrected PCIe errors of a card, from the kernel's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A port that is checked: who is answered, why it is not reached, that nothing is left open."""
+"""The port check: who is answered, why a port is unreachable, and that nothing is left open."""
 
 from __future__ import annotations
 

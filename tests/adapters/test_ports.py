@@ -1,4 +1,4 @@
-"""Who listens on a port: every one, with address and owner."""
+"""All listeners on a port, with address and owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies in the machine's /tmp is not there for a service that has its own."""
+"""A service with a private /tmp does not see the machine's /tmp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The helper that calls functions as the engine's user: what a stopped one costs, and its end."""
+"""The helper that calls functions as the engine's user: the cost of a stopped one, and its end."""
 
 from __future__ import annotations
 

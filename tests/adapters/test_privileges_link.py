@@ -1,4 +1,4 @@
-"""A spawner that does not answer, or has ended, is given up: nothing waits for it a second time."""
+"""An unresponsive or ended spawner is given up: nothing waits for it a second time."""
 
 from __future__ import annotations
 

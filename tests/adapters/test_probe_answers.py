@@ -1,4 +1,5 @@
-"""What calls itself an engine's Python may answer anything: a problem, never a traceback."""
+"""A program that claims to be an engine's Python may answer anything: a problem, never a
+traceback."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_any_table_is_an_engine_or_a_problem(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         told = iter(answers)
-        patch.setattr(probe, "_ask", lambda *_: dict(next(told)))
+        patch.setattr(probe._Environment, "run_probe", lambda *_: dict(next(told)))
         with contextlib.suppress(EngineMissing):
             probe_engine(asks, "/e/bin/python", None)
 
@@ -56,6 +57,6 @@ def test_whatever_it_prints_is_an_engine_or_a_problem(said: str, tmp_path: Path)
 
 def test_an_answer_without_the_program_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = {"stamp": [], "version": "1", "cuda": False, "python_version": "3.11"}
-    monkeypatch.setattr(probe, "_ask", lambda *_: json.loads(json.dumps(whole)))
+    monkeypatch.setattr(probe._Environment, "run_probe", lambda *_: json.loads(json.dumps(whole)))
     with pytest.raises(EngineMissing, match=r"not understood .KeyError: 'executable'"):
         probe_engine(LLAMACPP, "/e/bin/python", None)

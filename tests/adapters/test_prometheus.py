@@ -1,4 +1,4 @@
-"""The daemon's metrics, as a scraper gets them, and as others try to use them up."""
+"""The daemon's metrics, as scraped, and under attempts to exhaust them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's output: every line once, nothing that must stay inside, the engine never held up."""
+"""The engine's output: every line once, secrets removed, and the engine never blocked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that reads somebody else's text opens no file of its user's."""
+"""A process that reads untrusted text cannot open its user's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's own Python reports of itself, over modules that behave as torch and vLLM do."""
+"""What an engine's own Python reports about itself, over stand-ins for torch and vLLM."""
 
 from __future__ import annotations
 

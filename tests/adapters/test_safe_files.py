@@ -1,4 +1,4 @@
-"""Files that may be anything, in folders that may be anybody's."""
+"""Untrusted files in untrusted folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales in the weights' data: negative ones are found, in little memory, and once."""
+"""Negative scales in weight data are found with little memory, and only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""System V's shared memory of engines that were killed goes, and no other."""
+"""System V shared memory of killed engines is removed, and no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.files import segments, stale_files
+from caovand.adapters.files import stale_files
 from caovand.adapters.privileges import engine_user
 
 IPC_CREAT, IPC_PRIVATE = 0o1000, 0
@@ -22,14 +22,14 @@ libc.shmat.restype = ctypes.c_void_p
 
 def listed() -> dict[int, str]:
     """The kernel's lines by the segments' numbers."""
-    lines = Path(segments.LISTING).read_text().splitlines()
+    lines = Path(stale_files.SEGMENTS).read_text().splitlines()
     return {int(line.split()[1]): line for line in lines[1:]}
 
 
 @pytest.fixture
 def made() -> Iterator[list[int]]:
     """Segments: a dead process's, a dead process's that this one uses, and this one's own."""
-    if not os.path.exists(segments.LISTING):
+    if not os.path.exists(stale_files.SEGMENTS):
         pytest.skip("a kernel without System V's shared memory")
     words = [sys.executable, "-S", "-c", MAKE]
     found = [int(subprocess.check_output(words, text=True)) for _ in "12"]
@@ -42,22 +42,22 @@ def made() -> Iterator[list[int]]:
     finally:
         libc.shmdt(ctypes.c_void_p(used))
         for one in found:
-            libc.shmctl(one, segments.IPC_RMID, None)
+            libc.shmctl(one, stale_files.IPC_RMID, None)
 
 
 @pytest.mark.parametrize("stranger", [False, True])
 def test_what_dead_makers_left_unused_is_removed(
     made: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stranger: bool
 ) -> None:
-    head = Path(segments.LISTING).read_text().splitlines()[0]
+    head = Path(stale_files.SEGMENTS).read_text().splitlines()[0]
     own = [listed()[one] for one in made]  # nothing else of this user's
     (tmp_path / "shm").write_text("\n".join([head, *own]) + "\n")
     if stranger:
         monkeypatch.setattr(os, "geteuid", lambda: -2)
-    segments.remove_unused(str(tmp_path / "shm"))
+    stale_files.remove_unused_segments(str(tmp_path / "shm"))
     left = made if stranger else made[1:]
     assert [one for one in made if one in listed()] == left
-    segments.remove_unused(str(tmp_path / "none"))
+    stale_files.remove_unused_segments(str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("another", [True, False])
@@ -73,4 +73,4 @@ def test_only_a_user_of_engines_alone_has_its_segments_removed(
     monkeypatch.setattr(stale_files, "as_engine", as_another)
     monkeypatch.setattr(engine_user, "current", lambda: another or None)
     stale_files.StaleFiles((tmp_path,), tmp_path / "ledger.json", tmp_path).remove()
-    assert (segments.remove_unused in asked) == another
+    assert (stale_files.remove_unused_segments in asked) == another

@@ -1,4 +1,4 @@
-"""The daemon's loop asks for short slices, and what it starts has the usual ones."""
+"""The daemon's loop requests short time slices, while its child processes have the usual ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spawner starts and signals programs of one user, and does nothing else for anybody."""
+"""The spawner starts and signals programs of one user, and does nothing else."""
 
 from __future__ import annotations
 

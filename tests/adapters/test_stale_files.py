@@ -1,4 +1,4 @@
-"""What a killed engine leaves is removed, and nothing of anybody else."""
+"""Stale files of a killed engine are removed, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State files are never half-written; the folders they lie in; the remembered mode."""
+"""State files are never half-written; their folders; the remembered mode."""
 
 from __future__ import annotations
 

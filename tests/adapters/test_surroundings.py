@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from caovand.adapters.engine import probe
 from caovand.adapters.engine.probe import EngineMissing, probe_engine
 from caovand.adapters.gpu import nvml as nvml_adapter
 from caovand.adapters.gpu import tegra
@@ -366,9 +367,12 @@ def test_a_python_without_vllm_is_no_engine(tmp_path: Path) -> None:
         probe_engine(PROBE, sys.executable, tmp_path)
 
 
-def test_an_engine_that_says_nothing_in_time_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(EngineMissing, match="no answer in"):
-        probe_engine(PROBE, script(tmp_path, "#!/bin/sh\nexec sleep 30\n"), None, timeout_s=0.1)
+def test_an_engine_that_says_nothing_in_time_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.1)
+    with pytest.raises(EngineMissing, match=r"no answer in 0\.1 s"):
+        probe_engine(PROBE, script(tmp_path, "#!/bin/sh\nexec sleep 30\n"), None)
 
 
 def test_an_engine_that_breaks_says_its_last_words(tmp_path: Path) -> None:

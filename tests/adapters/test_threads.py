@@ -1,4 +1,4 @@
-"""Calls that never come back: they take no thread from others and keep no daemon from ending."""
+"""Calls that never return: they block no other thread and do not keep the daemon from ending."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who can change what lies at a path, and as whom an interpreter runs."""
+"""Who can change the file at a path, and as whom an interpreter runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What processes use: found for oneself and a child."""
+"""Resource usage of processes: of this one and of a child."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that is set to any moment ends nothing."""
+"""Setting the clock to any moment ends nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.explain [MIB]`: what explaining a log of months costs."""
+"""`python -m tests.bench.explain [MIB]`: the cost of explaining a log of several months."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of the daemon measure, and how figures are written."""
+"""Measurements of the daemon's benchmarks, and the format of figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.planner`: what planning costs, on a 60-shard model made of holes."""
+"""`python -m tests.bench.planner`: the cost of planning, for a 60-shard model of sparse files."""
 
 from __future__ import annotations
 

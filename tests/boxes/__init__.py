@@ -1,1 +1,1 @@
-"""The table of boxes: for machines and models, what an expert would run and what is planned."""
+"""The table of boxes: for machines and models, an expert's choice and the plan."""

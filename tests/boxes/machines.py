@@ -1,4 +1,4 @@
-"""The machines of the table, by the names of its files; other tests take theirs from here."""
+"""The table's machines, by the names of its files; other tests reuse them."""
 
 from __future__ import annotations
 

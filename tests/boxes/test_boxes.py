@@ -1,4 +1,4 @@
-"""What is planned for every box and model of the table; `--rewrite` shows a change as a diff."""
+"""The plan for every box and model of the table; `--rewrite` shows a change as a diff."""
 
 from __future__ import annotations
 

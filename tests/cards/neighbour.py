@@ -1,4 +1,4 @@
-"""Another process on the card, and how much of its memory is in use."""
+"""Another process on the card, and the card's memory in use."""
 
 from __future__ import annotations
 

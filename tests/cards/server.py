@@ -1,4 +1,4 @@
-"""The daemon of tests on one card that serves the hybrid, and clients of it."""
+"""The tests' daemon on one card with the hybrid model, and its clients."""
 
 from __future__ import annotations
 

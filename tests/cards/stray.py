@@ -1,4 +1,4 @@
-"""A kernel that writes far outside of what it is passed."""
+"""A kernel that writes far beyond its buffer."""
 
 import triton
 import triton.language as tl

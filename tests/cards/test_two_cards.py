@@ -1,4 +1,4 @@
-"""Two cards of one machine: a hybrid split over both, on our kernels, that loses a process."""
+"""Two cards of one machine: a hybrid split over both, on caovan's kernels, that loses a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told to type exists: in messages, documents and pages."""
+"""Commands that messages, documents and pages suggest exist."""
 
 from __future__ import annotations
 

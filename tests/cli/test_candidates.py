@@ -1,4 +1,4 @@
-"""`caovanctl plan --engine`: another kind of engine than the chosen one, and all side by side."""
+"""`caovanctl plan --engine`: another kind of engine than the chosen one, or a comparison of all."""
 
 from __future__ import annotations
 

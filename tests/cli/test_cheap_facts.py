@@ -1,4 +1,4 @@
-"""What plan and doctor find out before any engine is asked, and who has the port."""
+"""Facts that plan and doctor determine before querying an engine, and the owner of the port."""
 
 from __future__ import annotations
 

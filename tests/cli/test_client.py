@@ -1,4 +1,4 @@
-"""A question to a daemon that turns connections away is asked again, and one cut short is told."""
+"""Requests to a daemon that refuses connections are retried, and truncated replies are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""caovanctl engine as a program reads it: a failure under --json is one object, as everywhere."""
+"""caovanctl engine as programs read it: with --json, a failure is one object, as in every verb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl explain` finds out by itself whose log it reads, and says so where it cannot."""
+"""`caovanctl explain` detects which engine wrote a log, and says so if it cannot."""
 
 from __future__ import annotations
 

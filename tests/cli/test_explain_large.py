@@ -1,4 +1,4 @@
-"""A log of months: starts, alarms and the end of it are explained, in bounded memory."""
+"""A log of several months: starts, alarms and its end are explained, in bounded memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def explained(
     log.write_text("\n".join(lines) + "\n")
     assert main(["explain", str(log), "--json"]) == 0
     printed = capsys.readouterr()
-    assert "lines of normal work are left out" in printed.err
+    assert "lines of normal operation are omitted" in printed.err
     told: dict[str, object] = json.loads(printed.out)
     return told
 

@@ -1,4 +1,4 @@
-"""`caovanctl history`: what is kept, drawn."""
+"""`caovanctl history`: the stored figures as charts."""
 
 from __future__ import annotations
 

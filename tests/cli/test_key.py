@@ -1,4 +1,4 @@
-"""`caovanctl key` and `requests`: what they ask for, and what they show."""
+"""`caovanctl key` and `requests`: their requests to the daemon, and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl launch`: what client programs get, and what stops it before one is started."""
+"""`caovanctl launch`: the environment of client programs, and errors before one is started."""
 
 from __future__ import annotations
 

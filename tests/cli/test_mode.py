@@ -1,4 +1,4 @@
-"""`caovanctl mode`: what it shows and chooses, and what decides in its place."""
+"""`caovanctl mode`: its output, its choice, and what overrides the mode."""
 
 from __future__ import annotations
 

@@ -441,7 +441,7 @@ def test_a_machine_with_nothing_wrong_passes_every_check() -> None:
 
 
 def test_right_sums_over_the_cards_pass() -> None:
-    found = checkup(replace(GOOD, sums=AllReduceResult("right", 1.0)))
+    found = checkup(replace(GOOD, all_reduce=AllReduceResult("right", 1.0)))
     assert "sums over the plan's cards were right when they were checked" in {f.text for f in found}
     assert {finding.verdict for finding in found} == {"PASS"}
 
@@ -511,17 +511,17 @@ def test_flashinfer_is_not_said_to_serve_a_model_that_it_cannot() -> None:
         ),
         (replace(GOOD, orphans=((5, "VLLM::EngineCore"),)), "FAIL", "left over"),
         (
-            replace(GOOD, sums=AllReduceResult("wrong", 1.0, "NCCL", "3 of 9")),
+            replace(GOOD, all_reduce=AllReduceResult("wrong", 1.0, "NCCL", "3 of 9")),
             "WARN",
             "wrong: NCCL, 3 of 9",
         ),
         (
-            replace(GOOD, sums=AllReduceResult("hung", 1.0, "NCCL", "no answer")),
+            replace(GOOD, all_reduce=AllReduceResult("hung", 1.0, "NCCL", "no answer")),
             "WARN",
             "did not end: NCCL",
         ),
         (
-            replace(GOOD, sums=AllReduceResult("unclear", 1.0, text="no torch")),
+            replace(GOOD, all_reduce=AllReduceResult("unclear", 1.0, text="no torch")),
             "WARN",
             "checked: no torch",
         ),

@@ -1,4 +1,4 @@
-"""The bar of a long step, and what stands in its place where there is no terminal."""
+"""The progress bar of a long step, and its replacement without a terminal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Commands that people run, from vLLM's recipes, its documentation, model cards and reports: each
-means to caovan what it means to vLLM's own parser."""
+"""Commands from vLLM's recipes, its documentation, model cards and reports: caovan interprets each
+like vLLM's own parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sockets caovanctl trusts: whoever answers there decides what root does next."""
+"""Sockets that caovanctl trusts: whoever answers there decides what root does next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the ladder lowered and served is shown where the next start is: in `plan` and in serve."""
+"""The degraded plan that served appears wherever the next start is planned: in `plan` and in
+serve."""
 
 from __future__ import annotations
 

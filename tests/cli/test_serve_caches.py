@@ -1,4 +1,4 @@
-"""`caovan-vllm-serve --exec` has the caches that the daemon's engines have."""
+"""`caovan-vllm-serve --exec` uses the same caches as the daemon's engines."""
 
 from __future__ import annotations
 

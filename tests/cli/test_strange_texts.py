@@ -1,4 +1,4 @@
-"""Names and texts of strangers are printed by every verb as they are: no markup, no escapes."""
+"""Every verb prints untrusted names and texts literally: no markup, no escapes."""
 
 from __future__ import annotations
 

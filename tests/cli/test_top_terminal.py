@@ -1,4 +1,4 @@
-"""`caovanctl top` on a terminal: keys, sizes, signals, and the terminal as it was at every end."""
+"""`caovanctl top` on a terminal: keys, sizes, signals, and a restored terminal after every exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told of a change."""
+"""Announcements of state changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer to a finding: how sure it is, what to change, and what caovan does by itself."""
+"""The answer to a finding: its certainty, what to change, and what caovan does by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a file holds, it becomes a plan or a refusal in words, never another exception."""
+"""Any input file leads to a plan or a refusal in words, never to another exception."""
 
 from __future__ import annotations
 

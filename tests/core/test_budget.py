@@ -1,4 +1,4 @@
-"""One budget bounds whatever the headers of a model claim: bytes, values, depth, parts, seconds."""
+"""One budget limits what a model's headers claim: bytes, values, depth, parts, seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why an engine was ended."""
+"""The cause of an engine's end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OOM = Finding("device-oom-run", "out of memory")
 def test_an_end_has_one_cause_whatever_failed_before(
     before: State, event: Event, cause: str
 ) -> None:
-    snapshot = SERVING.enter(before, 0.0, 10.0, spawned=True).met(OLD, 0.0)
+    snapshot = SERVING.enter(before, 0.0, 10.0, spawned=True).with_finding(OLD, 0.0)
     after, _ = step(snapshot, event, LifecycleRules())
     assert cause_of_end(snapshot, event, after) == cause
     assert cause in ("", *CAUSES)

@@ -1,4 +1,4 @@
-"""What is found where two nodes are compared: each thing once, in these words."""
+"""Findings from comparing two nodes: each appears once, with its exact wording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's facts survive the way to the head; whatever else arrives is refused in words."""
+"""A node's facts reach the head intact; anything else is refused in words."""
 
 from __future__ import annotations
 

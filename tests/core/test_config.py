@@ -1,4 +1,4 @@
-"""The configuration: what is taken, what is refused and in which words."""
+"""The configuration: accepted and refused values, with the exact wording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a lowered plan, and when it is not taken up again."""
+"""Storing a degraded plan, and when it is not used again."""
 
 from __future__ import annotations
 

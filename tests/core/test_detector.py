@@ -1,4 +1,4 @@
-"""The detector, as transcripts: what was seen when, and which signs that gave.
+"""Transcripts of the detector: observations with times, and the resulting signs.
 
 A script has one observation a line, `SECONDS what`; the answer has one sign a line. Counters keep
 their last value: `gen=5` sets generated tokens, `p` pending, `kv` the cache's use, and so on.

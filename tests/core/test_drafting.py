@@ -1,4 +1,4 @@
-"""Drafting that collapses, judged against the child's own past."""
+"""Collapsed drafting, relative to the child's own past."""
 
 from __future__ import annotations
 

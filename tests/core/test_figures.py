@@ -1,4 +1,4 @@
-"""Figures: what several engines counted adds up, and what is shown of it is true."""
+"""Figures: counters of several engines add up, and the displayed values are correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an incident tells, and what it never tells."""
+"""What an incident contains, and what it must not contain."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None
         *(f"    line {number}" for number in range(89, 99)),
         "  stacks    2 lines in node-1.json",
         "node n3, rank 2: no evidence: nothing is heard of it",
-        "node n4, rank 3: its evidence has not come",
+        "node n4, rank 3: its evidence has not arrived",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The ladder: which remedy for which failure, what may not be touched, and that it always ends."""
+"""The ladder: the remedy for each failure, protected settings, and that it always ends."""
 
 from __future__ import annotations
 

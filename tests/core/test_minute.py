@@ -1,4 +1,4 @@
-"""What a minute of the history says."""
+"""The contents of a history minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of files, what is wanted of them, and how a download goes on after any cut."""
+"""Listings of files, the selection from them, and resuming after any interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a repository with many GGUF models the one that suits a machine is pulled."""
+"""From a repository with several GGUF models, the one that suits the machine is pulled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other programs on our cards, told apart from ours."""
+"""Other programs on our cards, distinguished from ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a process is: over made-up histories, in which it is known, and one by one."""
+"""The engine of each process: over generated histories with known owners, and case by case."""
 
 from __future__ import annotations
 

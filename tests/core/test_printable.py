@@ -1,4 +1,4 @@
-"""What strangers wrote is printed, and never obeyed."""
+"""Untrusted text is displayed, never interpreted."""
 
 from __future__ import annotations
 

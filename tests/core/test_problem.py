@@ -1,4 +1,4 @@
-"""A problem is one sentence for people, and keeps its parts for who shows them apart."""
+"""A problem is one sentence for people, and keeps its parts for separate display."""
 
 from __future__ import annotations
 

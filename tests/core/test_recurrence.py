@@ -1,4 +1,4 @@
-"""A failure that comes back takes a step of the ladder in the end; one of another kind does not."""
+"""A recurring failure eventually takes a rung; a failure of another kind does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole stories of the state machine, written down in `tests/scenarios/*.txt`."""
+"""Complete stories of the state machine, in `tests/scenarios/*.txt`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is hidden: by name, in whatever way it is written; and what is not."""
+"""What is redacted, by name and in every notation; and what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights made up from a configuration, against what vLLM loaded for it."""
+"""Estimated weights of a configuration, against the weights that vLLM loaded for it."""
 
 from __future__ import annotations
 

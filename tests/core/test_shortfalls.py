@@ -1,4 +1,4 @@
-"""What a machine lacks is said by plan, serve and status, not only by the doctor."""
+"""Plan, serve and status report a machine's shortages, not only the doctor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long each phase of a start may stand still, in the detector and in the machine alike."""
+"""How long each phase of a start may stall, equal in detector and machine."""
 
 from __future__ import annotations
 

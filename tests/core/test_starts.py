@@ -1,4 +1,4 @@
-"""Where the seconds of a start went."""
+"""The durations of a start's phases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and programs are shown."""
+"""The status shown to people and programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stays true has to be said on: an engine that could not be ended, a file that was refused."""
+"""Lasting problems keep being reported: an engine that could not be ended, a refused file."""
 
 from __future__ import annotations
 

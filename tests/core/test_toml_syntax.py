@@ -1,4 +1,4 @@
-"""What is wrong with TOML is explained alike, whichever version of the reader words it."""
+"""TOML errors are explained identically for every version of the parser."""
 
 from __future__ import annotations
 

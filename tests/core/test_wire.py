@@ -1,4 +1,4 @@
-"""The control protocol: what goes in comes out, and nothing that comes in can hurt."""
+"""The control protocol: messages survive the round trip, and no input does harm."""
 
 from __future__ import annotations
 

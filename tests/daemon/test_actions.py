@@ -44,7 +44,7 @@ from caovand.daemon.memory_freed import MemoryFreed
 from caovand.daemon.records import memories
 from caovand.daemon.start import inspection
 from caovand.daemon.start.inspection import Obstacle, PlanRequest, PreparedStart
-from caovand.daemon.start.inspector import CHOICES
+from caovand.daemon.start.inspector import MAX_REPLANS
 from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
 from tests.daemon_process import lives
@@ -472,7 +472,7 @@ class Changing(Part):
         return "node n2: its link has ended" if self._times >= 0 else ""
 
 
-@pytest.mark.parametrize("times", [1, CHOICES - 1])
+@pytest.mark.parametrize("times", [1, MAX_REPLANS - 1])
 def test_what_has_changed_while_it_was_planned_is_planned_anew(world: World, times: int) -> None:
     async def story(daemon: Running) -> None:
         daemon.one.part = Changing(times)
@@ -485,11 +485,11 @@ def test_what_has_changed_while_it_was_planned_is_planned_anew(world: World, tim
 
 def test_what_changes_each_time_is_waited_for(world: World) -> None:
     async def story(daemon: Running) -> None:
-        daemon.one.part = Changing(CHOICES)
+        daemon.one.part = Changing(MAX_REPLANS)
         daemon.start()
         held = await daemon.until(State.HOLD)
         assert held.reason == "cannot start: node n2: its link has ended"
-        assert world.inspections == CHOICES
+        assert world.inspections == MAX_REPLANS
         await daemon.until(State.SERVING)
 
     play(world, story, recheck_s=0.05)

@@ -1,4 +1,4 @@
-"""Whether sums over the cards are checked before a start, and what follows."""
+"""When all-reduce is checked before a start, and the consequences."""
 
 from __future__ import annotations
 

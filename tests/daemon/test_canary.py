@@ -1,4 +1,4 @@
-"""The fixed prompt's answers: asked for, kept over restarts, and compared."""
+"""Answers to the fixed prompt: requested, stored across restarts, and compared."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_one_wrong_answer_alone_is_reported(world: World) -> None:
     world.fake.answers = [greedy(word) for word in ("abc", "abx", "abc")]
     start = world.start()
     assert [start("proof"), start("proof")] == [None, None]
-    assert world.notices == ["one of two answers to a fixed prompt was another one"]
+    assert world.notices == ["one of two answers to a fixed prompt differed"]
 
 
 def test_another_plan_begins_anew(world: World) -> None:

@@ -1,4 +1,4 @@
-"""Cards beside an engine: whose samples count, and memory that comes back, or does not."""
+"""The cards of an engine: relevant samples, and memory that is freed or not."""
 
 from __future__ import annotations
 

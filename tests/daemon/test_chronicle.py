@@ -1,4 +1,5 @@
-"""Incidents are written beside the loop: nothing waits for a disk, and little for a hung engine."""
+"""Incidents are written outside the loop: nothing waits for a disk, and little for a hung
+engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slot tells the gateway, and how long the end of an engine waits for its answers."""
+"""A slot's messages to the gateway, and how long an engine's end waits for its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which links a head checks, and when; what it makes of one that does not work."""
+"""Which links a head checks, and when; and its reaction to a failed one."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
-from caovand.daemon.start.confinement import confinement, of_a_server, readable_keys
+from caovand.daemon.start.confinement import confinement, readable_keys, server_confinement
 from tests.fake_engine import ENGINE
 
 
@@ -132,7 +132,7 @@ def test_a_server_reads_its_own_token_and_no_other_file_of_ours(tmp_path: Path) 
         page=replace(config.page, token_file=token),
     )
     ours = {str(tmp_path / name) for name in ("run", "state", "cache", "log")}
-    page, gateway = of_a_server(config, places, token), of_a_server(config, places)
+    page, gateway = server_confinement(config, places, token), server_confinement(config, places)
     assert set(page.hidden) == ours | {key}
     assert page.readable == (token,)
     assert set(gateway.hidden) == ours | {key, token}
@@ -159,6 +159,9 @@ def test_etc_whose_files_others_replace_stays_readable_but_for_a_clusters_key(
         assert found is not None
         assert {path for path in found.hidden if path.startswith("/etc/")} == key
     assert readable_keys(config) == ["/etc/caovan.token"]
-    gateway, page = of_a_server(config, places), of_a_server(config, places, "/etc/caovan.token")
+    gateway, page = (
+        server_confinement(config, places),
+        server_confinement(config, places, "/etc/caovan.token"),
+    )
     assert {*gateway.hidden} - {*page.hidden} == {"/etc/caovan.token"}
     assert {"/etc/caovan.key", config.cluster.key_file} < {*page.hidden}

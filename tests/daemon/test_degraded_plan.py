@@ -1,4 +1,4 @@
-"""The lowered plan between starts of the daemon."""
+"""The degraded plan between starts of the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a slot: one scrape for everybody, added up over its engines."""
+"""A slot's figures: one scrape for everybody, accumulated over its engines."""
 
 from __future__ import annotations
 

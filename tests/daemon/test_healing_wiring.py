@@ -1,4 +1,4 @@
-"""What the supervisor tells the ladder and the watcher of a child: what it knows of the cards."""
+"""Facts about the cards that the supervisor passes to the ladder and the watcher."""
 
 from __future__ import annotations
 

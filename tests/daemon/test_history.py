@@ -1,4 +1,4 @@
-"""The history never stops the daemon: rows are handed over, whatever becomes of the disk."""
+"""The history never blocks the daemon: rows are handed over, whatever happens to the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is looked at before an engine is started."""
+"""Checks before an engine starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor where its own code is at fault."""
+"""The supervisor when its own code fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State files that are damaged, huge, no files at all, or a newer version's: said, and gone on."""
+"""State files that are damaged, huge, no files, or from a newer version: reported, then ignored."""
 
 from __future__ import annotations
 

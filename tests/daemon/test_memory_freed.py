@@ -1,4 +1,4 @@
-"""When a plan that was degraded for others' memory is worth a restart."""
+"""When a plan degraded because of others' memory is worth a restart."""
 
 from __future__ import annotations
 

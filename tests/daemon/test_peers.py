@@ -1,4 +1,4 @@
-"""Nobody but the engine is asked, and nobody else sees its key."""
+"""Requests reach only the engine, and no other process sees its key."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class World:
         taken: bool = True,
     ) -> Plan:
         coming = self.planner.next(CONFIG, None, again, None, "auto")
-        await coming.look()
+        await coming.inspect()
         found, _ = await coming.plan(others, link)
         if taken:
             self.planner.prepared = coming.made

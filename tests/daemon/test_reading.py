@@ -1,4 +1,4 @@
-"""What an engine printed is read in a process of its own, and what cannot be read is not kept."""
+"""Engine output is parsed in a separate process, and unreadable output is not kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's server is asked, and what not."""
+"""Requests to an engine's server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's process as the daemon keeps it: started, moved, ended, and started again."""
+"""The page's process under the daemon: started, moved, ended, and restarted."""
 
 from __future__ import annotations
 

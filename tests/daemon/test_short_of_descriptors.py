@@ -1,4 +1,4 @@
-"""What fails for want of our own descriptors says nothing of the engine, its model or its files."""
+"""Failures for lack of our own descriptors are not blamed on the engine, its model or its files."""
 
 from __future__ import annotations
 

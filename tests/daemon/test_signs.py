@@ -1,4 +1,4 @@
-"""Whose scales are read before a plan is made, and what becomes of files that cannot be read."""
+"""When scales are read before planning, and what happens to unreadable files."""
 
 from __future__ import annotations
 

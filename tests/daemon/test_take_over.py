@@ -1,4 +1,4 @@
-"""State of a version without slots becomes that of the only slot, and nothing of it is lost."""
+"""State of a version without slots is migrated to the only slot without losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slot's tuner measures, when it suggests, moves and goes back, and what it remembers."""
+"""A slot's tuner: what it measures, when it suggests, moves and returns, and what it stores."""
 
 from __future__ import annotations
 

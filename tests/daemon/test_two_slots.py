@@ -1,4 +1,4 @@
-"""Two slots in one daemon, over the stand-in engine: neither notices what happens to the other."""
+"""Two slots in one daemon, over the stand-in engine: neither affects the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request may say, and what is answered where it says something else."""
+"""Valid requests, and the replies to invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the watcher of a child makes of its log."""
+"""How a child's watcher interprets its log."""
 
 from __future__ import annotations
 

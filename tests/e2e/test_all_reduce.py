@@ -44,8 +44,8 @@ def test_sound_sums_are_right_also_with_an_all_reduce_of_the_engine_s_own(
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["wrong", "hung"])
 def test_a_faulty_collective_is_found(engine: Path, kind: str) -> None:
-    sums_s = 5 if kind == "hung" else 120
-    task = {"ranks": 2, "backend": "gloo", "custom": "", "ready_s": 240, "sums_s": sums_s}
+    check_s = 5 if kind == "hung" else 120
+    task = {"ranks": 2, "backend": "gloo", "custom": "", "ready_s": 240, "check_s": check_s}
     command = [str(engine), "-c", FAULTY, kind, str(all_reduce.SCRIPT), json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     answer = json.loads(done.stdout.splitlines()[-1])

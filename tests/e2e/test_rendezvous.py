@@ -1,4 +1,4 @@
-"""What vLLM needs of the port that a head has just checked with its workers."""
+"""vLLM can use the port that a head has just checked with its workers."""
 
 from __future__ import annotations
 

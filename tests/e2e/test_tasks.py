@@ -1,4 +1,4 @@
-"""caovand over a real vLLM with models that do something else than generate text."""
+"""caovand over a real vLLM with models for tasks other than text generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbatim options as llama.cpp and SGLang read them."""
+"""Verbatim options as parsed for llama.cpp and SGLang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context that nobody asked for: how long it is, and what is said of it."""
+"""The automatically chosen context: its length and its reason."""
 
 from __future__ import annotations
 

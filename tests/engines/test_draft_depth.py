@@ -1,4 +1,4 @@
-"""How deep the policy drafts: by users, by what publishers do, and by active parameters."""
+"""The policy's draft depth: by users, by publishers' recommendations, and by active parameters."""
 
 from __future__ import annotations
 

@@ -148,3 +148,16 @@ def test_a_frame_as_wide_as_the_text_is_not_broken() -> None:
     frame = '  File "/opt/vllm/v1/worker/gpu/buffer_utils.py", line 47, in __init__'
     text = "\n".join([frame, "    self.buffer = x"] * 4)
     assert join_wrapped(text) == text
+
+
+def test_a_request_that_is_refused_is_named_where_nothing_else_is_found() -> None:
+    text = (
+        "ERROR 07-03 03:19:15 [serving_chat.py:200] Error in preprocessing prompt inputs\n"
+        "ERROR 07-03 03:19:15 [serving_chat.py:200] Traceback (most recent call last):\n"
+        'ERROR 07-03 03:19:15 [serving_chat.py:200]   File "/opt/vllm/entrypoints/a.py", line 1, '
+        "in create\nERROR 07-03 03:19:15 [serving_chat.py:200] ValueError: This model's maximum "
+        "context length is 16384 tokens. However, you requested 122946 tokens\n"
+    )
+    assert named(text) == ("vllm", "bad-arguments", 4)
+    text += "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+    assert named(text) == ("vllm", "device-oom-load", 5)

@@ -1,4 +1,4 @@
-"""`explain`: the right name for what went wrong, on real logs and on logs nobody has seen."""
+"""`explain`: the correct failure, on real and on unknown logs."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure
     ("line", "phase", "first"),
     [
         ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "resolve",
-         "libcudart.so.12 is a library of CUDA 12, and is not there"),
+         "libcudart.so.12 is a library of CUDA 12, and is missing"),
         ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "load",
          "The engine's installation is incomplete: its compiled operator rms_norm is missing."),
         ("ModuleNotFoundError: No module named 'vllm._C'", "resolve",

@@ -1,4 +1,4 @@
-"""What a start is known to end in, and the plan that avoids it."""
+"""Failures in which a start is certain to end, and the plan that avoids them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA graphs, against what vLLM logged of them."""
+"""CUDA graphs, against vLLM's log."""
 
 from __future__ import annotations
 

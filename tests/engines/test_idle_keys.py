@@ -1,4 +1,4 @@
-"""The keys that an engine's planner reads, and those that it says do nothing."""
+"""Keys that an engine's planner reads, and those that it reports as having no effect."""
 
 from __future__ import annotations
 

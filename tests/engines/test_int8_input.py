@@ -1,4 +1,5 @@
-"""int8 activations: taken where asked for and possible, refused with the fact, given up in need."""
+"""int8 activations: used if requested and possible, refused with the reason, given up when
+necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags that vLLM has since 0.32: which plans set them, and which of an operator's cannot run."""
+"""Flags that vLLM has since 0.32: which plans set them, and which of an operator's cannot work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory forecast against starts that were measured."""
+"""The memory forecast against measured starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One plan over several machines: how it is split, and what is each node's own."""
+"""One plan over several machines: its split, and each node's own part."""
 
 from __future__ import annotations
 

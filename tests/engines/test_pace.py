@@ -1,4 +1,4 @@
-"""The best way by time: chosen among all that fit, and told with its rival."""
+"""The fastest candidate: chosen among all that fit, and reported with its runner-up."""
 
 from __future__ import annotations
 

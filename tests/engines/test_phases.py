@@ -1,4 +1,4 @@
-"""What vLLM's log says of a start: phases, progress, figures."""
+"""A start in vLLM's log: phases, progress, figures."""
 
 from __future__ import annotations
 

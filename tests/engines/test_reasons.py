@@ -1,4 +1,4 @@
-"""Reasons and warnings say what is so of this machine."""
+"""Reasons and warnings are true for the machine at hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of single rungs: how far each goes, and what keeps it from going there."""
+"""Steps of single rungs: how far each goes, and its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every signature takes its real lines, and leaves alone what only looks like them."""
+"""Every signature matches its real lines, and not similar ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast cards are, by their own figures, their names and their generations."""
+"""Card speeds, from their own figures, names and generations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen of one fault, from outside: a row of the matrix."""
+"""Observations of one fault from outside: a row of the matrix."""
 
 from __future__ import annotations
 

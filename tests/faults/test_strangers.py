@@ -1,4 +1,4 @@
-"""What a stranger on the same machine can do to the daemon: nothing that its owner would notice."""
+"""Other users of the machine cannot do anything to the daemon that its owner would notice."""
 
 from __future__ import annotations
 

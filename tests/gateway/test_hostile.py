@@ -1,4 +1,4 @@
-"""A few fuzzed requests of `make bench-hostile`: none is read as two, none finds a bug."""
+"""Some fuzzed requests of `make bench-hostile`: none is read as two, none triggers a bug."""
 
 from __future__ import annotations
 

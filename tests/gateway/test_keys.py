@@ -1,4 +1,4 @@
-"""Clients with keys of their own: which they are, what they may do, what they use."""
+"""Clients with their own keys: identification, permissions and usage."""
 
 from __future__ import annotations
 

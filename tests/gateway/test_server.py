@@ -1,4 +1,4 @@
-"""What clients of the gateway get, over a real connection: passed on, waiting, ended, refused."""
+"""The gateway's responses over a real connection: forwarded, waiting, ended, refused."""
 
 from __future__ import annotations
 

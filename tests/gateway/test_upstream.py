@@ -1,4 +1,4 @@
-"""Connections to the engine: used again while it keeps them open, never after."""
+"""Connections to the engine: reused while it keeps them open, never afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway with a real client, over an engine and a daemon that tests play."""
+"""A gateway with a real client, over a simulated engine and daemon."""
 
 from __future__ import annotations
 

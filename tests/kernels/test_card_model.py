@@ -1,4 +1,4 @@
-"""The model of the 2080 Ti: what it counts of small kernels, and how far it is from real cards."""
+"""The model of the 2080 Ti: its counts for small kernels, and its deviation from real cards."""
 
 from __future__ import annotations
 

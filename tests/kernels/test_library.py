@@ -1,4 +1,4 @@
-"""What can be said of libcaovan_sm75.so without a GPU."""
+"""Properties of libcaovan_sm75.so that can be checked without a GPU."""
 
 import ctypes
 import re

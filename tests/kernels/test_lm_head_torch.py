@@ -1,4 +1,4 @@
-"""The int8 lm_head in PyTorch on the CPU: what it rounds to, and what that does to logits."""
+"""The int8 lm_head in PyTorch on the CPU: its rounding, and the effect on logits."""
 
 from __future__ import annotations
 

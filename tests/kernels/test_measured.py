@@ -1,4 +1,4 @@
-"""What csrc/README says of its tables is what they say."""
+"""csrc/README's text matches its tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paged caches in PyTorch on the CPU: where their rows are, and what their bytes stand for."""
+"""Paged caches in PyTorch on the CPU: the location of rows, and the meaning of their bytes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`python -m caovan_vllm_sm75_turbo3.probe` speaks JSON whatever is missing."""
+"""`python -m caovan_vllm_sm75_turbo3.probe` prints JSON whatever is missing."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The recursion limit that caovand asks for, in the engine's processes."""
+"""The recursion limit that caovand requests in the engine's processes."""
 
 import sys
 

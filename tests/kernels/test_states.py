@@ -1,4 +1,4 @@
-"""What the plugin does about vLLM 0.21's recurrent states, over stand-ins for vLLM's parts."""
+"""The plugin's fixes for vLLM 0.21's recurrent states, over stand-ins for vLLM's parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`caovanctl bench`: what it sends, shows, keeps and compares, and how it fails."""
+"""`caovanctl bench`: its requests, output, stored results, comparisons and errors."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_what_slowed_it_down_is_a_warning(box: Box, ctl: Ctl) -> None:
     box.daemon.answers["status"] = look
     said = ctl(*SHORT)
     assert "warning: 6 requests were put back for lack of KV cache" in said.out
-    assert "warning: 6 other requests were served meanwhile" in said.out
+    assert "warning: 6 other requests were served at the same time" in said.out
 
 
 def test_a_prompt_longer_than_all_texts_keeps_what_is_complete(box: Box, ctl: Ctl) -> None:

@@ -1,4 +1,4 @@
-"""`caovanctl engine try`: what is refused, kept and rolled back, with a daemon's canned answers."""
+"""`caovanctl engine try`: refusals, success and rollback, with canned replies from a daemon."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_it_waits_until_nobody_asks(box: Box, ctl: Ctl, monkeypatch: pytest.Monk
 
     class Screen:
         def say(self, text: str) -> None:
-            assert text == "waiting until nobody has asked for 3 s"
+            assert text == "waiting for 3 s without a request"
 
     engine_trial._wait_until_idle(Client(), 3.0, Screen())  # type: ignore[arg-type]
     assert (clock[0], next(looks)) == (4.0, 0)

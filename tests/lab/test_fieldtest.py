@@ -1,4 +1,4 @@
-"""When `caovanctl fieldtest` refuses to begin."""
+"""When `caovanctl fieldtest` refuses to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps of a field test are taken again after something has changed."""
+"""Which steps of a field test are repeated after a change."""
 
 from __future__ import annotations
 

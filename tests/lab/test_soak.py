@@ -1,4 +1,4 @@
-"""`caovanctl soak`: what it refuses before it sends anything."""
+"""`caovanctl soak`: what it refuses before it sends requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streamed completions: what came when, and every way an answer can go wrong."""
+"""Streamed completions: timing of pieces, and every way an answer can fail."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The maker of locks, packaging/engines/make_lock.py: what fits, what is refused, what is read.
+"""The maker of locks, packaging/engines/make_lock.py: what is accepted, refused and read.
 
-What is in a wheel is known without downloading it, and two owners of one file make no lock.
+A wheel's contents are known without downloading it, and two packages that own one file are refused.
 """
 
 from __future__ import annotations

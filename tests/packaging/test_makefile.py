@@ -1,4 +1,4 @@
-"""What the Makefile does on machines that lack something."""
+"""The Makefile on machines with missing prerequisites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the packages, and what Debian's own checker says of them."""
+"""The contents of the packages, and the verdict of Debian's own checker."""
 
 from __future__ import annotations
 

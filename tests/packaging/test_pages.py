@@ -1,4 +1,4 @@
-"""Man pages, completion and /etc/caovan.toml: made from the code, and good to read."""
+"""Man pages, completion and /etc/caovan.toml: generated from the code, and readable."""
 
 from __future__ import annotations
 

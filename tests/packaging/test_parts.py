@@ -1,4 +1,4 @@
-"""How the tests' parts are run and summed up, and a machine that has no Python 3.10."""
+"""Running and summarising the test parts, also on a machine without Python 3.10."""
 
 from __future__ import annotations
 

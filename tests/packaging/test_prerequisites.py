@@ -1,4 +1,4 @@
-"""What is checked and chosen before anything is downloaded, on systems that lack something."""
+"""Checks and choices before anything is downloaded, on systems that lack something."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts for users have no word that the glossary in CONTRIBUTING replaces by a better one."""
+"""Texts for users contain no word for which CONTRIBUTING's glossary has a better one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the page that need no connection: columns, what a reader gets, whom it admits."""
+"""The parts of the page that need no connection: columns, readers' messages, access."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def answers(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(answers())
 def test_all_columns_have_the_length_of_the_times_and_lose_no_value(answer: dict[str, Any]) -> None:
-    found = charts.of_minutes(answer)
+    found = charts.history_columns(answer)
     times = found["times"]
     assert times == sorted(times)
     assert all(after - before == STEP for before, after in pairwise(times))
@@ -65,7 +65,7 @@ def test_all_columns_have_the_length_of_the_times_and_lose_no_value(answer: dict
 
 @given(answers())
 def test_the_cards_line_is_known_where_one_of_them_is(answer: dict[str, Any]) -> None:
-    found = charts.of_minutes(answer)
+    found = charts.history_columns(answer)
     for name, shown, _ in charts.OVER_CARDS if found["cards"] else ():
         columns = [card[name] for card in found["cards"].values()]
         for combined, *own in zip(found["series"][shown], *columns, strict=True):

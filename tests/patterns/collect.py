@@ -1,4 +1,4 @@
-"""Every regular expression of the package: what modules hold, and what only code has."""
+"""Collect every regular expression of the package, in module globals and within functions."""
 
 from __future__ import annotations
 

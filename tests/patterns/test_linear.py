@@ -1,4 +1,4 @@
-"""No text, whoever wrote it, keeps a pattern of ours busy: `re` holds up the whole process."""
+"""No text, whoever wrote it, keeps one of our patterns busy: `re` blocks the whole process."""
 
 from __future__ import annotations
 

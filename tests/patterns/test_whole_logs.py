@@ -1,4 +1,4 @@
-"""Whoever reads a log by many patterns in turn takes time in proportion to it as well."""
+"""Reading a log with many patterns in turn also takes time in proportion to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon that finds its state files damaged starts, serves, and says what it set aside."""
+"""A daemon with damaged state files starts, serves, and reports what it moved aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine whose code turns against its daemon: what it could do, and what it still must."""
+"""An engine whose code attacks its daemon: what it could do, and what must keep working."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from caovand.adapters.confinement import launch
 from caovand.adapters.confinement.popen import popen_arguments
 from caovand.adapters.files.directories import Directories
 from caovand.core.config.schema import Config
-from caovand.daemon.start.confinement import of_a_server
+from caovand.daemon.start.confinement import server_confinement
 from tests import hostile_engine
 from tests.daemon_process import ROOT, Daemon
 from tests.hostile_engine import BY_A_THREAD, BY_SOCKETS, DENIED, DID, NEEDED
@@ -162,7 +162,7 @@ def test_a_server_of_ours_reads_its_token_and_writes_no_file(tmp_path: Path) -> 
     env = {"PATH": os.environ["PATH"]}
     works = {"read /usr, /sys and itself", "share memory", "use devices"}
     for readable, could in ((token, {"read the API key's file": DID}), ("", {})):
-        with popen_arguments(argv, env, of_a_server(config, places, readable)) as started:
+        with popen_arguments(argv, env, server_confinement(config, places, readable)) as started:
             done = subprocess.run(
                 **started, capture_output=True, text=True, check=True, cwd="/", timeout=PATIENCE_S
             )

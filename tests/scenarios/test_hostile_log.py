@@ -1,4 +1,4 @@
-"""A log that clients wrote to keep its reader busy: the daemon answers and heals all the same."""
+"""A log that clients wrote to keep its parser busy: the daemon still responds and heals."""
 
 from __future__ import annotations
 

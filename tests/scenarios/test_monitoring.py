@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the daemon for a minute: metrics, alerts and the board hold there."""
+"""A real Prometheus scrapes the daemon for a minute: metrics, alerts and dashboard work."""
 
 from __future__ import annotations
 

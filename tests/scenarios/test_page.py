@@ -1,4 +1,4 @@
-"""The page over a whole daemon and a stand-in engine: served, healed, moved, and no burden."""
+"""The page over a whole daemon and a stand-in engine: served, healed, moved, and cheap."""
 
 from __future__ import annotations
 

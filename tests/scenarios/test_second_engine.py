@@ -1,4 +1,4 @@
-"""The daemon runs an engine it has never heard of, by its record alone (`tests.fake_engine`)."""
+"""The daemon runs an unknown engine by its record alone (`tests.fake_engine`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A daemon whose engine's port another process takes: it is not asked, and never sees the key."""
+"""A daemon whose engine's port another process takes over: that process gets no request and no
+key."""
 
 from __future__ import annotations
 

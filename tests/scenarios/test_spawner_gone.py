@@ -1,4 +1,4 @@
-"""A daemon whose spawner answers no more: it ends soon, and a new one ends what it had to leave."""
+"""A daemon whose spawner no longer responds ends soon, and a new daemon ends what it left."""
 
 from __future__ import annotations
 

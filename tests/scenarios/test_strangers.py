@@ -1,4 +1,4 @@
-"""What anybody on the network can reach, used by somebody who means ill."""
+"""Everything that anyone on the network can reach, used with bad intentions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole daemon over a stand-in whose two pretended cards sum wrongly."""
+"""The whole daemon over a stand-in whose two fake cards compute wrong all-reduces."""
 
 from __future__ import annotations
 

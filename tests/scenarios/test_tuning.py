@@ -1,4 +1,4 @@
-"""The draft tuner over a whole daemon: it suggests, moves, stays or goes back, and waits."""
+"""The draft tuner over a whole daemon: it suggests, moves, stays or returns, and waits."""
 
 from __future__ import annotations
 

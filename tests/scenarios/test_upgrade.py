@@ -1,4 +1,4 @@
-"""A daemon takes over from the version before it, which knew no slots."""
+"""A daemon takes over from the previous version, which had no slots."""
 
 from __future__ import annotations
 

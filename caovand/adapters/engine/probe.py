@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,6 @@ def probe_engine(
     asks: Probe,
     python: str,
     cache_dir: Path | None,
-    timeout_s: float = TIMEOUT_S,
     patience_s: float | None = None,
     *,
     named_by: Path | None = None,
@@ -67,8 +66,9 @@ def probe_engine(
     comes with them are left empty, and a background process continues to ask.
     """
     begun_s = time.monotonic()
-    found = _run_probe(asks, asks.versions, python, timeout_s, named_by, confinement)
-    with _parse_answers(asks, python):
+    environment = _Environment(asks, python, named_by, confinement)
+    found = environment.run_probe(asks.versions)
+    with environment.understood():
         lacking, stamp = asks.lacking(found), found.pop("stamp")
     if lacking and asks.missing is not None:
         raise EngineMissing(asks.missing.cannot, asks.missing.fact, asks.missing.remedy)
@@ -80,32 +80,138 @@ def probe_engine(
         )
     name = _cache_name(asks, python, stamp, found)
     folders = (folder for folder in (cache_dir, also_kept_in) if folder)
-    kept = next(filter(None, (_read_cached(asks, folder / name) for folder in folders)), None)
+    kept = next(filter(None, (_kept(asks, folder / name) for folder in folders)), None)
     if kept is None:
         before_details()
     if kept is None and cache_dir is not None and patience_s is not None:
         left_s = max(patience_s - (time.monotonic() - begun_s), 0.0)
-        more = _ask_in_background(asks, python, cache_dir / name, timeout_s, named_by, left_s)
+        more = environment.ask_in_background(cache_dir / name, left_s)
     else:
-        place = cache_dir / name if cache_dir else None
-        more = kept or _ask_and_cache(asks, python, place, timeout_s, named_by, confinement)
-    with _parse_answers(asks, python):
+        more = kept or environment.ask_and_keep(cache_dir / name if cache_dir else None)
+    with environment.understood():
         return asks.read(python, found, more)
 
 
-@contextmanager
-def _parse_answers(asks: Probe, python: str) -> Iterator[None]:
-    """Parse the answers; raises EngineMissing unless an engine's Python gave them."""
-    try:
-        yield
-    except (LookupError, TypeError, ValueError, AttributeError) as problem:
-        what = f"{type(problem).__name__}: {one_line(str(problem))[:100]}"
-        raise _unusable(asks, python, f"its answer is not understood ({what})") from None
+@dataclass(frozen=True)
+class _Environment:
+    """An engine's Python, the file that names it, and what a program of it may reach."""
 
+    asks: Probe
+    python: str
+    named_by: Path | None
+    confinement: Confinement | None = None
 
-def _unusable(asks: Probe, python: str, fact: str) -> EngineMissing:
-    remedy = f"repair that environment, or install an engine with `{asks.install}`"
-    return EngineMissing(f"use {python} as the engine", fact, remedy)
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Parse the answers; raises EngineMissing unless an engine's Python gave them."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError) as problem:
+            what = f"{type(problem).__name__}: {one_line(str(problem))[:100]}"
+            raise self._unusable(f"its answer is not understood ({what})") from None
+
+    def _unusable(self, fact: str) -> EngineMissing:
+        remedy = f"repair that environment, or install an engine with `{self.asks.install}`"
+        return EngineMissing(f"use {self.python} as the engine", fact, remedy)
+
+    def ask_and_keep(self, path: Path | None) -> dict[str, Any]:
+        """The slow answers, kept in the file as far as that can be."""
+        fresh = self.run_probe(self.asks.details)
+        if path is not None:
+            with suppress(OSError):  # an unwritable cache only costs time
+                path.parent.mkdir(parents=True, exist_ok=True)
+                state_file.write(path, fresh)
+        return fresh
+
+    def ask_in_background(self, path: Path, patience_s: float) -> dict[str, Any]:
+        """The slow answers if they arrive in time, else {}; a background process then continues."""
+        words = [sys.executable, "-I", "-c", BACKGROUND, HOME]
+        words += [self.asks.module, self.python, str(path)]
+        words += [str(self.named_by.absolute())] if self.named_by else []
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt at the terminal is for us
+            cwd="/",
+            text=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            return {}
+        if process.returncode == 0:
+            answer: dict[str, Any] = json.loads(output)
+            return answer
+        if process.returncode == REFUSED:
+            raise EngineMissing(**json.loads(output))
+        raise EngineMissing(
+            f"probe {self.python}",
+            f"exit status {process.returncode}",
+            "run `caovanctl inventory`, which waits for it",
+        )
+
+    def run_probe(self, script: str) -> dict[str, Any]:
+        """The answer of a script, run by this Python; raises EngineMissing."""
+        asks, python = self.asks, self.python
+        try:
+            user = trust.probing_user(python, self.named_by)
+        except trust.Distrusted as problem:
+            raise EngineMissing(*problem.args) from None
+        environ = trust.own_environ(os.environ)
+        own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
+        env = {**inherited_environ(own.pop("env"), python), **asks.env}
+        argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
+        try:
+            os.stat(python)  # a missing program is reported only by its launch
+            done = self._run(argv, env, own)
+        except FileNotFoundError:
+            raise EngineMissing(
+                "find the engine's Python",
+                f"there is no {python}",
+                f"install an engine with `{asks.install}`, or set [engine] python",
+            ) from None
+        except OSError as problem:
+            raise EngineMissing(
+                f"run the engine's Python {python}",
+                str(problem.strerror),
+                f"set [engine] python to an executable Python with {asks.name} in it",
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise EngineMissing(
+                f"probe {python}",
+                f"no answer in {TIMEOUT_S:g} s",
+                "check for a slow disk or a busy machine, then try again",
+            ) from None
+        for line in done.stdout.splitlines():
+            if line.startswith(MARK):
+                with suppress(ValueError, RecursionError):  # cut off: it died while printing
+                    answer = json.loads(line[len(MARK) :])
+                    if isinstance(answer, dict):
+                        return answer
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise self._unusable(f"{last} (exit status {done.returncode})")
+
+    def _run(
+        self, argv: Sequence[str], env: Mapping[str, str], own: Mapping[str, Any]
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it as the engine's user, or as ours; `own` makes it another user's."""
+        asker = engine_user.current()
+        with popen_arguments(argv, env, self.confinement) as launch:
+            if asker is not None and not own:
+                stdin = launch["stdin"].fileno()
+                return asker.run(launch["args"], launch["env"], stdin, TIMEOUT_S)
+            plain = {"args": argv, "env": env, "stdin": subprocess.DEVNULL, **own}
+            return subprocess.run(
+                **(launch if self.confinement is not None and not own else plain),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=TIMEOUT_S,
+                cwd="/",
+                check=False,
+            )
 
 
 def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> str:
@@ -113,84 +219,23 @@ def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> 
     return f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _read_cached(asks: Probe, path: Path) -> dict[str, Any] | None:
+def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
     """Read the cached slow answers; None if there are none."""
     answer = state_file.read_or_none(path)
     return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
 
 
-def _ask_and_cache(
-    asks: Probe,
-    python: str,
-    path: Path | None,
-    timeout_s: float,
-    named_by: Path | None,
-    confinement: Confinement | None = None,
-) -> dict[str, Any]:
-    fresh = _run_probe(asks, asks.details, python, timeout_s, named_by, confinement)
-    if path is not None:
-        _write_cache(path, fresh)
-    return fresh
-
-
-def _ask_in_background(
-    asks: Probe,
-    python: str,
-    path: Path,
-    timeout_s: float,
-    named_by: Path | None,
-    patience_s: float,
-) -> dict[str, Any]:
-    """The slow answers if they arrive in time, else {}; the background process then continues."""
-    words = [
-        sys.executable,
-        "-I",
-        "-c",
-        BACKGROUND,
-        HOME,
-        asks.module,
-        python,
-        str(path),
-        str(timeout_s),
-    ]
-    process = subprocess.Popen(
-        [*words, *([str(named_by.absolute())] if named_by else [])],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # an interrupt at the terminal is for us
-        cwd="/",
-        text=True,
-    )
-    try:
-        output, _ = process.communicate(timeout=patience_s)
-    except subprocess.TimeoutExpired:
-        return {}
-    if process.returncode == 0:
-        answer: dict[str, Any] = json.loads(output)
-        return answer
-    if process.returncode == REFUSED:
-        raise EngineMissing(**json.loads(output))
-    raise EngineMissing(
-        f"probe {python}",
-        f"exit status {process.returncode}",
-        "run `caovanctl inventory`, which waits for it",
-    )
-
-
-def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) -> int:
+def answer(module: str, python: str, path: str, *named_by: str) -> int:
     """The background process: ask, cache the answer and print it, or why there is none."""
     asks: Probe = importlib.import_module(module).PROBE
     place, status = Path(path), 0
-    namer = Path(named_by[0]) if named_by else None
+    environment = _Environment(asks, python, Path(named_by[0]) if named_by else None)
     try:
         with suppress(OSError):  # nothing is cached then, and every such process asks
             place.parent.mkdir(parents=True, exist_ok=True)
             lock_file.take(place.with_suffix(".lock"))
         # An earlier process may have just cached it.
-        found = _read_cached(asks, place) or _ask_and_cache(
-            asks, python, place, float(timeout_s), namer
-        )
+        found = _kept(asks, place) or environment.ask_and_keep(place)
         text = json.dumps(found)
     except lock_file.LockTaken:
         text = "{}"  # another one is asking already, and keeps a core busy
@@ -199,82 +244,3 @@ def answer(module: str, python: str, path: str, timeout_s: str, *named_by: str) 
     with suppress(BrokenPipeError):  # nobody is waiting any more
         print(text, flush=True)
     return status
-
-
-def _write_cache(path: Path, answer: dict[str, Any]) -> None:
-    """Cache the answer, best effort: an unwritable cache only costs time."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        state_file.write(path, answer)
-
-
-def _run_probe(
-    asks: Probe,
-    script: str,
-    python: str,
-    timeout_s: float,
-    named_by: Path | None,
-    confinement: Confinement | None,
-) -> dict[str, Any]:
-    try:
-        user = trust.probing_user(python, named_by)
-    except trust.Distrusted as problem:
-        raise EngineMissing(*problem.args) from None
-    environ = trust.own_environ(os.environ)
-    own: dict[str, Any] = {"env": environ} if user is None else user.popen(environ)
-    env = {**inherited_environ(own.pop("env"), python), **asks.env}
-    argv = [python, "-c", ENDS_WITH_US + f"MARK = {MARK!r}\n" + script]
-    try:
-        os.stat(python)  # a missing program is reported only by its launch
-        done = _run(argv, env, confinement, timeout_s, own)
-    except FileNotFoundError:
-        raise EngineMissing(
-            "find the engine's Python",
-            f"there is no {python}",
-            f"install an engine with `{asks.install}`, or set [engine] python",
-        ) from None
-    except OSError as problem:
-        raise EngineMissing(
-            f"run the engine's Python {python}",
-            str(problem.strerror),
-            f"set [engine] python to an executable Python with {asks.name} in it",
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise EngineMissing(
-            f"probe {python}",
-            f"no answer in {timeout_s:g} s",
-            "check for a slow disk or a busy machine, then try again",
-        ) from None
-    for line in done.stdout.splitlines():
-        if line.startswith(MARK):
-            with suppress(ValueError, RecursionError):  # cut off: it died while printing
-                answer = json.loads(line[len(MARK) :])
-                if isinstance(answer, dict):
-                    return answer
-    last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-    raise _unusable(asks, python, f"{last} (exit status {done.returncode})")
-
-
-def _run(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    confinement: Confinement | None,
-    timeout_s: float,
-    own: Mapping[str, Any],
-) -> subprocess.CompletedProcess[str]:
-    """Run the interpreter, confined by `own`; as the engine's user or ours."""
-    asker = engine_user.current()
-    with popen_arguments(argv, env, confinement) as launch:
-        if asker is not None and not own:
-            stdin = launch["stdin"].fileno()
-            return asker.run(launch["args"], launch["env"], stdin, timeout_s)
-        plain = {"args": argv, "env": env, "stdin": subprocess.DEVNULL, **own}
-        return subprocess.run(
-            **(launch if confinement is not None and not own else plain),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            cwd="/",
-            check=False,
-        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from caovand.adapters.engine_install import pip_errors
 from caovand.adapters.engine_install.commands import InstallWorld, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.engine_install.places import MARKER, STEPS
 from caovand.adapters.engine_install.wheels import Wheel, sha256
 from caovand.adapters.files import trust
 
@@ -25,6 +27,32 @@ def make_venv(python: Path, path: Path, world: InstallWorld) -> None:
     """Create a virtual environment in an existing empty folder."""
     command = [str(python), "-I", "-m", "venv", str(path)]
     _run_or_raise(world, path, command, f"make {path}", f"check that {python} -m venv works")
+
+
+def clone(source: Path, target: Path) -> None:
+    """Fill `target`, which exists, from the environment `source` in seconds; raises OSError.
+
+    Its files become hard links, which take almost no space. Neither pip nor Python's compiler
+    writes into an existing file: both replace it, so changes in the copy do not reach the
+    original. Files that contain the original's path are rewritten.
+    """
+    shutil.copytree(
+        source,
+        target,
+        symlinks=True,
+        copy_function=os.link,
+        ignore=shutil.ignore_patterns(MARKER, STEPS),
+        dirs_exist_ok=True,
+    )
+    mark = re.compile(re.escape(str(source)).encode() + rb"(?![\w.-])")
+    for path in (target / "pyvenv.cfg", *(target / "bin").iterdir()):
+        if path.is_file() and not path.is_symlink():
+            data = path.read_bytes()
+            if mark.search(data):
+                part = path.with_name(f"{path.name}.new")
+                part.write_bytes(mark.sub(str(target).encode().replace(b"\\", rb"\\"), data))
+                shutil.copymode(path, part)
+                part.replace(path)
 
 
 def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from caovand.adapters.engine_install import build, from_source, places, toolkit, wheels
 from caovand.adapters.engine_install.adapt import adapt, fix_records
-from caovand.adapters.engine_install.clone import clone
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.from_source import BuildOptions, check_compiler
-from caovand.adapters.engine_install.journal import Journal
 from caovand.adapters.engine_install.lock import Lock
+from caovand.adapters.engine_install.places import Journal
 from caovand.adapters.engine_install.prove import prove
 from caovand.adapters.engine_install.pythons import find, named_python
 from caovand.adapters.engine_install.verify import Records, shared_files
@@ -187,7 +186,7 @@ def _fill(
     if base is not None:
         world.say(f"[1-4] copying {base.name}, which has the same packages, as links")
         _make_folder(path, journal)
-        clone(base.path, path)
+        build.clone(base.path, path)
         journal.add("fill")
         return
     lock = order.lock

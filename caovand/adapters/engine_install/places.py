@@ -255,6 +255,31 @@ def sweep(root: Path) -> None:
         shutil.rmtree(grave, ignore_errors=True)
 
 
+class Journal:
+    """The finished steps of an unfinished engine, on disk; those of another lock are ignored."""
+
+    def __init__(self, path: Path, lock_sha256: str) -> None:
+        self._file = path / STEPS
+        self._lock_sha256 = lock_sha256
+
+    def done(self) -> tuple[str, ...]:
+        try:
+            data = json.loads(safe_files.read_text(self._file, MAX_BYTES))
+            return tuple(data["done"]) if data["lock_sha256"] == self._lock_sha256 else ()
+        except (OSError, ValueError, KeyError, TypeError):
+            return ()
+
+    def begin(self) -> None:
+        self._write(())
+
+    def add(self, step: str) -> None:
+        self._write((*self.done(), step))
+
+    def _write(self, done: tuple[str, ...]) -> None:
+        data = {"lock_sha256": self._lock_sha256, "done": done}
+        write_atomically(self._file, json.dumps(data) + "\n")
+
+
 def users_of(path: Path) -> list[int]:
     """Find processes that have a file of this engine mapped, among those we are allowed to
     inspect."""

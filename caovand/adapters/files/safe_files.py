@@ -23,8 +23,6 @@ NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 QUIETLY = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 OURS = (-1, -1)
 """The owner argument for files that stay ours: uid and gid as os.chown takes them."""
-
-
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 

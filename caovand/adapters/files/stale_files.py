@@ -10,6 +10,7 @@ System V segments are removed as well if engines have their own user.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import zlib
 from collections import Counter
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.files import emptying, segments, state_file
+from caovand.adapters.files import emptying, state_file
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.engine_user import as_engine
 from caovand.core import limits
@@ -26,6 +27,8 @@ from caovand.core.document import Reader, listed, read_or_none, record, string
 SHARED = Path("/dev/shm")
 # A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
 MAX_FOLDER = 64
+SEGMENTS = "/proc/sysvipc/shm"
+IPC_RMID = 0
 LOOKS = 3  # number of checks until a file counts as another's
 File = tuple[int, int]
 """Its device and its inode: a container has its own /dev/shm, with the same inodes."""
@@ -113,7 +116,7 @@ class StaleFiles:
                 left += as_engine(emptying.empty, str(self.folder))
         if engine_user.current() is not None:
             with contextlib.suppress(OSError):
-                as_engine(segments.remove_unused)
+                as_engine(remove_unused_segments)
         self._ours = frozenset()
         with contextlib.suppress(OSError):
             self._ledger.unlink(missing_ok=True)
@@ -195,3 +198,23 @@ def _parse_mapping(line: str) -> File:
     device, inode = line.split(None, 5)[3:5]
     major, minor = (int(number, 16) for number in device.split(":"))
     return os.makedev(major, minor), int(inode)
+
+
+def remove_unused_segments(listing: str = SEGMENTS) -> None:
+    """Remove our user's segments of System V, which have no file.
+
+    Those that no process is attached to, and whose creator has ended.
+    Only for a user that runs nothing but engines: nothing distinguishes another program's segments.
+    """
+    libc = ctypes.CDLL(None)
+    with limits.suppress_absent(), open(listing, encoding="ascii", errors="replace") as lines:
+        names = next(lines, "").split()
+        for line in lines:
+            one = dict(zip(names, map(int, line.split()), strict=False))
+            # If its creator lives, someone may attach to it in a moment.
+            if (
+                one["uid"] == one["cuid"] == os.geteuid()
+                and one["nattch"] == 0
+                and not os.path.exists(f"/proc/{one['cpid']}")
+            ):
+                libc.shmctl(one["shmid"], IPC_RMID, None)

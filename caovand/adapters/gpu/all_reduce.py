@@ -23,7 +23,7 @@ from caovand.core.facts.all_reduce import AllReduce, AllReduceResult
 
 FILE = "all-reduce.json"  # in the cache folder
 SCRIPT = Path(__file__).with_name("all_reduce_in_env.py")
-READY_S, SUMS_S, MORE_S = 90.0, 60.0, 20.0
+READY_S, CHECK_S, MORE_S = 90.0, 60.0, 20.0
 
 
 def read_result(folder: Path, key: str) -> AllReduceResult | None:
@@ -31,13 +31,13 @@ def read_result(folder: Path, key: str) -> AllReduceResult | None:
     return all_reduce.from_document(state_file.read_or_none(folder / FILE)).get(key)
 
 
-def save_result(folder: Path, key: str, sums: AllReduceResult) -> None:
+def save_result(folder: Path, key: str, result: AllReduceResult) -> None:
     """Save the result for later starts; if that fails, the next start checks again."""
     found = all_reduce.from_document(state_file.read_or_none(folder / FILE))
     found.pop(key, None)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        state_file.write(folder / FILE, all_reduce.to_document({**found, key: sums}))
+        state_file.write(folder / FILE, all_reduce.to_document({**found, key: result}))
 
 
 Running = Union["subprocess.Popen[str]", Captured]
@@ -78,7 +78,7 @@ def start(python: str, task: AllReduce, env: Mapping[str, str], backend: str = "
         "backend": backend,
         "custom": task.custom,
         "ready_s": READY_S,
-        "sums_s": SUMS_S,
+        "check_s": CHECK_S,
     }
     words = [python, "-c", SCRIPT.read_text("utf-8"), json.dumps(asked)]
     env = {**env, "OMP_NUM_THREADS": "1"}
@@ -102,7 +102,7 @@ def finish(process: Running) -> AllReduceResult:
     """Wait for the check to end and return its result (blocking)."""
     with process:
         try:
-            output, errors = process.communicate(timeout=READY_S + SUMS_S + MORE_S)
+            output, errors = process.communicate(timeout=READY_S + CHECK_S + MORE_S)
         except subprocess.TimeoutExpired:
             return AllReduceResult("unclear", wall_clock.now(), text="the check did not end")
         finally:
@@ -111,8 +111,8 @@ def finish(process: Running) -> AllReduceResult:
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(last)
         at = {"at": wall_clock.now()}
-        sums = all_reduce.read({**answer, **at} if isinstance(answer, dict) else None)
-        if sums is not None:
-            return sums
+        result = all_reduce.read({**answer, **at} if isinstance(answer, dict) else None)
+        if result is not None:
+            return result
     words = (errors.strip().splitlines() or ["it printed nothing"])[-1]
     return AllReduceResult("unclear", wall_clock.now(), text=words[: all_reduce.MAX_TEXT])

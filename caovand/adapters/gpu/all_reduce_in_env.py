@@ -5,7 +5,7 @@ right.
 
 TASK is JSON: `ranks`, one process each; `backend`, "nccl" or "gloo"; `custom`, Python that binds
 `custom` to an all-reduce of the engine's own, or to None if it would not be used; `ready_s` and
-`sums_s`, the seconds that starting and reducing may take. It sums small whole numbers, which every
+`check_s`, the seconds that starting and reducing may take. It sums small whole numbers, which every
 type represents exactly, so that any difference from the sum on the host means wrong data.
 
 The answer's "verdict" is "right", "wrong", "hung" or "unclear", `by` the implementation, `text` the
@@ -221,7 +221,7 @@ def collect_reports(
             if all(rank and rank[-1].get("over") for rank in reports):
                 return reports, False
             if waiting and all(any(line.get("ready") for line in rank) for rank in reports):
-                waiting, deadline = False, time.monotonic() + task["sums_s"]
+                waiting, deadline = False, time.monotonic() + task["check_s"]
     return reports, False
 
 
@@ -254,7 +254,7 @@ def end(pids: list[int]) -> None:
 
 def main(task: dict[str, Any]) -> dict[str, Any]:
     """Start the ranks, watch them, end them."""
-    place, parent = tempfile.mkdtemp(prefix="caovan-sums-"), os.getpid()
+    place, parent = tempfile.mkdtemp(prefix="caovan-all-reduce-"), os.getpid()
     pids: list[int] = []
     pipes: list[int] = []
     try:

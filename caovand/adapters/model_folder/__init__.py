@@ -9,9 +9,9 @@ from caovand.adapters.model_folder.folder import (
     file_identities,
     folder_of,
     read_model,
+    read_named,
     shards_of,
 )
-from caovand.adapters.model_folder.named import read_named
 from caovand.adapters.model_folder.tables import (
     MAX_BYTES,
     MAX_OTHER_BYTES,

@@ -7,6 +7,7 @@ import os
 import re
 import reprlib
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -15,19 +16,28 @@ from typing import Any
 
 from caovand.adapters.files import safe_files
 from caovand.adapters.model_folder import gguf_files
-from caovand.adapters.model_folder.sentence_transformers import read_sentence_transformer
 from caovand.adapters.model_folder.shards import index_of, shards_in, tensors_of
 from caovand.adapters.model_folder.tables import (
     MAX_OTHER_BYTES,
     ModelProblem,
+    read_json,
     read_table,
     unreadable_problem,
 )
 from caovand.core.checkpoint.budget import Budget
 from caovand.core.checkpoint.config_json import declares_mtp, describe, invented_weights
-from caovand.core.checkpoint.model_task import SentenceTransformer, with_task
+from caovand.core.checkpoint.model_task import (
+    MODULES,
+    TEXT_LENGTH,
+    SentenceTransformer,
+    pooling_folder,
+    sentence_transformer,
+    with_task,
+)
 from caovand.core.checkpoint.tensors import sum_sizes
 from caovand.core.checkpoint.values import BadConfig
+from caovand.core.config.schema import Config
+from caovand.core.engine.named_models import NamedModels
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_source.gguf import SUFFIX
 from caovand.core.problem import Problem
@@ -37,6 +47,8 @@ HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 NO_OWNERS = ("models", "datasets", "spaces")
 """First path segments of the hubs' own addresses, which no owner there can use as a name."""
 SIMILAR = 0.8
+_POOLING_FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
+"""How Sentence Transformers names its folders; a path that leads elsewhere is not followed."""
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
 """Exceptions that reading a malformed configuration may raise."""
 
@@ -240,3 +252,38 @@ def _downloaded(name: str) -> Path | None:
     snapshots = list((cache / f"models--{name.replace('/', '--')}" / "snapshots").glob("*"))
     whole = [folder for folder in snapshots if (folder / "config.json").exists()]
     return max(whole, key=lambda folder: folder.stat().st_mtime, default=None)
+
+
+def read_sentence_transformer(folder: Path, budget: Budget) -> SentenceTransformer:
+    """Read the files that Sentence Transformers adds to a folder; raises ModelProblem."""
+    modules = read_json(folder, MODULES, budget)
+    lengths = read_table(folder, TEXT_LENGTH, budget) or {}
+    inner = pooling_folder(modules)
+    pooling = {}
+    if inner and _POOLING_FOLDER.fullmatch(inner):
+        pooling = read_table(folder, f"{inner}/config.json", budget) or {}
+    return sentence_transformer(modules, pooling, lengths)
+
+
+def read_named(models: NamedModels, config: Config, environ: Mapping[str, str]) -> ModelCard:
+    """The card for [model] path, the name of one of `models`; its path is the GGUF file's.
+
+    Raises ModelProblem.
+    """
+    name = config.model.path
+    if not name:
+        raise no_model_problem()
+    entry = models.entry(name)
+    for folder in models.folders(config, environ) if entry else ():
+        place = Path(os.path.abspath(folder))
+        table = read_table(place, entry, Budget(time.thread_time))
+        if table is None:
+            continue
+        weights = models.weights(table)
+        if not weights:
+            raise ModelProblem(
+                f"serve model {name}", f"{place / entry} names no GGUF file", "choose another model"
+            )
+        return read_gguf(place / weights)
+    problem = models.missing(name)
+    raise ModelProblem(problem.cannot, problem.fact, problem.remedy)

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from caovand.adapters.model_pull.errors import PullError
 from caovand.core.addresses import is_loopback
-from caovand.core.model_source.listing import Listing, of_hugging_face, of_modelscope
+from caovand.core.model_source.listing import Listing, parse_hugging_face, parse_modelscope
 
 MAX_TOKEN = 1024
 
@@ -58,7 +58,7 @@ HUGGING_FACE = Hub(
         f"/{name}/resolve/{quote(revision, safe='')}/{quote(path)}"
     ),
     token_headers=lambda token: {"Authorization": f"Bearer {token}"},
-    read=of_hugging_face,
+    read=parse_hugging_face,
 )
 MODELSCOPE = Hub(
     title="ModelScope",
@@ -78,7 +78,7 @@ MODELSCOPE = Hub(
     token_headers=lambda token: {
         "Authorization": f"Bearer {token}", "Cookie": f"m_session_id={token}"
     },
-    read=of_modelscope,
+    read=parse_modelscope,
 )  # fmt: skip
 NAMES: Mapping[str, Hub] = {"hf": HUGGING_FACE, "modelscope": MODELSCOPE}
 

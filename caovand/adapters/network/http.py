@@ -20,6 +20,7 @@ from typing import Any
 
 from caovand.core import api_key, limits
 from caovand.core.engine.record import TaskRequest, Upload
+from caovand.core.json_values import is_whole
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -311,5 +312,4 @@ def count_in(found: Any, *path: str) -> int | None:
             found = found[key]
     except (LookupError, TypeError):
         return None
-    whole = isinstance(found, int) and not isinstance(found, bool)
-    return found if whole and 0 <= found <= MAX_COUNT else None
+    return found if is_whole(found, 0, MAX_COUNT) else None

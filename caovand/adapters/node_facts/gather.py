@@ -10,7 +10,7 @@ from pathlib import Path
 from caovand import __version__
 from caovand.adapters import model_folder
 from caovand.adapters.network import own_address
-from caovand.adapters.node_facts import digests, firewall, host_name, interfaces, rdma
+from caovand.adapters.node_facts import digests, firewall, interfaces, rdma
 from caovand.adapters.system import wall_clock
 from caovand.core.cluster.node import Card, NodeFacts, fits_report
 from caovand.core.cluster.node_document import MAX_TEXT
@@ -68,7 +68,7 @@ def read(
         interface=used,
         mtu=mtu,
         speed_mbit=interfaces.speed_mbit(used),
-        listens_at=host_name.address_of_host_name() if by_host_name(used) else address,
+        listens_at=interfaces.address_of_host_name() if by_host_name(used) else address,
         firewall=firewall.active_firewall(),
         rdma=rdma.devices(),
         memlock_mib=rdma.lockable_mib(),

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+LOOPBACK = "127.0.0.1"
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _HEADER = struct.Struct("=IHHII")
 _ADDRESS = struct.Struct("=BBBBI")
@@ -117,3 +118,20 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _aligned(length: int) -> int:
     return (length + 3) & ~3
+
+
+def address_of_host_name() -> str:
+    """The address of this host's own name, at which Gloo and others listen without an interface.
+
+    The first that is this machine's; loopback where there is none, as in Gloo. Debian writes
+    127.0.1.1 for the name into /etc/hosts.
+    """
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return LOOPBACK
+    for family, kind, _, _, end in found:
+        with suppress(OSError), socket.socket(family, kind) as tried:
+            tried.bind(end)
+            return str(end[0])
+    return LOOPBACK

@@ -32,7 +32,7 @@ def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
     """Missing nodes, then the daemon's checks, grouped by node."""
     remedy = (
         f"on that machine: `sudo caovanctl cluster join {answer['head']}`, `sudo systemctl restart"
-        " caovan`; `journalctl -u caovan` there names what is wrong"
+        " caovan`; `journalctl -u caovan` there shows the cause"
     )
     for text in missing_nodes(answer):
         yield CheckResult("cluster", "FAIL", text, remedy)

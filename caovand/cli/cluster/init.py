@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """cluster init."""
-    listen = args.listen or _own()
+    listen = args.listen or _own_address()
     host = host_of(listen, CANNOT)
     entry = section.entry(args, "head", listen, CANNOT)
     made = have_key(entry.key, make=True)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _own() -> str:
+def _own_address() -> str:
     """Address of the default route's interface, with caovan's port."""
     host = own_address.of_default_route()
     if host is None or is_loopback(host):

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     if not os.path.lexists(entry.key):
         raise CommandError(
             Exit.FAILED,
-            f"cannot {cannot}: the cluster's key {entry.key} is not here",
+            f"cannot {cannot}: the cluster's key {entry.key} is missing",
             f"copy it from the head: {copy_command(host, entry.key)}",
         )
     have_key(entry.key, make=False)

@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     """cluster leave."""
     before = section.read(args.config, CANNOT)
     section.write(before, section.without_section(before, CANNOT), CANNOT)
-    print(f"this machine serves alone: [cluster] is gone from {args.config}")
+    print(f"this machine serves alone: [cluster] was removed from {args.config}")
     print(f"the key stays: {before.cluster.key_file}")
     print(f"next: `{RESTART}`")
     return Exit.DONE

@@ -98,7 +98,7 @@ def with_section(before: Document, wanted: ClusterSection, cannot: str) -> str:
     """The file's text with the wanted section; raises CommandError if another section is in the
     way."""
     if before.cluster.role != "off" or before.is_written(cannot):
-        raise _in_the_way(before, cannot)
+        raise _conflicting_section(before, cannot)
     keys: dict[str, Any] = {"role": wanted.role, "head": wanted.head}
     for entry in fields(ClusterSection):
         if getattr(wanted, entry.name) != getattr(ALONE, entry.name):
@@ -160,7 +160,7 @@ def _edited(
     return text
 
 
-def _in_the_way(before: Document, cannot: str) -> CommandError:
+def _conflicting_section(before: Document, cannot: str) -> CommandError:
     is_head = before.cluster.role == "head"
     role = "the head" if is_head else f"a worker of {before.cluster.head}"
     if before.cluster.role != "off":

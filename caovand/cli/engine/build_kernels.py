@@ -58,7 +58,7 @@ def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
         "--jobs",
         type=jobs,
         metavar="N",
-        help="compilers at once (default: one per core, as memory allows)",
+        help="concurrent compilers (default: one per core, as memory allows)",
     )
 
 
@@ -129,7 +129,7 @@ def build(
 
 VERB = engine_verb(
     "build-kernels",
-    "compile the kernels now that most models would otherwise compile at the engine's start",
+    "compile in advance the kernels that most models would compile at a start",
     example="sudo caovanctl engine build-kernels",
     arguments=arguments,
     run=run,

@@ -19,8 +19,6 @@ from caovand.engines import registry
 
 ENGINE = "NAME"
 """Metavar of an argument that is an engine's name; shells complete it."""
-
-
 FAMILY = Family(
     things="engines",
     variable=places.ROOT_VARIABLE,

@@ -12,7 +12,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME|VERSION", help="an installed engine, or its release")
     parser.add_argument(
         "--idle", type=float, default=0.0, metavar="S",
-        help="wait until nobody has asked for S seconds (default 0: begin at once)",
+        help="wait for S seconds without a request (default 0: start at once)",
     )  # fmt: skip
     parser.add_argument(
         "--keep-slower", action="store_true", help="keep it even if it is slower than the old one"

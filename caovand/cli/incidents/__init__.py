@@ -43,8 +43,8 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 VERB = Verb(
     name="incidents",
     help="show the evidence of each failure",
-    description="List the failures whose evidence was kept, show one, or pack one for a bug"
-    " report. Keys and tokens are removed; the engine's log is included.",
+    description="List the recorded failures, show one, or pack one for a bug report. Keys and"
+    " tokens are removed; the engine's log is included.",
     epilog="examples: caovanctl incidents; caovanctl incidents show 3;"
     " caovanctl incidents bundle 3 incident.tar.gz",
     arguments=arguments,

@@ -26,7 +26,7 @@ def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], by
     data = bytearray()
     for _ in range(MAX_PIECES):
         answer = client.ask("incident", number=number, file=name, offset=len(data))
-        files, piece, following = _checked(answer, number)
+        files, piece, following = _validated(answer, number)
         data += piece
         if following is None:
             return files, bytes(data)
@@ -52,7 +52,7 @@ def _check_size(number: int, size: int) -> None:
         raise _malformed(number, f"it has more than {MAX_BYTES >> 20} MiB")
 
 
-def _checked(answer: Any, number: int) -> tuple[Mapping[str, int], bytes, int | None]:
+def _validated(answer: Any, number: int) -> tuple[Mapping[str, int], bytes, int | None]:
     """Names and sizes, bytes and next offset of a validated reply."""
     try:
         files, following = dict(answer["files"]), answer["next"]

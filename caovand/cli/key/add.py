@@ -13,16 +13,19 @@ from caovand.core.gateway.keys import BANDS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="whose key it is, as usage names it")
+    parser.add_argument("name", metavar="NAME", help="the client's name, shown in usage reports")
     parser.add_argument(
         "--models",
         default="",
         metavar="A,B",
-        help="the only names this client may ask for; default: all",
+        help="the only model names this client may use; default: all",
     )
-    parser.add_argument("--rpm", type=int, metavar="N", help="most requests a minute")
+    parser.add_argument("--rpm", type=int, metavar="N", help="maximum requests per minute")
     parser.add_argument(
-        "--tokens-per-day", type=int, metavar="N", help="most tokens a day (UTC), read and written"
+        "--tokens-per-day",
+        type=int,
+        metavar="N",
+        help="maximum tokens per day (UTC), input and output",
     )
     parser.add_argument(
         "--band", choices=BANDS, default=BANDS[0], help="background waits for interactive clients"
@@ -51,8 +54,10 @@ def run(args: argparse.Namespace) -> int:
 VERB = Verb(
     name="add",
     help="make a key for a client",
-    description="Make a key for a client of the gateway, and print it this once. As soon as there"
-    " is a key, every client must send one, and that of [server] api_key_file is no longer taken.",
+    description="Create a key for a client of the gateway, and print it; it is never shown again."
+    "As soon as there is a key, every client must send one, and the key in [server] api_key_file"
+    " is no"
+    " longer accepted.",
     epilog="example: caovanctl key add alice --models my-model --rpm 60",
     arguments=arguments,
     effects=True,

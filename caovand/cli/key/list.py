@@ -36,7 +36,7 @@ def show(answer: Mapping[str, Any]) -> None:
     """Print the keys and their use."""
     out = console()
     if not answer["required"]:
-        out.print("no keys: clients need only that of [server] api_key_file, if there is one")
+        out.print("no keys: clients only need the key in [server] api_key_file, if there is one")
     elif not answer["keys"]:
         out.print("no keys: nobody can use the gateway; `caovanctl key add NAME` makes one")
     else:

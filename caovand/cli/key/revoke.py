@@ -30,9 +30,9 @@ def run(args: argparse.Namespace) -> int:
 
 VERB = Verb(
     name="revoke",
-    help="refuse a client's key from now on",
-    description="Refuse a client's key from now on. Requests that wait or run are finished. Without"
-    " any key left, nobody can use the gateway.",
+    help="revoke a client's key",
+    description="Revoke a client's key at once. Waiting and running requests finish. Once no"
+    " key is left, nobody can use the gateway.",
     epilog="example: caovanctl key revoke alice",
     arguments=arguments,
     effects=True,

@@ -51,7 +51,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--trust-code", action="store_true", help="download the repository's Python files too"
     )
     parser.add_argument(
-        "--force", action="store_true", help="download what does not fit, or cannot be planned"
+        "--force", action="store_true", help="download even if it does not fit or cannot be planned"
     )
 
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if obstacle and not args.force:
         raise PullError(obstacle.cannot, obstacle.fact, obstacle.remedy)
     if obstacle:
-        here.say(f"note: {obstacle.message}; pulled all the same (--force)")
+        here.say(f"note: {obstacle.message}; pulled anyway (--force)")
     made = pull.pull(client, here, found, place)
     if closed := folders.closed_to_others(place.folder):
         here.say(
@@ -125,7 +125,7 @@ def _too_large(found: Offer) -> Problem:
             if found.variant
             else "choose a smaller checkpoint, or one in 4 bits (AWQ, GPTQ) or fp8"
         )
-        + f"; --force downloads {gib(found.selection.size_bytes)} all the same",
+        + f"; --force downloads {gib(found.selection.size_bytes)} anyway",
     )
 
 

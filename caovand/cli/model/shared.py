@@ -16,8 +16,6 @@ from caovand.cli.common.progress import Screen
 from caovand.core.model_source.manifest import Manifest
 
 GIB = 1 << 30
-
-
 FAMILY = Family(
     things="models",
     variable=folders.ROOT_VARIABLE,

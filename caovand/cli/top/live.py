@@ -66,7 +66,7 @@ class StatusPoller:
                 if chosen is not None:
                     self._watcher.choose(chosen)
                 if not self._ending.is_set():
-                    self.view = self._watcher.look(self.page)
+                    self.view = self._watcher.poll(self.page)
                     self._wake()
                 self._ending.wait(MIN_S)
         except BaseException as fault:  # a bug: the main thread ends with it
@@ -106,10 +106,10 @@ def _show(terminal: Terminal, poller: StatusPoller, look: TerminalStyle) -> int:
         for key in found.keys:
             if key == "q":
                 return Exit.DONE
-            page = _pressed(key, page, poller)
+            page = _on_key(key, page, poller)
 
 
-def _pressed(key: str, page: Page, poller: StatusPoller) -> Page:
+def _on_key(key: str, page: Page, poller: StatusPoller) -> Page:
     """The page to show after a key."""
     if page is Page.MODE:
         if key in screen.MODE_KEYS:

@@ -18,13 +18,13 @@ KEYS = "m mode  l log  i incidents  ? help  q quit"
 BACK = "Esc back  q quit"
 MODE_KEYS = {mode[0]: mode for mode in (*MODES, "default")}
 HELP = (
-    "m    choose the mode: the engine restarts where its plan changes",
+    "m    choose the mode: the engine restarts if its plan changes",
     "l    the engine's latest output; l or Esc goes back",
-    "i    the failures whose evidence was kept; i or Esc goes back",
+    "i    the recorded failures; i or Esc goes back",
     "?    this page",
-    "q    quit; the engine and the daemon go on",
+    "q    quit; engine and daemon keep running",
     "",
-    "The daemon is asked once a second, and scrapes the engine every 5 s. Drawn over",
+    "The daemon is polled once a second, and scrapes the engine every 5 s. Drawn over",
     "time are the last 5 minutes, the latest reading on the right, blank is 0 or not known.",
     "Without colours the parts of a card's memory are letters, named below the cards.",
     "",
@@ -61,37 +61,37 @@ def lines(view: View, page: Page, width: int, height: int, look: TerminalStyle) 
     """Exactly `height` lines of at most `width` columns."""
     if width < MIN_WIDTH or height < MIN_HEIGHT:
         need = f"needs {MIN_WIDTH}x{MIN_HEIGHT}, this is {width}x{height}; q quits"
-        found = [Text("caovanctl top"), *map(Text, _wrapped(need, width))]
-        return _fitted(found[:height], width, height, look)
+        found = [Text("caovanctl top"), *map(Text, _wrap(need, width))]
+        return _fit(found[:height], width, height, look)
     room = height - 1
     if page is Page.HELP:
         found = [Text("caovanctl top", style="bold"), Text(), *map(Text, HELP)]
     elif page in (Page.LOG, Page.INCIDENTS):
         body = view.body if view.page is page else ()
-        above = [_head(view), *_note(view)]
+        above = [_header(view), *_note(view)]
         found = [*above, *map(Text, body[-(room - len(above)) :])]
     else:
         found = main(view, width, room, look)
-    found = _fitted(found[:room], width, room, look)
-    return [*found, *_fitted([_foot(view, page, width)], width, 1, look)]
+    found = _fit(found[:room], width, room, look)
+    return [*found, *_fit([_footer(view, page, width)], width, 1, look)]
 
 
 def once(view: View, width: int, look: TerminalStyle) -> list[Text]:
     """The main page for one-off output: as many lines as needed, and the latest events."""
     latest = replace(view, event_lines=view.event_lines[-LATEST:])
     found = main(latest, width, WITHOUT_LIMIT, look)
-    return _fitted(found, width, len(found), look)
+    return _fit(found, width, len(found), look)
 
 
 def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
     """The main page in at most `room` lines."""
     events = Section(parts.event_lines(view.event_lines), 3, last=True)
     if view.lost:
-        return _arranged([Section([_head(view), *_why(view)], 3), events], (0, 1), (0, 1), room)
+        return _stack([Section([_header(view), *_why(view)], 3), events], (0, 1), (0, 1), room)
     answer = view.status
     figures = answer.get("figures") or {}  # earlier releases have none
     shown = [
-        Section([_head(view), *parts.progress(answer, width, look)], 2),
+        Section([_header(view), *parts.progress(answer, width, look)], 2),
         Section([*_note(view), *status.outlook(answer), *status.troubles(answer)], 2),
         Section(list(status.nodes(answer)), 1),
         Section(list(status.identity(answer)), 1),
@@ -101,10 +101,10 @@ def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
         Section(list(parts.processes(view.processes, width)), 2),
         events,
     ]
-    return _arranged(shown, (0, 1, 2, 6, 4, 5, 8, 7, 3), (0, 1, 2, 6, 4, 5, 7, 3, 8), room)
+    return _stack(shown, (0, 1, 2, 6, 4, 5, 8, 7, 3), (0, 1, 2, 6, 4, 5, 7, 3, 8), room)
 
 
-def _arranged(
+def _stack(
     sections: Sequence[Section], needs: Sequence[int], preferences: Sequence[int], room: int
 ) -> list[Text]:
     """Stack the sections: minimum sizes are granted in one order, further lines in the other."""
@@ -123,7 +123,7 @@ def _note(view: View) -> list[Text]:
     return [status.row("note", view.note, "yellow")] if view.note else []
 
 
-def _head(view: View) -> Text:
+def _header(view: View) -> Text:
     if not view.lost:
         return status.head(view.status)
     text = Text(f"NO ANSWER for {status.duration(view.lost_s)}", style="bold red")
@@ -134,7 +134,7 @@ def _why(view: View) -> list[Text]:
     return [status.row("why", view.lost), status.row("next", "asked again every second")]
 
 
-def _foot(view: View, page: Page, width: int) -> Text:
+def _footer(view: View, page: Page, width: int) -> Text:
     """The keys, and the time of the latest reply."""
     keys = KEYS if page is Page.MAIN else BACK
     if page is Page.MODE:
@@ -145,7 +145,7 @@ def _foot(view: View, page: Page, width: int) -> Text:
     return text.append(f"  {view.moment}", style="dim not reverse")
 
 
-def _fitted(found: Sequence[Text], width: int, height: int, look: TerminalStyle) -> list[Text]:
+def _fit(found: Sequence[Text], width: int, height: int, look: TerminalStyle) -> list[Text]:
     """The lines without control characters, truncated to the width and padded to the height."""
     fitted = []
     for line in found:
@@ -161,5 +161,5 @@ def _fitted(found: Sequence[Text], width: int, height: int, look: TerminalStyle)
     return fitted + [Text()] * (height - len(fitted))
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     return [text[at : at + width] for at in range(0, len(text), max(width, 1))]

@@ -41,7 +41,7 @@ class Watcher:
         """The first round; raises CommandError if the daemon cannot be reached."""
         return self._round(Page.MAIN)
 
-    def look(self, page: Page) -> View:
+    def poll(self, page: Page) -> View:
         """One more round, whether or not the daemon answers."""
         try:
             return self._round(page)

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.checkpoint import mtp
-from caovand.core.checkpoint.gptq import read_gptq
-from caovand.core.checkpoint.quantisation import Quantisation, read_quantisation
+from caovand.core.checkpoint.quantisation import Quantisation, read_gptq, read_quantisation
 from caovand.core.checkpoint.rope import scaling_factor, scaling_tables, table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
 from caovand.core.checkpoint.text_config import text_config

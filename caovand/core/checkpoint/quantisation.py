@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.core.checkpoint.values import first_count, require_count, table_value, text_value
+from caovand.core.facts.inventory import Gptq
 
 UNQUANTISED_BITS = 16
 BITS = {
@@ -26,6 +27,9 @@ PARTS = {
     "MLP": re.compile(r"mlp(?!\W*(experts|shared_expert|gate(?!_|\w)|router))"),
 }
 """Parts of a layer that a list of unquantised modules may name; routers are never quantised."""
+LEFT_OUT = "-:"
+"""Prefix of keys in GPTQ's `dynamic` that name unquantised modules; others change how modules are
+stored."""
 
 
 @dataclass(frozen=True)
@@ -105,4 +109,17 @@ def _spared(config: Mapping[str, Any]) -> frozenset[str]:
         part
         for part, mark in PARTS.items()
         if any(isinstance(name, str) and mark.search(name) for name in names)
+    )
+
+
+def read_gptq(config: Mapping[str, Any]) -> Gptq | None:
+    """What GPTQ adds: symmetry, order and exceptions; None for another method."""
+    if text_value(config, "quant_method").lower() != "gptq":
+        return None
+    exceptions = table_value(config, "dynamic")
+    return Gptq(
+        bits=first_count(config, "bits"),
+        symmetric=config.get("sym") is True,
+        act_order=config.get("desc_act") is not False,
+        mixed=any(not str(name).startswith(LEFT_OUT) for name in exceptions),
     )

@@ -6,12 +6,12 @@ scaling share one table; this includes a draft head's layers.
 
 from __future__ import annotations
 
-import math
 import reprlib
 from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
+from caovand.core.json_values import is_number
 
 STRETCHED = ("linear", "ntk", "dynamic")
 """Kinds whose table covers all scaled positions."""
@@ -43,8 +43,7 @@ def scaling_factor(rope: Mapping[str, Any]) -> float:
     value = rope.get("factor")
     if value is None:
         return 0.0
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0 < value <= LARGEST or not math.isfinite(value):
+    if not is_number(value, 0, LARGEST) or not value:
         raise BadConfig(f'the "factor" of its RoPE is {reprlib.repr(value)}, not a number above 0')
     return float(value)
 

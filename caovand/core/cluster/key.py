@@ -75,7 +75,7 @@ def parse(text: str, source: str = "") -> ClusterKey:
         raise refuse(f'its line does not begin with "{FORMAT} "')
     if len(digits) != 2 * SECRET_BYTES:
         count = f"it has {len(digits)} characters of {2 * SECRET_BYTES}"
-        raise refuse(f"{count}: the file was cut or changed")
+        raise refuse(f"{count}: the file was truncated or changed")
     if not re.fullmatch(r"[0-9a-f]+", digits):
         raise refuse("it has characters other than 0-9 and a-f: the file was changed")
     return ClusterKey(bytes.fromhex(digits))

@@ -23,7 +23,7 @@ _LISTENING = {
     "Permission denied": "set a port above 1023 in [cluster] head on every node",
 }
 """The fix for a rendezvous port that cannot be opened, by the kernel's message."""
-LOGGED = "`journalctl -u caovan` names what keeps it"
+LOGGED = "`journalctl -u caovan` names the cause"
 FREE_PORTS = "where ranks listen on free ports"
 HOST_NETWORK = "run its container with the host's network (docker run --network=host)"
 
@@ -37,17 +37,17 @@ def link_checks(
 ) -> Iterator[CheckResult]:
     """Check a link; `all_reduces` and `tcp_only` as in `checks.compare`."""
     if link is not None:
-        yield from _closed_ways(head, worker, link)
+        yield from _failed_directions(head, worker, link)
     if not over_rdma(head, worker, tcp_only):
-        yield from _slow(head, worker, all_reduces)
+        yield from _slow_interfaces(head, worker, all_reduces)
 
 
-def _closed_ways(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
+def _failed_directions(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
     if link.head_deaf:
-        yield _deaf_head(head, link)
+        yield _head_cannot_listen(head, link)
     for node, why in ((head, link.own_deaf), (worker, link.worker_deaf)):
         if why:
-            yield _deaf(node, why)
+            yield _cannot_listen(node, why)
     if link.unreported:
         yield finding(
             "FAIL",
@@ -59,13 +59,13 @@ def _closed_ways(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[Che
         yield _lost_data(worker, head)
     else:
         if link.to_head:
-            yield _no_way_to_head(head, worker, link)
+            yield _head_unreachable(head, worker, link)
         if link.to_own:
-            yield _no_way_to_own(head, worker, link)
+            yield _own_address_unreachable(head, worker, link)
     if link.to_worker == LOST:
         yield _lost_data(head, worker)
     elif link.to_worker:
-        yield _no_way_to_worker(head, worker, link)
+        yield _worker_unreachable(head, worker, link)
 
 
 def _lost_data(sender: NodeFacts, receiver: NodeFacts) -> CheckResult:
@@ -86,7 +86,7 @@ def pair_checks(one: NodeFacts, other: NodeFacts, link: Link | None) -> Iterator
         if why == LOST:
             yield _lost_data(sender, receiver)
         elif why:
-            yield _closed(sender, receiver, why)
+            yield _closed_port(sender, receiver, why)
 
 
 def describe_link(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
@@ -110,7 +110,7 @@ def rate(bytes_s: float) -> str:
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"
 
 
-def _deaf_head(head: NodeFacts, link: Link) -> CheckResult:
+def _head_cannot_listen(head: NodeFacts, link: Link) -> CheckResult:
     remedy = _LISTENING.get(link.head_deaf, "set [cluster] head to an address of this machine")
     return finding(
         "FAIL",
@@ -121,7 +121,7 @@ def _deaf_head(head: NodeFacts, link: Link) -> CheckResult:
     )
 
 
-def _deaf(node: NodeFacts, why: str) -> CheckResult:
+def _cannot_listen(node: NodeFacts, why: str) -> CheckResult:
     return finding(
         "FAIL",
         f"{node.name} cannot listen at its own address {node.address}, as ranks will: {why}",
@@ -130,7 +130,7 @@ def _deaf(node: NodeFacts, why: str) -> CheckResult:
     )
 
 
-def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+def _head_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
     text = f"{worker.name} cannot connect to {head.name} at port {link.port} of {link.host}"
     if link.joined and link.joined != link.meets:
         return finding(
@@ -140,59 +140,62 @@ def _no_way_to_head(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResu
             f"set [cluster] head to an address that every worker reaches; {HOST_NETWORK}",
             head,
         )
-    text = f"{text}, where ranks meet: {link.to_head}{_guard(head)}"
+    text = f"{text}, where ranks meet: {link.to_head}{_firewall_note(head)}"
     # To the rendezvous, ranks connect from there; to the head's own address, from the worker's own.
     peers = dict.fromkeys(filter(None, (link.own, worker.address)))
-    return finding("FAIL", text, _opening(head, *peers), head)
+    return finding("FAIL", text, _firewall_command(head, *peers), head)
 
 
-def _no_way_to_own(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+def _own_address_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
     if link.meets != head.address:
-        return _elsewhere(worker, head, link.to_own, link.meets)
-    return _closed(worker, head, link.to_own)
+        return _reachable_elsewhere(worker, head, link.to_own, link.meets)
+    return _closed_port(worker, head, link.to_own)
 
 
-def _no_way_to_worker(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+def _worker_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
     if link.seen and link.seen != link.own:
         return finding(
             "FAIL",
-            f"{_no_way(head, worker)}: {link.to_worker}. Its own connections come from {link.seen}:"
+            f"{_cannot_connect(head, worker)}: {link.to_worker}. Its own connections come from"
+            f" {link.seen}:"
             f" {worker.name} is behind NAT, as a container with a network of its own",
             HOST_NETWORK,
             worker,
         )
     if link.seen and link.own != worker.address:
-        return _elsewhere(head, worker, link.to_worker, link.own)
-    return _closed(head, worker, link.to_worker)
+        return _reachable_elsewhere(head, worker, link.to_worker, link.own)
+    return _closed_port(head, worker, link.to_worker)
 
 
-def _elsewhere(sender: NodeFacts, receiver: NodeFacts, why: str, known: str) -> CheckResult:
+def _reachable_elsewhere(
+    sender: NodeFacts, receiver: NodeFacts, why: str, known: str
+) -> CheckResult:
     """A node's own address is unreachable, but another one, `known`, is reachable."""
     interface = receiver.interface
     return finding(
         "FAIL",
-        f"{_no_way(sender, receiver)} of {interface}, {FREE_PORTS}: {why}{_guard(receiver)}; at"
-        f" {known} they reach each other",
+        f"{_cannot_connect(sender, receiver)} of {interface}, {FREE_PORTS}: {why}"
+        f"{_firewall_note(receiver)}; at {known} they reach each other",
         f"remove [cluster] interface, or name that of {known}, and restart caovan; or, where"
-        f" {interface} does join them: {_opening(receiver, sender.address)}",
+        f" {interface} does join them: {_firewall_command(receiver, sender.address)}",
         receiver,
     )
 
 
-def _closed(sender: NodeFacts, receiver: NodeFacts, why: str) -> CheckResult:
-    text = f"{_no_way(sender, receiver)}, {FREE_PORTS}: {why}{_guard(receiver)}"
-    return finding("FAIL", text, _opening(receiver, sender.address), receiver)
+def _closed_port(sender: NodeFacts, receiver: NodeFacts, why: str) -> CheckResult:
+    text = f"{_cannot_connect(sender, receiver)}, {FREE_PORTS}: {why}{_firewall_note(receiver)}"
+    return finding("FAIL", text, _firewall_command(receiver, sender.address), receiver)
 
 
-def _no_way(sender: NodeFacts, receiver: NodeFacts) -> str:
+def _cannot_connect(sender: NodeFacts, receiver: NodeFacts) -> str:
     return f"{sender.name} cannot connect to {receiver.name} at {receiver.address}"
 
 
-def _guard(node: NodeFacts) -> str:
+def _firewall_note(node: NodeFacts) -> str:
     return f"; {node.firewall} is on there" if node.firewall else ""
 
 
-def _opening(node: NodeFacts, *peers: str) -> str:
+def _firewall_command(node: NodeFacts, *peers: str) -> str:
     """Command by which a node's firewall admits a peer with these addresses."""
     sources = " ".join(f"--add-source={peer}" for peer in peers)
     rules = " and ".join(
@@ -209,7 +212,9 @@ def _opening(node: NodeFacts, *peers: str) -> str:
     return known.get(node.firewall, f"{unknown}: `sudo nft list ruleset` shows the rules there")
 
 
-def _slow(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[CheckResult]:
+def _slow_interfaces(
+    head: NodeFacts, worker: NodeFacts, all_reduces: bool
+) -> Iterator[CheckResult]:
     """Interfaces that are slower than ranks need."""
     need = ALL_REDUCE_BYTES_S if all_reduces else STAGES_BYTES_S
     for node in (head, worker):

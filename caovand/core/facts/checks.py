@@ -32,9 +32,9 @@ class DoctorFacts:
     another machine has it); `own_port` says whether only the daemon's own engine does.
     `plan_problem` says why there is no plan. An engine is `half_asked` while its flags are unknown.
     `engine_env` names the variables of [engine] env. `dtype` is the plan's, empty without a plan or
-    if unset; `mtp` is its draft depth, `tokens_s` its modelled speed, None if not modelled. `sums`
-    is the result of the last all-reduce check, `link_errors` the PCIe errors corrected since boot,
-    by card.
+    if unset; `mtp` is its draft depth, `tokens_s` its modelled speed, None if not modelled.
+    `all_reduce` is the result of the last check of it, `link_errors` the PCIe errors corrected
+    since boot, by card.
     """
 
     gpus: tuple[Gpu, ...]
@@ -62,6 +62,6 @@ class DoctorFacts:
     dtype: str = ""
     mtp: int | None = None
     tokens_s: float | None = None
-    sums: AllReduceResult | None = None
+    all_reduce: AllReduceResult | None = None
     own_port: bool = False
     link_errors: Mapping[int, int] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
+from caovand.core.json_values import is_number
 
 T = TypeVar("T", Gpu, Host, EngineInfo)
 LARGEST = 1 << 40
@@ -163,7 +164,7 @@ def _value(value: Any, kind: str, where: str) -> Any:
     if outer == "int":
         return _whole(value, where)
     if outer == "float":
-        _check(_is_number(value), where, value, "a number from 0")
+        _check(is_number(value, 0, LARGEST), where, value, "a number from 0")
         return float(value)
     _check(isinstance(value, str), where, value, "a text")
     return value
@@ -192,14 +193,9 @@ def _parts(inner: str) -> list[str]:
 
 def _whole(value: Any, where: str) -> int:
     """A count; fractions, which sizes in MiB may have, are dropped."""
-    _check(_is_number(value), where, value, "a number from 0")
+    _check(is_number(value, 0, LARGEST), where, value, "a number from 0")
     _check(value == int(value) or where.endswith("_mib"), where, value, "a whole number")
     return int(value)
-
-
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 <= value <= LARGEST
 
 
 def _check(right: bool, where: str, value: Any, wanted: str) -> None:

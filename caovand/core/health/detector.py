@@ -152,7 +152,7 @@ def _counters(watch: Watch, now: Progress, rules: DetectorRules) -> Result:
     if before is None or _vector(now) != _vector(before):
         cleared, more = _clear(watch, now.at, "the counters move")
         return replace(cleared, owed_since=None, moved_at=now.at, dead_checks=0), signs + more
-    if watch.owed_since is None and (_pending(now) > 0 or _given_up(before, now)):
+    if watch.owed_since is None and (_pending(now) > 0 or _clients_gave_up(before, now)):
         watch = replace(watch, owed_since=before.at if _pending(before) > 0 else now.at)
     watch, more = _suspect(watch, now.at, rules)
     return watch, signs + more
@@ -174,7 +174,7 @@ def _pending(progress: Progress) -> float:
     return progress.running + progress.waiting if progress.pending is None else progress.pending
 
 
-def _given_up(before: Progress, now: Progress) -> bool:
+def _clients_gave_up(before: Progress, now: Progress) -> bool:
     """Whether requests ended but none finished: clients gave up, possibly between two readings."""
     gone = _pending(now) < _pending(before) or now.requests_ended > before.requests_ended
     return gone and now.requests_finished == before.requests_finished

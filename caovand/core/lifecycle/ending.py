@@ -103,7 +103,7 @@ def recycling_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result
 def _hold_unended(s: Snapshot, at: float, finding: Finding, rules: LifecycleRules) -> Result:
     plan = _ending_of(s).next_plan
     s = s.enter(State.HOLD, at, at + _hold_s(s, rules), next_plan=plan, reason=finding.text)
-    return s.met(finding, at), ()
+    return s.with_finding(finding, at), ()
 
 
 def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
@@ -118,7 +118,7 @@ def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
 
 def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
     """Start as soon as the child is gone, whatever it was ended for."""
-    return replace(s.forgiven(), ending=Ending("start")), ()
+    return replace(s.without_failures(), ending=Ending("start")), ()
 
 
 def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
@@ -145,7 +145,7 @@ def start_after_stop(s: Snapshot, event: Start | Restart, rules: LifecycleRules)
     """Start again once the child is gone, unless the daemon is quitting."""
     if s.quitting:
         return s, ()
-    s = s.forgiven()
+    s = s.without_failures()
     ending = Ending("start")
     reason = "start requested"
     return s.enter(ending.state, event.at, s.deadline, ending=ending, reason=reason), ()

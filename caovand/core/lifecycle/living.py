@@ -91,7 +91,9 @@ def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result
         excused=excused + (remedy.excused or remedy.verdict == "hold"),
         recurrence=s.recurrence if remedy.excused else recurrence,
     )  # fmt: skip
-    return recycle(s.met(finding, event.at), event, rules, _ending(s, remedy), finding.text)
+    return recycle(
+        s.with_finding(finding, event.at), event, rules, _ending(s, remedy), finding.text
+    )
 
 
 def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
@@ -123,7 +125,7 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
 def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
     """A new child is wanted: failures of this one no longer count."""
     fallback = None if event.by == "head" else _last_served(s)
-    s = replace(s.forgiven(), fallback=fallback, abandoned="")
+    s = replace(s.without_failures(), fallback=fallback, abandoned="")
     return recycle(s, event, rules, Ending("start"), event.reason)
 
 

@@ -42,7 +42,7 @@ def begin(s: Snapshot, event: Event, rules: LifecycleRules, **changes: Any) -> R
 
 def start_afresh(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
     """The operator acted: forget old failures and degraded plans."""
-    return begin(s.forgiven(), event, rules, next_plan=None, refusal=None, reason="")
+    return begin(s.without_failures(), event, rules, next_plan=None, refusal=None, reason="")
 
 
 def start_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
@@ -77,8 +77,8 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
 
     If the operator's change has no plan, the plan that served before serves again.
     """
-    if not event.hold and s.fallback is not None and not s.goes_back:
-        s = replace(s.met(event.finding, event.at), next_plan=s.fallback, remedy=None)
+    if not event.hold and s.fallback is not None and not s.is_reverting:
+        s = replace(s.with_finding(event.finding, event.at), next_plan=s.fallback, remedy=None)
         refused = {"refusal": event.finding, "abandoned": "", "reason": event.finding.text}
         return begin(s, event, rules, **refused)
     state = State.HOLD if event.hold else State.FAILED
@@ -90,7 +90,7 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
         state, since, deadline, reason=event.finding.text, remedy=None,
         fallback=s.fallback if event.hold else None,
     )  # fmt: skip
-    return s.met(event.finding, event.at), ()
+    return s.with_finding(event.finding, event.at), ()
 
 
 def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
@@ -104,4 +104,4 @@ def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Resu
     finding = Finding("start-stall", text, s.phase)
     deadline = event.at + max(INSPECT_S, rules.watch.recheck_s)
     s = s.enter(State.HOLD, event.at, deadline, reason=text, inspecting=True)
-    return s.met(finding, event.at), ()
+    return s.with_finding(finding, event.at), ()

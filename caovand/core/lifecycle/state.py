@@ -120,11 +120,11 @@ class Snapshot:
         return replace(self, state=state, since=at, deadline=deadline, **{**dropped, **changes})
 
     @property
-    def goes_back(self) -> bool:
+    def is_reverting(self) -> bool:
         """Whether the next attempt uses the plan that served before the change."""
         return _is_same(self.next_plan, self.fallback)
 
-    def met(self, finding: Finding, at: float) -> Snapshot:
+    def with_finding(self, finding: Finding, at: float) -> Snapshot:
         """Remember `finding` as the latest failure."""
         return replace(self, finding=finding, found_at=at)
 
@@ -132,7 +132,7 @@ class Snapshot:
         """Forget the refused change and the plan that served before it."""
         return replace(self, refusal=None, fallback=None, abandoned="")
 
-    def forgiven(self) -> Snapshot:
+    def without_failures(self) -> Snapshot:
         """Forget all failures: the operator asked for another attempt."""
         return replace(self, failures=0, failed_plan="", recurrence=NEVER)
 

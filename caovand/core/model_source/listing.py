@@ -123,7 +123,7 @@ def listing(commit: str, files: Iterable[RemoteFile]) -> Listing:
     return Listing(commit, found)
 
 
-def of_hugging_face(document: Any) -> Listing:
+def parse_hugging_face(document: Any) -> Listing:
     """Parse the response of /api/models/NAME/revision/REVISION?blobs=true."""
     if not isinstance(document, Mapping):
         raise BadListing("it is not a table")
@@ -140,7 +140,7 @@ def _of_sibling(entry: Mapping[str, Any]) -> RemoteFile:
     return file(entry.get("rfilename"), entry.get("size"), f"{GIT}:{entry.get('blobId')}")
 
 
-def of_modelscope(document: Any) -> Listing:
+def parse_modelscope(document: Any) -> Listing:
     """Parse the response of /api/v1/models/NAME/repo/files, which reports no commit of the
     whole."""
     data = document.get("Data") if isinstance(document, Mapping) else None

@@ -79,8 +79,8 @@ def judge(
         return Judgement(Do.REFUSE, why="it is compressed, which was not asked for")
     length = headers.get("content-length")
     if status == 200:
-        if length is not None and not _is(length, size_bytes):
-            return _lie(f"a length of {length[:20]}", f"{size_bytes} bytes")
+        if length is not None and not _equals(length, size_bytes):
+            return _mismatch(f"a length of {length[:20]}", f"{size_bytes} bytes")
         return Judgement(Do.WRITE, 0)
     if status != 206 or not asked.offset:
         return Judgement(Do.REFUSE, why=f"HTTP {status}")
@@ -89,9 +89,9 @@ def judge(
         return Judgement(Do.REFUSE, why="it is a part of the file and does not say which")
     first, last, whole = int(found[1]), int(found[2]), found[3]
     if (first, last) != (asked.offset, size_bytes - 1) or whole not in ("*", str(size_bytes)):
-        return _lie(found[0], f"bytes {asked.offset}-{size_bytes - 1}/{size_bytes}")
-    if length is not None and not _is(length, last - first + 1):
-        return _lie(f"a length of {length[:20]}", f"{last - first + 1} bytes")
+        return _mismatch(found[0], f"bytes {asked.offset}-{size_bytes - 1}/{size_bytes}")
+    if length is not None and not _equals(length, last - first + 1):
+        return _mismatch(f"a length of {length[:20]}", f"{last - first + 1} bytes")
     if asked.etag and headers.get("etag", asked.etag) != asked.etag:
         return Judgement(Do.START_OVER, why="the file has changed on the server")
     return Judgement(Do.WRITE, asked.offset)
@@ -106,9 +106,9 @@ def pause_s(attempt: int, chance: float, retry_after_s: float | None) -> float |
     return retry_after_s if 0 <= retry_after_s <= MAX_WAIT_S else None
 
 
-def _is(text: str, number: int) -> bool:
+def _equals(text: str, number: int) -> bool:
     return bool(_LENGTH.fullmatch(text)) and int(text) == number
 
 
-def _lie(claims: str, real: str) -> Judgement:
+def _mismatch(claims: str, real: str) -> Judgement:
     return Judgement(Do.REFUSE, why=f"it claims {claims}, the hub's list says {real}")

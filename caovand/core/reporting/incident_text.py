@@ -55,7 +55,7 @@ def _node(node: Mapping[str, Any], found: Mapping[str, Any] | None) -> Iterator[
     """Evidence from another node, which arrives a few seconds after the rest."""
     title = f"node {node['name']}, rank {node['rank']}"
     if found is None:
-        yield f"{title}: its evidence has not come"
+        yield f"{title}: its evidence has not arrived"
         return
     if "missing" in found:
         yield f"{title}: no evidence: {found['missing']}"

@@ -41,7 +41,7 @@ class Suggestion:
     def text(self) -> str:
         """The suggestion in one sentence."""
         depths = ", ".join(map(str, self.basis.depths))
-        measured = f"{self.basis.tokens:,} tokens measured at depth {depths}{self._losing}"
+        measured = f"{self.basis.tokens:,} tokens measured at depth {depths}{self._losing_note}"
         if self.trial:
             return f"try drafting depth {self.best}, to see what a draft costs ({measured})"
         if self.best == self.depth:
@@ -59,7 +59,7 @@ class Suggestion:
         return BANDS[bands[drafts.index(False)]]
 
     @property
-    def _losing(self) -> str:
+    def _losing_note(self) -> str:
         if self.loses_from is None:
             return ""
         return f"; drafts lose in contexts from {self.loses_from:,} tokens on"

@@ -33,14 +33,14 @@ def with_checks(
     """
     document, unlisted = _shortened(document)
     if unlisted:
-        found = [("", _unlisted(unlisted)), *found]
+        found = [("", _omitted_nodes(unlisted)), *found]
     room = ROOM_BYTES - _size(document)
     ranked = sorted(found, key=lambda one: WORST_FIRST.index(one[1].verdict))
     told = [_entry(name, one) for name, one in ranked]
     for at, entry in enumerate(told):
         room -= _size(entry)
         if room < 0:
-            told[at:] = [_entry("", _left_out(ranked[at:]))]
+            told[at:] = [_entry("", _omitted_findings(ranked[at:]))]
             break
     return {**document, "checks": told}
 
@@ -65,12 +65,12 @@ def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     return {**document, "nodes": nodes}, count - len(nodes)
 
 
-def _unlisted(count: int) -> CheckResult:
+def _omitted_nodes(count: int) -> CheckResult:
     text = f"not listed, as this answer has no room: {count} nodes that are lost or refused"
     return finding("WARN", text, "restart caovan on the head, which forgets those that are gone")
 
 
-def _left_out(rest: Sequence[tuple[str, CheckResult]]) -> CheckResult:
+def _omitted_findings(rest: Sequence[tuple[str, CheckResult]]) -> CheckResult:
     text = f"not shown, as this answer has no room: {len(rest)} more"
     if rest[0][1].verdict == "PASS":
         return replace(rest[0][1], text=f"{text}, which PASS", remedy="")

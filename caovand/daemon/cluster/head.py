@@ -157,7 +157,7 @@ class Head(Part):
             self._selection.try_again()
         if name in self._team.ranks and self._start:
             if report.boot != self._team.boots[name]:
-                self._fail("node-lost", f"node {name}: its daemon was started anew")
+                self._fail("node-lost", f"node {name}: its daemon was restarted")
             elif report.failed == self._start and report.finding is not None:
                 found = report.finding
                 self._fail(found.failure, f"node {name}: {found.text}", found)

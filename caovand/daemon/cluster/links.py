@@ -180,7 +180,7 @@ class Links:
             at = replace(at, worker_deaf=report.deaf)
         if not report or not report.failures:
             lost = peer.name not in self._asked
-            why = "its daemon ended, or was cut off, meanwhile" if lost else (
+            why = "its daemon ended or was cut off in the meantime" if lost else (
                 f"{peer.name} reported nothing for {REPORT_S:.0f} s"
             )  # fmt: skip
             return at if at.worker_deaf else replace(at, unreported=why)

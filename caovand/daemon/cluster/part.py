@@ -45,7 +45,7 @@ class NextPlan(Protocol):
     """A plan in two steps, like planning.NextPlan: in between, a head chooses the `others` and the
     `link` to them."""
 
-    async def look(self) -> Inventory: ...
+    async def inspect(self) -> Inventory: ...
 
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None
@@ -65,17 +65,17 @@ class SlotMachine(Protocol):
 class SlotEngine(Protocol):
     """The slot's engine and planning, as seen by its role.
 
-    `look` inspects engine, model and machine, and raises inspection.Obstacle. `adopt` makes another
-    node's plan the slot's own. `lines` are the last lines of the engine's log; `idle` says whether
-    it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the folder
-    of its sockets.
+    `inspect` covers engine, model and machine, and raises inspection.Obstacle. `adopt` makes
+    another node's plan the slot's own. `lines` are the last lines of the engine's log; `idle` says
+    whether it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the
+    folder of its sockets.
     """
 
     engine: Engine
     cache: Path
     runtime: Path
 
-    async def look(self) -> Inventory: ...
+    async def inspect(self) -> Inventory: ...
     def adopt(self, plan: Plan, inventory: Inventory) -> tuple[Plan, Endpoint]: ...
     def serves(self) -> None: ...
     def pids(self) -> Sequence[int]: ...
@@ -116,7 +116,7 @@ class Part:
 
     async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
         """The plan of the next engine, or of the `living` one; raises inspection.Obstacle."""
-        await coming.look()
+        await coming.inspect()
         return await coming.plan()
 
     def outdated(self) -> str:

@@ -157,7 +157,7 @@ class Selection:
         """Inspect the machine and make the result the head's facts. Raises Obstacle."""
         nodes = self._slot.engine.nodes
         assert nodes is not None
-        inventory = await coming.look()
+        inventory = await coming.inspect()
         self._refused = nodes.refusal(self._executor, inventory.engine)
         if self._refused and self.quorum.strict:
             raise Obstacle("bad-arguments", str(self._refused), hold=True)

@@ -115,7 +115,7 @@ class Worker(Part):
             self._since = now()
             self._slot.notice("cluster", f"joined the head at {self._head}")
         before, self._order, self._heard = self._order, order, now()
-        if _news(order) != _news(before):
+        if _urgent_parts(order) != _urgent_parts(before):
             self._changed.wake()
         if order.refusal != before.refusal:
             self._try_again()
@@ -198,7 +198,7 @@ class Worker(Part):
         self._waits = ""
         host = addresses.split_address(self._head)[0]
         try:
-            inventory = await self._slot.look()
+            inventory = await self._slot.inspect()
             self._facts = await here.facts(self._name, self._slot, inventory, host)
         except Unplannable as problem:
             self._forget(living)
@@ -326,7 +326,7 @@ class Worker(Part):
         }  # fmt: skip
 
 
-def _news(order: Order) -> tuple[Any, ...]:
+def _urgent_parts(order: Order) -> tuple[Any, ...]:
     """The parts of an order that take effect at once."""
     return (
         order.head, order.start, order.proven, order.refusal, order.evidence, order.probe

@@ -238,7 +238,7 @@ class Team:
         if worker is None or worker.away:
             return "its link has ended"
         if worker.report.boot != self.boots[name]:
-            return "its daemon was started anew"
+            return "its daemon was restarted"
         same = worker.standing == self._chosen[name].standing
         return "" if same else "it is not as it was chosen"
 

@@ -83,7 +83,7 @@ class Canary:
         wrong = await self._compare(endpoint, timeout_s, phase)
         again = await self._compare(endpoint, timeout_s, phase) if wrong else None
         if wrong and not again:
-            self._notice("noticed", "one of two answers to a fixed prompt was another one")
+            self._notice("noticed", "one of two answers to a fixed prompt differed")
         return again
 
     async def _compare(self, endpoint: Endpoint, timeout_s: float, phase: str) -> Finding | None:
@@ -105,7 +105,7 @@ class Canary:
             self._answers.keep(self._key, found)
         elif found and first and found.tokens != first.tokens and not self._excused:
             self._excused = True
-            near = "a fixed prompt was answered otherwise than at first, after a near tie"
+            near = "a fixed prompt was answered differently than at first, after a near tie"
             self._notice("noticed", f"{near}: rounding explains that")
         return None
 

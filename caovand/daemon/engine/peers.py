@@ -44,7 +44,7 @@ class Peers:
         server = None
         while server is None or not server.inode:
             if expired.wait(pause_s):
-                raise TimeoutError("nobody accepted the connection")
+                raise TimeoutError("no process accepted the connection")
             pause_s = min(2 * pause_s, MAX_PAUSE_S)
             server = self._server(port, link)
         # Check twice: a socket closed in between belongs to no process, so not to a stranger.

@@ -261,7 +261,7 @@ class EngineRun:
                 await self.part.ended(left=bool(left))
                 break
             except Exception as problem:
-                if not self._shared.shortage.met("end the engine", problem):
+                if not self._shared.shortage.covers("end the engine", problem):
                     raise
             await asyncio.sleep(RETRY_S)
             if self.child is not None:
@@ -325,7 +325,7 @@ class EngineRun:
         try:
             members.update({p.pid: p for p in self.child.look()})
         except OSError as problem:
-            if not self._shared.shortage.met("see the engine's processes", problem):
+            if not self._shared.shortage.covers("see the engine's processes", problem):
                 raise
         return tuple(members.values())
 

@@ -42,8 +42,8 @@ async def check_all_reduce(
     key = key_of(task, gpus, inventory.engine)
 
     async def settled() -> bool:
-        sums = await asyncio.to_thread(all_reduce.read_result, cache, key)
-        return sums is not None and sums.settled
+        result = await asyncio.to_thread(all_reduce.read_result, cache, key)
+        return result is not None and result.settled
 
     try:
         if await settled():
@@ -57,23 +57,24 @@ async def check_all_reduce(
                 return None
             text = f"checking all-reduce over {task.ranks} cards, once for these settings"
             notice("noticed", text)
-            sums = await _checked(inventory.engine.python, task, env)
-            await asyncio.to_thread(all_reduce.save_result, cache, key, sums)
+            result = await _checked(inventory.engine.python, task, env)
+            await asyncio.to_thread(all_reduce.save_result, cache, key, result)
     except Exception as problem:
         if not isinstance(problem, OSError) and not limits.limit_reached(problem):
             raise
         notice("noticed", f"cannot check all-reduce: {problem}")
         return None
-    if sums.verdict == "right":
-        more = f"; {sums.text}" if sums.text else ""
+    if result.verdict == "right":
+        more = f"; {result.text}" if result.text else ""
         notice("noticed", f"all-reduce over {task.ranks} cards is right{more}")
-    elif sums.verdict == "unclear":
-        notice("noticed", f"cannot check all-reduce over {task.ranks} cards: {sums.text}")
+    elif result.verdict == "unclear":
+        notice("noticed", f"cannot check all-reduce over {task.ranks} cards: {result.text}")
     else:
-        wrong = sums.verdict == "wrong"
-        text = f"{sums.by} over {task.ranks} cards {'is wrong' if wrong else 'hangs'}: {sums.text}"
+        wrong = result.verdict == "wrong"
+        how = "is wrong" if wrong else "hangs"
+        text = f"{result.by} over {task.ranks} cards {how}: {result.text}"
         failure: Failure = "allreduce-wrong" if wrong else "allreduce-hung"
-        return Finding(failure, text, "launch", {"by": sums.by})
+        return Finding(failure, text, "launch", {"by": result.by})
     return None
 
 

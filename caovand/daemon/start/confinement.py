@@ -90,7 +90,7 @@ def confinement(
     return Confinement(tuple(map(str, hidden)), tuple(filter(os.path.isabs, readable)), writable)
 
 
-def of_a_server(config: Config, places: Directories, readable: str = "") -> Confinement:
+def server_confinement(config: Config, places: Directories, readable: str = "") -> Confinement:
     """What the page or the gateway may access: none of caovan's files but the named one."""
     # Hide those in /etc too: it reads no file there that is replaced.
     named = (config.cluster.key_file, config.server.api_key_file, config.page.token_file)

@@ -57,7 +57,7 @@ class Inspector:
         try:
             if run.ending:
                 # The machine gave up waiting for that; two children must not run at the same time.
-                text = "cannot start: the engine before is still being ended"
+                text = "cannot start: the previous engine is still ending"
                 raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
                 await run.clear_the_way()

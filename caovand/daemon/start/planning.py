@@ -141,7 +141,7 @@ class SlotPlanner:
 
 
 class NextPlan:
-    """The next engine's plan in two steps: `look` inspects, and `plan` plans for the result.
+    """The next engine's plan in two steps: `inspect`, then `plan` for the result.
 
     In between, a head chooses the other nodes. `made` is the result: it becomes the planner's own
     only once it is taken, because a plan to retry belongs to the last result that was.
@@ -164,7 +164,7 @@ class NextPlan:
             if last.mode != request.chosen_mode:
                 self._keep_steps()  # `mode --defer` waited for this start
 
-    async def look(self) -> Inventory:
+    async def inspect(self) -> Inventory:
         """Inspect this machine; raises inspection.Obstacle, or ConfigError for a bad key file."""
         if self._again is None:
             await asyncio.to_thread(inspection.check_cheap, self.request)
@@ -189,7 +189,7 @@ class NextPlan:
             link = before.link  # jitter of measurements does not change the plan
         if self._again is not None and not _same(others, link, self._again[1].inventory):
             self._keep_steps()
-            await self.look()
+            await self.inspect()
         assert self._machine is not None
         machine = replace(self._machine, others=others, link=link)
         if self._again is not None:

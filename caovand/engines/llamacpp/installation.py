@@ -1,4 +1,4 @@
-"""How llama.cpp's server is built, and how an installation of it is proven."""
+"""How to build llama.cpp's server, and how to prove its installation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from caovand.engines.llamacpp.tiny_model import tiny_model
 
 SERVER = "llama-server"
 COMPILER_MIB: Mapping[Build, int] = {"cpu": 1024, "cuda": 3072}
-"""MiB that one compiler may need; nvcc needs more than the others."""
+"""Maximum MiB of one compiler process; nvcc needs the most."""
 _COMMON = (
     # one program without its own runtime libraries
     "-DBUILD_SHARED_LIBS=OFF",

@@ -1,1 +1,1 @@
-"""Everything peculiar to vLLM: its command line, log lines, failures and metrics."""
+"""Everything specific to vLLM: its command line, log lines, failures and metrics."""

@@ -40,9 +40,9 @@ def all_reduce_check(facts: DoctorFacts) -> Iterator[CheckResult]:
 
     Cards that exchange wrong data answer NVML well, but the engine on them answers nonsense.
     """
-    if facts.sums is None:
+    if facts.all_reduce is None:
         return
-    found, name = facts.sums, "sums over the plan's cards"
+    found, name = facts.all_reduce, "sums over the plan's cards"
     if found.verdict == "right":
         yield CheckResult("GPUs", "PASS", f"{name} were right when they were checked")
     elif found.verdict == "unclear":

@@ -1,4 +1,4 @@
-"""How an environment with vLLM is proven."""
+"""How to prove an environment with vLLM."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=number(MAX_ROUNDS),
         default=5,
         metavar="N",
-        help="how often each is measured (default 5, the fewest that --compare can judge)",
+        help="rounds per measurement (default 5, the minimum for --compare)",
     )
     add_load(parser, AT_ONCE, who="requests at once", seeded="the passages of the prompts")
     kept_ones = parser.add_mutually_exclusive_group()
@@ -177,12 +177,11 @@ VERB = Verb(
     name="bench",
     help="measure the served model as clients see it",
     description="Measure the served model as its clients see it: real text of several languages"
-    " and code, prompts of several lengths, several requests at once, answers streamed. Each"
-    " prompt begins with words of its own, so that no prefix cache has it. Shows how fast prompts"
-    " are read and tokens generated, times, drafts accepted by position, and tokens per joule"
-    " where the cards count energy and were busy for most of the time. Other"
-    " clients and it slow each other down. Each result is kept, with all rounds,"
-    " in a folder named by the plan's fingerprint.",
+    "and code, prompts of several lengths, several requests at once, answers streamed. Each"
+    " prompt begins with unique words, so that no prefix cache contains it. Shows prefill and"
+    " decode speed, times, drafts accepted by position, and tokens per joule if the cards report"
+    " energy and were busy for most of the time. It competes with other clients. Each result is"
+    " stored, with all rounds, in a folder named after the plan's fingerprint.",
     epilog="examples: caovanctl bench --prompts 512,4096 --at-once 1,8; caovanctl bench --list;"
     " caovanctl bench --compare 2 1",
     arguments=arguments,

@@ -170,7 +170,7 @@ class Run:
         why = f": {failure['failure']}: {failure['text']}" if failure else ""
         return CommandError(
             Exit.FAILED,
-            f"cannot go on: the engine ended or was restarted meanwhile{why}",
+            f"cannot continue: the engine ended or was restarted{why}",
             "see `caovanctl events`, then run it again once `caovanctl wait` returns",
         )
 
@@ -195,9 +195,9 @@ class Run:
         except CommandError as away:
             return CommandError(
                 away.status,
-                f"cannot go on: a request failed ({problem}), and {away.message}",
+                f"cannot continue: a request failed ({problem}), and {away.message}",
                 away.hint,
             )
         return CommandError(
-            Exit.FAILED, f"cannot go on: a request failed: {problem}", "see `caovanctl logs`"
+            Exit.FAILED, f"cannot continue: a request failed: {problem}", "see `caovanctl logs`"
         )

@@ -92,7 +92,9 @@ def _circumstances(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if waited := sum(cell["preemptions"] or 0 for cell in cells):
         yield f"warning: {waited} requests were put back for lack of KV cache"
     if others := sum(cell["others"] or 0 for cell in cells):
-        yield f"warning: {others} other requests were served meanwhile, and slowed these down"
+        yield (
+            f"warning: {others} other requests were served at the same time, and slowed these down"
+        )
     if any(cell["others"] is None for cell in cells):
         yield "drafts and prefix hits are unknown where the daemon did not see every request"
 

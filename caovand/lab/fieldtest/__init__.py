@@ -147,7 +147,7 @@ def _confirm(status: Mapping[str, Any], *, yes: bool) -> None:
 
 VERB = Verb(
     name="fieldtest",
-    help="measure caovan on this machine, for a report to be posted",
+    help="measure caovan on this machine, for a report to post",
     description="Measure caovan on this machine, in 20 minutes or more: the machine, our kernels"
     " against float64 and against vLLM's own, then the configured model served in several ways (as"
     " configured, without our kernels, with int8 activations, with an int8 lm_head and int8 drafts,"

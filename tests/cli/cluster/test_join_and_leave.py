@@ -164,7 +164,7 @@ def test_what_is_no_address_of_one_machine_is_refused(box: Box, endpoint: str, f
 def test_join_without_the_key_prints_the_command_that_copies_it(box: Box) -> None:
     said = box("join", "gpu1:7070")
     assert said.code == Exit.FAILED
-    assert f"the cluster's key {box.key} is not here" in said.err
+    assert f"the cluster's key {box.key} is missing" in said.err
     assert f"sudo scp root@gpu1:{box.key} {box.key}" in said.err
     assert box.config.read_bytes() == SHIPPED
 
@@ -289,7 +289,7 @@ def test_half_a_block_is_left_to_people(box: Box, marker: str) -> None:
 def test_leave_says_where_the_key_stays_and_what_comes_next(box: Box) -> None:
     box("init")
     assert box("leave").out.splitlines() == [
-        f"this machine serves alone: [cluster] is gone from {box.config}",
+        f"this machine serves alone: [cluster] was removed from {box.config}",
         f"the key stays: {box.key}",
         "next: `sudo systemctl restart caovan`",
     ]

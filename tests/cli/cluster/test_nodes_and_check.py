@@ -1,4 +1,4 @@
-"""caovanctl cluster nodes and check: what the daemon answers, for people and for programs."""
+"""caovanctl cluster nodes and check: the daemon's reply, for people and for programs."""
 
 from __future__ import annotations
 

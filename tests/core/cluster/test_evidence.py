@@ -1,4 +1,5 @@
-"""What a worker has of a failed start fits one message, comes over whole, and nothing else does."""
+"""A worker's evidence of a failed start fits one message and arrives intact; anything else is
+refused."""
 
 from __future__ import annotations
 

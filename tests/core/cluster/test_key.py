@@ -1,4 +1,4 @@
-"""The text of a cluster's key: what is written is read back, and nothing else is taken."""
+"""The text of a cluster key: it can be read back, and nothing else is accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What head and workers tell each other of a check of ports, and what is known after it."""
+"""Messages of head and workers about a port check, and the resulting state of the link."""
 
 from __future__ import annotations
 

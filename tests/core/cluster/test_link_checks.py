@@ -1,4 +1,4 @@
-"""What is found where a link was tried: in these words, with this fix."""
+"""Findings about a checked link: their exact wording and fix."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ LISTENS = "head1 cannot listen at port 7071 of 10.0.0.1, where ranks meet: "
         (
             {"unreported": "gpu2 reported nothing for 60 s"},
             "nothing is known of the link to gpu2: gpu2 reported nothing for 60 s",
-            "on gpu2: `journalctl -u caovan` names what keeps it; sudo systemctl restart caovan",
+            "on gpu2: `journalctl -u caovan` names the cause; sudo systemctl restart caovan",
         ),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What nodes tell each other comes over as it was sent; anything else is refused, never a crash."""
+"""Messages between nodes arrive as sent; anything else is refused, never a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE count where all nodes have the same."""
+"""InfiniBand and RoCE count only if all nodes have the same."""
 
 from __future__ import annotations
 

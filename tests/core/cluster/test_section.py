@@ -1,4 +1,4 @@
-"""The [cluster] section in a file's text: added, and removed without a trace."""
+"""The [cluster] section in a file: added, and removed without a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of requests that wait: fair by tokens between keys and bands, and nobody starves."""
+"""The order of waiting requests: fair by tokens between keys and bands, without starvation."""
 
 from __future__ import annotations
 

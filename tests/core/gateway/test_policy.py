@@ -1,4 +1,4 @@
-"""The life of each request at the gateway, told event by event."""
+"""The life of a request at the gateway, event by event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which message of a conversation changed, from digests of its parts."""
+"""Detecting which message of a conversation changed, from digests of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies whose fields the gateway reads, and the errors that it answers with."""
+"""Request bodies as the gateway parses them, and its error responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens counted in answers, the limits of keys, and what is reported of their use."""
+"""Token counts from answers, limits of keys, and reports of their use."""
 
 from __future__ import annotations
 

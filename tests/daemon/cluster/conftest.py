@@ -1,4 +1,4 @@
-"""The world of the tests of a cluster's parts."""
+"""The environment of tests of cluster roles."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.start.inspection import Obstacle
-from caovand.daemon.start.inspector import CHOICES
+from caovand.daemon.start.inspector import MAX_REPLANS
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -121,8 +121,8 @@ class Coming:
     def __init__(self, slot: Slot, again: Plan | None) -> None:
         self._slot, self._again = slot, again
 
-    async def look(self) -> Inventory:
-        return await self._slot.hooks.look()
+    async def inspect(self) -> Inventory:
+        return await self._slot.hooks.inspect()
 
     async def plan(
         self, others: tuple[Node, ...] = (), link: Network | None = None
@@ -183,7 +183,7 @@ class Slot:
             command=self.apply,
             notice=lambda kind, text: self.notices.append(text),
             snapshot=lambda: self.snapshot,
-            look=self._look,
+            inspect=self._inventory,
             adopt=lambda plan, machine: (plan, Endpoint("127.0.0.1", 1)),
             serves=self.serves,
             pids=lambda: self.pids,
@@ -197,7 +197,7 @@ class Slot:
         )
         return cast(part.ClusterSlotProtocol, hooks)
 
-    async def _look(self) -> Inventory:
+    async def _inventory(self) -> Inventory:
         if self.obstacles:
             raise self.obstacles[0]
         return inventory()
@@ -229,7 +229,7 @@ class Slot:
             if self.left:
                 raise Obstacle("vram-busy", f"{self.left} cannot be killed", hold=True)
             living = self.snapshot.spawned
-            for _ in range(CHOICES):
+            for _ in range(MAX_REPLANS):
                 found, _ = await self.part.plan(Coming(self, action.plan), living)
                 if living or not (outdated := self.part.outdated()):
                     break

@@ -1,4 +1,4 @@
-"""Workers are chosen before there is a plan, and looked at once more before it is started."""
+"""Workers are chosen before there is a plan, and checked again before it starts."""
 
 from __future__ import annotations
 

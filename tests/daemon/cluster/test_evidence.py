@@ -1,4 +1,4 @@
-"""The head collects what its nodes have of a failure, for a few seconds; each gathers it once."""
+"""The head collects its nodes' evidence for a few seconds; each node gathers it once."""
 
 from __future__ import annotations
 

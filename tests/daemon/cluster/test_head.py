@@ -1,4 +1,4 @@
-"""What a head orders its workers, and what it does about their reports."""
+"""A head's orders to its workers, and its reactions to their reports."""
 
 from __future__ import annotations
 

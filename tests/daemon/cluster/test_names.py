@@ -1,4 +1,4 @@
-"""Two machines of one name, and a daemon that was started anew."""
+"""Two machines with one name, and a restarted daemon."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_daemon_that_was_started_anew_takes_its_place_at_once(world: World) ->
         head.slot.serves()
         head.link.ended.add(b"n2")
         head.hear(boot="anew")
-        await soon(lambda: "its daemon was started anew" in head.slot.snapshot.reason)
+        await soon(lambda: "its daemon was restarted" in head.slot.snapshot.reason)
         assert head.slot.notices.count("node n2 joined") == 2
         assert of_names(head) == []
         await head.slot.until(State.STARTING, spawned=True)

@@ -1,4 +1,4 @@
-"""What all parts of a cluster share."""
+"""Behaviour shared by all cluster roles."""
 
 from __future__ import annotations
 

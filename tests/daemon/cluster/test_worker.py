@@ -1,4 +1,4 @@
-"""What a worker does with the orders of its head, and what it reports."""
+"""A worker's reactions to its head's orders, and its reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dense model on one node, for the tests of this folder: none of them disturbs it."""
+"""The dense model on one node, shared by the tests of this folder, none of which disturbs it."""
 
 from __future__ import annotations
 

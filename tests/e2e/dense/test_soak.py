@@ -1,4 +1,4 @@
-"""caovanctl soak over a real vLLM: what it asks is answered, and answers repeat."""
+"""caovanctl soak over a real vLLM: its requests are answered, and answers repeat."""
 
 from __future__ import annotations
 

@@ -256,5 +256,7 @@ def test_unified_memory_leaves_the_host_its_part() -> None:
 
 
 def test_a_model_that_embeds_is_refused_with_the_engine_for_it() -> None:
-    with pytest.raises(Unplannable, match=r'for embeddings, .* set \[engine\] kind = "llamacpp"'):
+    with pytest.raises(
+        Unplannable, match=r'its task is embeddings, .* set \[engine\] kind = "llamacpp"'
+    ):
         plan(machine(22527, model=replace(QWEN_8B, task="embed")))

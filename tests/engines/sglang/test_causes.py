@@ -37,7 +37,7 @@ FAILED = [
     ("share-too-low", "kv-cache-none", "sglang.cache", "load"),
     ("too-old-card", "backend-unsupported", "sglang.old", "resolve"),
     ("unknown-architecture", "bad-arguments", "sglang.model.architecture", "resolve"),
-    ("unknown-option", "bad-arguments", "sglang.args", "resolve"),
+    ("unknown-option", "bad-arguments", "sglang.args.unknown", "resolve"),
     ("watchdog", "hang", "sglang.watchdog", "serving"),
     ("watchdog-0.5.23", "hang", "sglang.watchdog", "serving"),
     ("weights-no-memory", "device-oom-load", "sglang.oom", "load"),

@@ -1,4 +1,4 @@
-"""Measuring: prompts without repetition, figures of rounds, and what is called noise."""
+"""Measuring: prompts without repetition, figures of rounds, and the noise threshold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a measurement is, and what the rest takes."""
+"""A measurement's progress and remaining time."""
 
 from __future__ import annotations
 

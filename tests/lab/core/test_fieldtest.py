@@ -1,4 +1,4 @@
-"""Which ways of serving a field test tries, and the report made of what it found."""
+"""The trials of a field test, and its report."""
 
 from __future__ import annotations
 

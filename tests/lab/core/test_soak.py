@@ -1,4 +1,4 @@
-"""What a soak concludes: noise passes, leaks and drifts are found, rounding is no fault."""
+"""A soak's conclusions: noise passes, leaks and drifts are found, rounding is no fault."""
 
 from __future__ import annotations
 

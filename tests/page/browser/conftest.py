@@ -1,4 +1,4 @@
-"""What the tests of the page in a browser share: one Chromium, one model folder."""
+"""Shared by the browser tests of the page: one Chromium, one model folder."""
 
 from __future__ import annotations
 

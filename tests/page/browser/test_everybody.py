@@ -1,4 +1,4 @@
-"""For everybody: with a keyboard, a screen reader, a telephone, at night, in both languages."""
+"""Accessibility: keyboard, screen reader, phone, dark theme, both languages."""
 
 from __future__ import annotations
 

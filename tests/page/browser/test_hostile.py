@@ -1,4 +1,4 @@
-"""What comes from outside is text on the page, whatever it pretends to be."""
+"""Outside input is displayed as text, whatever it pretends to be."""
 
 from __future__ import annotations
 

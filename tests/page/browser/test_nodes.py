@@ -1,4 +1,4 @@
-"""The machines of a cluster on the page: who is there, who is not, and what to do about it."""
+"""The machines of a cluster on the page: present ones, missing ones, and remedies."""
 
 from __future__ import annotations
 

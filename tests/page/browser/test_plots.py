@@ -1,4 +1,4 @@
-"""The plots: what each time span shows, of the engine and of the cards."""
+"""The plots: the contents of each time span, for the engine and the cards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes on the cards: which are the engine's, and what others there are."""
+"""The processes on the cards: the engine's and others."""
 
 from __future__ import annotations
 

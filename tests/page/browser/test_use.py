@@ -1,4 +1,4 @@
-"""What one does on the page: log in, try the model, end an answer that is long enough."""
+"""Using the page: log in, try the model, stop a long answer."""
 
 from __future__ import annotations
 

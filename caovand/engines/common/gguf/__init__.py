@@ -1,1 +1,1 @@
-"""The memory that ggml allocates for a model in GGUF files, and the context and placement."""
+"""Memory, context and placement of models in GGUF files that ggml runs."""

@@ -98,10 +98,12 @@ def sentences(
 ) -> list[str]:
     """Say what happened and what a person can do, most precise first."""
     name, failure = finding.signature, finding.failure
+    runtime = runtime_of(finding)
     found = (
-        special.get(name)
+        RUNTIMES.get((name, runtime))
+        or special.get(name)
         or SPECIAL.get(name)
-        or RUNTIMES.get((failure, runtime_of(finding)))
+        or RUNTIMES.get((failure, runtime))
         or general.get(failure)
         or GENERAL.get(failure, ())
     )

@@ -79,6 +79,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
         "download it with its model, or install a newer release.",
     ),
+    "llama.model.converted": (
+        "The file lacks what this release needs of it (a tokenizer, metadata, the form of "
+        "attention) or has damaged values: it is only a part (a projector, vocabulary or draft), "
+        "or was converted by an older tool. Download a current file, or convert it again.",
+    ),
+    "llama.model.clip": (
+        "The file that is named as the model is its projector: name the model's own file with -m, "
+        "and this one with --mmproj.",
+    ),
     "llama.model.unpaired": (
         "The projector (mmproj) belongs to another model: use the one published with the model.",
     ),

@@ -41,7 +41,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "If it began with a new release of the engine, install the older release.",
     ),
     "launch-failure": (
-        "A kernel could not be launched.",
+        "A computation on the card failed.",
+        "Update the card's driver; a newer or older release of the engine may do without.",
         "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
         "| grep -i xid",
     ),
@@ -106,10 +107,19 @@ _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
         "on the card (--gpu-layers); then try another release.",
     ),
 }
-RUNTIMES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
+_FULL = (
+    "The card has too little free memory for weights, cache and buffers together, or one "
+    "allocation exceeds what its driver gives at once: use a GGUF file of fewer bits, keep fewer "
+    "layers on the card, and check what else uses it (rocm-smi, radeontop, or the system's task "
+    "manager). Processors' own graphics get more memory by a setting of the firmware.",
+)
+RUNTIMES: Mapping[tuple[str, str], tuple[str, ...]] = {
     (failure, runtime): texts for failure in _CRASHED for runtime, texts in _OF_RUNTIME.items()
+} | {
+    ("backend-unsupported", "SYCL"): _OF_RUNTIME["SYCL"],
+    **{("llama.cuda.oom", runtime): _FULL for runtime in ("Vulkan", "SYCL", "ROCm")},
 }
-"""Sentences for a failure of a card that is not driven by CUDA, in place of those for NVIDIA's."""
+"""Sentences for a failure, or a row, of a card that is not driven by CUDA."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,
@@ -200,6 +210,18 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
         "-L).",
     ),
+    "client.refused": (
+        "No server answers at {server}: start it (`ollama serve`, `sudo systemctl start ollama`), "
+        "and check its port. Inside a container localhost is the container itself: let the client "
+        "use http://host.docker.internal:PORT (on Linux with "
+        "--add-host=host.docker.internal:host-gateway), and let the server listen on all addresses "
+        "(OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and llama-server).",
+    ),
+    "nvml.unsupported": (
+        "NVML does not answer a question about the card, as under WSL2 in a forked process or on "
+        "vGPUs and Jetson: set VLLM_WORKER_MULTIPROC_METHOD=spawn, update driver and engine, and "
+        "leave out what asks for it (power, NVLink, peer access).",
+    ),
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
@@ -243,6 +265,17 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
         "after the update, or install kernel module and libraries of one release.",
     ),
+    "nvml.blocked": (
+        "Windows does not let WSL use the card: install the current NVIDIA driver in Windows (a "
+        "card for data centres must run in its WDDM or MCDM mode, not TCC), none in WSL, then "
+        "`wsl --update` and `wsl --shutdown`. If it fails in a container only, update Docker and "
+        "the NVIDIA Container Toolkit there.",
+    ),
+    "unit.absent": (
+        "The unit's program did not start: 127 means that it, or a library that it needs, is not "
+        "found, 126 that it may not be executed. Run the ExecStart= line by hand as the unit's "
+        "user (`ldd` lists what is missing), and install it again.",
+    ),
     "nvml.mismatch": (
         "The driver in the kernel does not answer, or is another release than the installed "
         "libraries: reboot after an update; if that does not help, reinstall the driver.",
@@ -258,6 +291,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "driver.unsigned": (
         "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
         "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.build": (
+        "The driver's kernel module does not build for this kernel, which is newer than the driver "
+        "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
+        "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
+        "has the error.",
     ),
     "driver.module": (
         "The driver's kernel module does not load: install the headers of the running kernel, "
@@ -284,6 +323,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "it.",
     ),
     "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "signal.core": (
+        "The process crashed in native code ({signal}), and the first frames after this line name "
+        "the library: NCCL's point to the links between the cards (NCCL_DEBUG=INFO, another "
+        "release of NCCL), a driver's to the driver, ggml's and PyTorch's to the "
+        "release of the engine.",
+    ),
     "signal.instruction": (
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",

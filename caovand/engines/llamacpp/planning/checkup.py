@@ -1,4 +1,4 @@
-"""The doctor's checks of a machine for llama.cpp."""
+"""The doctor's checks for llama.cpp on this machine."""
 
 from __future__ import annotations
 

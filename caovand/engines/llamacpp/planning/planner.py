@@ -1,4 +1,4 @@
-"""The policy: from configuration and inventory to the options of llama-server."""
+"""The policy: from configuration and inventory to llama-server's options."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
+    """The plan for this configuration on this machine; raises Unplannable."""
     model, engine = inventory.model, inventory.engine
     if model.gguf is None:
         raise Unplannable(
@@ -175,7 +175,7 @@ def _name(config: Config, inventory: Inventory) -> Setting:
 
 
 def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
-    """The settings, without a value if this build lacks the option."""
+    """The settings, with those that this build lacks removed."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
         name: setting
@@ -247,5 +247,5 @@ def at_once(plan: Plan) -> int | None:
 
 
 def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
+    """Maximum request length in tokens."""
     return count(plan.value(CONTEXT))

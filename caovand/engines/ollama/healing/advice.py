@@ -1,6 +1,6 @@
 """Advice for people about a failure of Ollama, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -108,6 +108,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
     ),
+    "ollama.windows": (
+        "The runner crashed on Windows (0xc0000{code}), without a reason in this line: install a "
+        "newer Ollama first, as new models need it; then update the card's driver and Microsoft's "
+        "Visual C++ runtime, and lower num_ctx. Lines of the runner in server.log before this one "
+        "say more.",
+    ),
     "ollama.slow": (
         "The model was not loaded in time (5 minutes unless OLLAMA_LOAD_TIMEOUT is set): set "
         "OLLAMA_LOAD_TIMEOUT=30m for the server, keep the model on a faster disk, or use a smaller "
@@ -165,6 +171,33 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "-u "
         "ollama`, `docker logs`, or server.log.",
     ),
+    "ollama.request.image": (
+        "The model, or this release, does not take the image as it was sent: send one image a "
+        "request where the line asks for it, as base64 of a PNG or JPEG file, not as a URL.",
+    ),
+    "ollama.tool-call": (
+        "The model wrote a tool call that is no valid JSON or XML: small models and few bits do. "
+        "Use a larger one, a longer num_ctx (a call may be cut off), simpler schemas of tools, or "
+        "a newer release, whose parsers are more tolerant.",
+    ),
+    "ollama.numbers": (
+        "The model computed values that are no numbers ({numbers}): its file is damaged, or a "
+        "kernel of this release or card is wrong. Set OLLAMA_FLASH_ATTENTION=0 and "
+        "OLLAMA_KV_CACHE_TYPE=f16, pull it again or another quantization, and try another release; "
+        "num_gpu 0 shows whether the card is at fault.",
+    ),
+    "ollama.cloud": (
+        "That is a model of Ollama's cloud, or a push, which need an account: `ollama signin`, and "
+        "a plan whose limit is not used up; or use a model that runs here.",
+    ),
+    "ollama.plain": (
+        "The registry speaks HTTP without TLS: pass --insecure to `ollama pull` or `push`.",
+    ),
+    "ollama.mlx": (
+        "The model needs MLX, which this installation has not: it takes a Mac with Apple's own "
+        "processor or a CUDA package with MLX. Use the model's GGUF tag otherwise, or install the "
+        "current release whole.",
+    ),
     "ollama.family.file": (
         "The model's file is damaged, or in a format that this Ollama does not read: install a "
         "newer "
@@ -191,6 +224,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "needs the folder of the model in FROM"
         ": convert it to a GGUF file with llama.cpp's "
         "convert_hf_to_gguf.py and use that file, or install a newer release.",
+    ),
+    "ollama.template": (
+        "The model's template uses {function}, which this release does not know: install a newer "
+        "Ollama.",
+        "The model's template fails on this request ({called}): install a newer Ollama and pull "
+        "the model again (`ollama pull` fetches a corrected template alone), or simplify the tools "
+        "that the client sends.",
     ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.hub.denied": (

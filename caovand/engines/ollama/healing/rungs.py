@@ -45,7 +45,7 @@ def _flash_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _raise_overhead(plan: Plan, finding: Finding) -> Step | None:
-    """Leave Ollama less of each card: it decides itself how many layers go there."""
+    """Leave less of each card to Ollama, which decides itself how many layers it holds."""
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
     now = variables.number(plan, OVERHEAD)
@@ -64,7 +64,8 @@ def _use_cpu(plan: Plan, finding: Finding) -> Step | None:
 
 
 RUNGS = (
-    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE, FLASH), _quantise_cache),
+    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype",
+         (CACHE_TYPE, FLASH), _quantise_cache),
     Rung("parallel", "serve fewer requests at once", "max_num_seqs",
          (variables.PARALLEL,), _fewer_requests),
     Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _shorten_context),

@@ -71,7 +71,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|(?P<code_of>\d{1,4}))\b"),
     signature("ollama.card.old", "generic", "gpu-absent",
          r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
-    signature("ollama.discovery", "generic", "gpu-absent", r"failure during .{0,20}GPU discovery"),
+    signature("ollama.discovery", "generic", "gpu-absent",
+         r"failure during .{0,20}GPU discovery|llama-server --list-devices failed"
+         r"|(?:cuInit|cuDeviceGetCount|nvmlInit_v2|hipGetDeviceCount|vkCreateInstance"
+         r"|vkEnumeratePhysicalDevices(?: count)?) failed: |no amdhip64 runtime DLL found"),
     # A card is there, and the server says why it does not use it
     signature("ollama.card.refused", "generic", "gpu-absent",
          r"(?P<why>amdgpu (?:is not supported|too old|\[\d+\] .{0,100}not supported|detected, but"
@@ -105,6 +108,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.damaged", "cause", "model-missing",
          r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
          r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
+         r"|couldn't (?:open|stat) (?:model file|projector file|blob)|blob \".{1,100}\" not found"
+         r"|config \".{1,100}\" not found in manifest|no projector tensors found"
          r"|this model may be incompatible with your version"),
     signature("ollama.import", "cause", "bad-arguments",
          r"error converting from safetensors|(?:unsupported|unknown) architecture"
@@ -115,10 +120,15 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.capability", "cause", "bad-arguments",
          r"does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
          r"|insert|image|think)s?\b"),
+    signature("ollama.template", "cause", "bad-arguments",
+         r"template: .{0,60}:\d{1,6}: function \\?\"(?P<function>\w{1,40})\\?\" not defined"
+         r"|template: .{0,80}: executing .{0,200}error calling (?P<called>\w{1,40})"),
     signature("ollama.modelfile", "cause", "bad-arguments",
          r"no FROM line|command must be one of|no Modelfile or safetensors files found"
          r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"
-         r"|template: .{0,60}:\d{1,6}: |template error: "),
+         r"|template: .{0,60}:\d{1,6}: |template error: |no matching template found"
+         r"|undefined (?:template specified|branch|action in template)|chat template prompt error"
+         r"|failed to parse Modelfile|specified Modelfile wasn't found"),
     signature("ollama.model.vocabulary", "cause", "model-missing",
          r"error loading model ?vocabulary: (?P<why>.{1,200})"),
     ggml.FILE[-1],
@@ -139,13 +149,14 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.runner.missing", "cause", "engine-unusable",
          r"fork/exec \S{1,300}: (?:no such file|exec format|.{0,80}cannot find the)"
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
-         r"|available)|error starting runner: "),
+         r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"
+         r"|Unable to load dynamic (?:server )?library"),
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
          r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.path", "cause", "bad-arguments",
-         r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): not a directory"),
+         r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): (?:not a directory|file exists)"),
     signature("ollama.file", "consequence", "model-missing",
          r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
@@ -159,16 +170,38 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.port.reserved", "cause", "access-denied",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: .{0,80}forbidden"),
     signature("ollama.request.context", "cause", "bad-arguments",
-         r"input length exceeds (?:the |maximum )?context length"),
+         r"input length exceeds (?:the |maximum )?context length"
+         r"|prompt is longer than the context length"),
+    signature("ollama.request.image", "cause", "bad-arguments",
+         r"only supports one image while more than one|image URLs are not currently supported"
+         r"|invalid image (?:input|data|index)|(?:decode|encode) WebP image"
+         r"|[Ff]ailed to (?:load|decode|process) image|unable to decode image"),
+    signature("ollama.tool-call", "cause", "bad-arguments",
+         r"invalid tool call arguments|failed to parse function call arguments"
+         r"|error parsing tool call|failed to parse tool call|XML syntax error"),
+    signature("ollama.numbers", "cause", "answers-degenerate",
+         r"(?P<numbers>logits sum to NaN|contains NaN or Inf|unsupported value: [+-]?(?:NaN|Inf)"
+         r"|invalid logits|failed to sample token)"),
+    signature("ollama.cloud", "cause", "access-denied",
+         r"requires sign in|not (?:currently )?signed in|plan upgrade required"
+         r"|account unavailable|remote inference is unavailable|cannot run this remote model"
+         r"|cloud (?:is )?disabled|couldn't verify sign-in|not authorized to push"
+         r"|(?:weekly|hourly|session|usage) limit reached|you've reached your .{0,20}usage limit"),
+    signature("ollama.plain", "cause", "bad-arguments", r"insecure protocol http"),
+    signature("ollama.mlx", "cause", "backend-unsupported",
+         r"requires MLX support|MLX (?:runtime|library) .{0,40}not (?:available|found)"
+         r"|failed to (?:load|initialize) MLX"),
     *ggml_families.ROWS,
     # Ends
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
+    signature("ollama.windows", "consequence", "engine-died",
+         r"exit status 0xc0000(?P<code>409|005|374|094|0fd)\b"),
     # The server itself ends a runner that takes too long, and the kernel one that takes too much
     signature("ollama.slow.killed", "cause", "host-oom", r"llama\.go:\d{1,6}: signal: killed"),
     signature("ollama.slow", "generic", "start-stall",
-         r"timed out waiting for llama[ -](?:runner|server) to start"),
+         r"timed out waiting for (?:llama[ -](?:runner|server)|server) to start"),
     *ggml.ENDS,
     signature("ollama.crash", "consequence", "engine-died",
          r"^(?:SIG[A-Z]{3,5}: |panic: |signal arrived during |fatal error: "
@@ -205,25 +238,33 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.answer", "cause", "network",
          r"invalid character '[^']{1,4}' (?:looking for beginning|after top-level|in literal)"
          r"|unexpected end of JSON input"),
-    # Classes of what the server, its client and the conversion refuse
+    # Classes of errors from the server, its client and the conversion.
     signature("ollama.family.file", "generic", "model-missing",
          r"\b(?:GGUF|gguf)\b.{0,80}(?:invalid|exceeds|overflow|not in|length|pattern|shards|failed)"
          r"|failed to read tensor|tensor \S{1,100} (?:size|offset|elements|dimensions)\b"
+         r"|^(?:Error: .{0,30}: )?(?:tensor \S{1,100} not found|unsupported (?:alignment|version"
+         r"|(?:file )?type|tensor dimensions)\b)|improper type for '|parameter count overflow"
+         r"|error reading GGUF item"
          r"|architecture not set|no longer compatible with your version of Ollama"),
     signature("ollama.family.import", "generic", "bad-arguments",
          r"unknown (?:tokenizer format|data type|storage type)|could not parse tokenizer merges"
          r"|fp8 (?:scale|block|tensor)|invalid chat_template|llama-quantize|no files provided to"
-         r"|neither 'from' or 'files'|no base model was found|only one adapter|adapter"),
+         r"|quantization is only supported for|not in GGUF format|insecure path: |empty split GGUF"
+         r"|file path must be relative|DRAFT|draft (?:model|quantization)|neither 'from' or 'files'"
+         r"|no base model was found|only one adapter|adapter"),
     signature("ollama.family.context", "generic", "bad-arguments",
          r"exceeds maximum context length"),
     signature("ollama.family.busy", "generic", "bad-arguments",
          r"maximum pending requests exceeded|no slots available after"),
     signature("ollama.family.download", "generic", "network",
-         r"part stalled|maximum redirects exceeded|unexpected status code|unexpected http status"),
+         r"pull model manifest: |^(?:Error: .{0,40})?http status \d{3}|part stalled"
+         r"|maximum redirects exceeded|unexpected status code|unexpected http status"),
     signature("ollama.family.refused", "generic", "bad-arguments",
          r"^(?:Error: )?(?:\d{3} [A-Z][\w ]{1,30}: )?(?:option|invalid|unknown|unsupported|missing"
          r"|message role|name|source|destination|requires|think) .{0,200}"
-         r"|must be (?:one of|a |an |of type|between)"),
+         r"|must be (?:one of|a |an |of type|between)|raw mode does not support"
+         r"|exceeds maximum limit|require input text|requires an interactive terminal|only one of '"
+         r"|^(?:Error: )?400 Bad Request: "),
     signature("ollama.error", "wrapper", "unknown",
          r"^(?:transferring context {1,3})?Error: (?P<why>.{1,300})"),
 )  # fmt: skip
@@ -233,6 +274,8 @@ HARMLESS: tuple[Signature, ...] = (
     signature("ollama.no-gpu", "benign", "unknown", r"no compatible GPUs were discovered"),
     signature("ollama.truncated", "benign", "unknown",
          r"^input length exceeds (?:the )?context length"),
+    signature("ollama.unloaded", "benign", "unknown",
+         r"finished request signal received after model unloaded"),
     signature("ollama.flash", "benign", "unknown",
          r"flash attention enabled but not supported by (?:model|gpu)"),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The doctor's checks of a machine for Ollama."""
+"""The doctor's checks for Ollama on this machine."""
 
 from __future__ import annotations
 

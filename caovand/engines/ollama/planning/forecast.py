@@ -41,7 +41,7 @@ def _of_the_host(gpu: Gpu) -> int:
 
 
 def load_of(plan: Plan) -> Load:
-    """The load that this plan puts on memory."""
+    """The plan's load."""
     kind = variables.text(plan, variables.CACHE_TYPE) or "f16"
     return Load(
         context=plan.value(variables.CONTEXT),

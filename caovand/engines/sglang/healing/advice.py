@@ -1,6 +1,6 @@
 """Advice for people about a failure of SGLang, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in its order and words.
+The settings to change come from the ladder's tables, in their order and wording.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This SGLang does not support the architecture {architecture}: install a newer release, or "
         "set"
         ' [engine] kind = "vllm".',
+    ),
+    "sglang.args.unknown": (
+        "This release of SGLang does not know {options}: releases add, rename and remove options "
+        "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
+        "or install a newer release.",
     ),
     "sglang.attention": (
         "The attention backend does not support this model on this card: choose one that the line "

@@ -120,5 +120,6 @@ RUNGS = (
          _drafting_off),
     Rung("replicas-off", "serve with one engine instead of replicas", "",
          tuple(sorted(options.PARALLEL)), _replicas_off),
-    Rung("attention", "compute attention with Triton's kernels", "", (ATTENTION,), _triton_attention),
+    Rung("attention", "compute attention with Triton's kernels", "",
+         (ATTENTION,), _triton_attention),
 )  # fmt: skip

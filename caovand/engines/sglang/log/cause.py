@@ -89,7 +89,7 @@ class _Trace:
         return family is not None and family.id in BUILDING
 
     @property
-    def is_a_requests(self) -> bool:
+    def is_of_request(self) -> bool:
         """Whether the exception came from code that handles a request."""
         handling = bool(self.files) and _HANDLING.search(self.files[-1]) is not None
         return handling and not self._ends
@@ -105,7 +105,7 @@ class _Trace:
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line says that a process failed: the cause is near it."""
+    """Whether a line reports a failed process; the cause is nearby."""
     parts = take_apart(line)
     return parts.at_s is not None and bool(BY_ID["sglang.sigquit"].pattern.match(parts.message))
 
@@ -116,7 +116,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it says so.
+    failed only if it reports so.
     """
     hits: list[Hit] = []
     shown, trace = "", _Trace()
@@ -139,7 +139,7 @@ def find_cause(
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase
-            if here == "serving" and row[0].kind == "generic" and trace.is_a_requests:
+            if here == "serving" and row[0].kind == "generic" and trace.is_of_request:
                 trace.files = []
                 continue
             hits.append(Hit(index, message, here, *row))
@@ -151,7 +151,7 @@ def find_cause(
 
 
 def _proof(hits: Sequence[Hit]) -> Hit:
-    """The first line that shows how a process ended, else the first that says one did."""
+    """The first line that shows how a process ended, else the first that reports an end."""
     return next((hit for hit in hits if hit.row.kind == "consequence"), hits[0])
 
 

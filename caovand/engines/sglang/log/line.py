@@ -18,7 +18,8 @@ _PREFIX = re.compile(
 
 @dataclass(frozen=True)
 class Parts:
-    """A line's parts. `at_s` are seconds since the month began, None for a line without prefix."""
+    """Parts of a line. `at_s` is seconds since the start of the month, None for a line without
+    prefix."""
 
     at_s: float | None
     ranks: str

@@ -84,6 +84,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.context", "cause", "bad-arguments",
          r"context_length \((?P<wanted>\d{1,12})\) is greater than the derived context_length "
          r"\((?P<limit>\d{1,12})\)"),
+    signature("sglang.args.unknown", "cause", "bad-arguments",
+         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: unrecognized arguments: "
+         r"(?P<options>.{1,300})"),
     signature("sglang.args", "cause", "bad-arguments",
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
     signature("sglang.model.missing", "cause", "model-missing",
@@ -143,4 +146,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("sglang.retracted", "benign", "unknown",
          r"KV cache pool is full\. Retract requests\."),
 )  # fmt: skip
-"""Texts after which SGLang serves anyway."""
+"""Messages after which SGLang serves anyway."""

@@ -1,1 +1,1 @@
-"""The memory that SGLang will take."""
+"""Forecast the memory that SGLang will use."""

@@ -1,4 +1,4 @@
-"""The doctor's checks of a machine for SGLang."""
+"""The doctor's checks for SGLang on this machine."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from caovand.core.json_values import is_number
 from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm
 
 
@@ -24,10 +25,6 @@ class Wanted:
     remedy: str
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 COUNT = Wanted(lambda value: count(value) is not None, "no count of one or more", "a whole number")
 LENGTH = Wanted(
     lambda value: count(value) is not None or is_left_to_vllm(value),
@@ -39,12 +36,12 @@ PORT = Wanted(
     "no number from 1 to 65535",
     "such a number",
 )
-GIB = Wanted(lambda value: _is_number(value) and value >= 0, "no size in GiB", "a number from 0")
+GIB = Wanted(lambda value: is_number(value, 0), "no size in GiB", "a number from 0")
 SECONDS = Wanted(
     lambda value: type(value) is int and value >= 0, "no number of seconds", "a whole number from 0"
 )
 SHARE = Wanted(
-    lambda value: _is_number(value) and 0 < value <= 1,
+    lambda value: is_number(value) and 0 < value <= 1,
     "no share of a card's memory",
     "0.9 or less, above 0",
 )
@@ -187,11 +184,7 @@ WANTED: Mapping[str, Wanted] = {row.name: row.wanted for row in FLAGS if row.wan
 KINDS: Mapping[str, tuple[type, ...]] = {row.name: row.type for row in FLAGS if row.type}
 """The types that the planner and the forecast calculate with; other values go to vLLM unchanged."""
 UNFORESEEN = {row.name: row.unforeseen for row in FLAGS if row.unforeseen}
-
-
 _NOTHING = "remove it: vLLM has no such setting any more"
-
-
 SUCCESSORS: Mapping[str, str] = {
     "enable_reasoning": "remove it: --reasoning-parser alone turns reasoning on",
     "rope_scaling": "use --hf-overrides '{\"rope_parameters\": {\"rope_type\": \"yarn\", ...}}'",

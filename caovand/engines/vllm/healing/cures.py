@@ -107,6 +107,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "backend.only": ("attention",),
     "backend.attention": ("attention", "kv-dtype-plain", "half"),
     "driver.behind": (),
+    "kernel.deepgemm": (),
 }
 
 # A client's request ends the engine, whatever the plan is.

@@ -37,7 +37,7 @@ _TEXT = 500  # characters kept of a causing line
 
 _RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 
-# Failures blamed on a component, instead of on the engine's installation or the split.
+# Failures blamed on a component instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
 _OPERATORS = frozenset(
     {
@@ -93,13 +93,13 @@ def find_cause(
     hit = _first_cause(hits, wrapper)
     if hit is None and not alive:
         hit = _first_symptom(hits, wrapper)
-        if hit is not None and search.stopped and _is_an_end(hit):
+        if hit is not None and search.stopped and _is_end(hit):
             return None
     return _finding(hit, hits, lines) if hit else None
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line is a wrapper: the cause is near it."""
+    """Whether a line is a wrapper, whose cause is nearby."""
     if "ERROR" not in line:
         return False
     parts = take_apart(line)
@@ -146,7 +146,7 @@ def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
     return next(iter(with_message or rest or reported), wrapper)
 
 
-def _is_an_end(hit: Hit) -> bool:
+def _is_end(hit: Hit) -> bool:
     """Whether it only reports that a process is gone, as at every stop, but not why."""
     row = hit.signature
     return row is not None and (row.id in SILENT or row.kind == "wrapper")

@@ -16,7 +16,7 @@ from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import Mark
-from caovand.core.plan import looks_up
+from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
@@ -29,7 +29,7 @@ from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
-COLLAPSED = 3  # intervals in a row with drafts and none accepted
+COLLAPSED = 3  # consecutive intervals with drafts and none accepted
 _METHOD = re.compile(r"""['"]method['"]: ['"]([\w-]{1,40})""")
 
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -39,13 +39,13 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line that may contain one
-_WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
-_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
+_WSL = re.compile(r"\bWSL2?\b")  # only a few warnings mention it
+_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log clients' input
 
 
 @dataclass(frozen=True)
 class _Line:
-    """One printed line and its number in the file; bars share a number."""
+    """A printed line and its number in the file; bars share a number."""
 
     number: int
     text: str
@@ -87,7 +87,7 @@ def explain(text: str) -> Explanation:
 
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
-    """From vLLM's statistics every ten seconds: the usual value while busy, and the best rate."""
+    """From vLLM's statistics every ten seconds: the typical value while busy, and the best rate."""
     found: dict[str, Figure] = {name: round(median(values), 2) for name, values in windows.items()}
     if "generation_tps" in windows:
         found["generation_best_tps"] = max(windows["generation_tps"])
@@ -203,7 +203,7 @@ def _find_collapse(texts: Sequence[str]) -> Finding | None:
 def _uses_lookup_drafts(texts: Sequence[str]) -> bool:
     """Whether the arguments in the log configure drafts that are looked up in the text."""
     methods = (_METHOD.search(text) for text in texts if "non-default args" in text)
-    return any(found and looks_up(found[1]) for found in methods)
+    return any(found and is_lookup(found[1]) for found in methods)
 
 
 def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:

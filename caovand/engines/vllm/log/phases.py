@@ -32,12 +32,13 @@ PHASES = (
 
 Figure = float | int | str
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
-"""Figures reported per pipeline stage: its log lines also yield, say, `stage_0_weights_gib`."""
+"""Figures reported per pipeline stage: its log lines also yield, for example,
+`stage_0_weights_gib`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A message that begins with `start`: its phase, a detail for people, figures by group name.
+    """A message that starts with `start`: its phase, a detail for people, figures by group name.
 
     `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in Mark,
     "note" for figures alone.
@@ -105,7 +106,7 @@ ROWS = (
     _row("Loading weights took", "load", "weights read", r"took (?P<weights_read_s>[\d.]+) s"),
     _row("Loading drafter model", "drafter", "loading the draft model"),
     _row("Detected MTP model", "drafter", "sharing weights with the draft model"),
-    # Next comes a profiling run, which compiles first if compiling is on.
+    # A profiling run follows, which compiles first if compilation is enabled.
     _row("Model loading took", "profile", "model loaded",
          r"took (?P<weights_gib>[\d.]+) GiB (?:memory )?and (?P<load_s>[\d.]+) s"),
     _row("Warming up model for the compilation", "compile", "compiling"),
@@ -183,7 +184,7 @@ _NCCL = re.compile(
     r" NCCL INFO Channel \d{1,4}(?:/\d)? : (?P<rank>\d{1,4})\[\w{1,16}\] -> "
     r"(?P<to>\d{1,4})\[\w{1,16}\] \[send\] via NET/(?P<network>[\w/-]{1,40})"
 )
-"""The network between ranks of two nodes; NCCL names it if NCCL_DEBUG is INFO."""
+"""The transport between ranks of two nodes, which NCCL prints with NCCL_DEBUG=INFO."""
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
@@ -218,7 +219,7 @@ def _with_stage_figures(found: dict[str, Figure], line: str) -> dict[str, Figure
 
 def _mark(row: Row | None, message: str) -> Mark | None:
     if row is None:
-        return _mark_by_later_word(message)
+        return _by_later_word(message)
     if row.kind == "note":
         return None
     if row.kind == "bar":
@@ -245,7 +246,7 @@ def _read_figures(row: Row | None, message: str) -> dict[str, Figure]:
 
 def _find(message: str) -> Row | None:
     word = message.split(" ", 1)[0]
-    # In `world_size=1 rank=0` the row's first word ends before the number.
+    # In `world_size=1 rank=0`, the row's first word ends before the number.
     for row in _BY_WORD.get("world_size=" if word.startswith("world_size=") else word, ()):
         if message.startswith(row.start):
             if row.kind == "note" and row.figures and not row.figures.search(message[:MAX_LINE]):
@@ -268,7 +269,7 @@ def _read_bar(row: Row, message: str) -> Mark:
     return Mark(row.phase, f"{row.detail}s")
 
 
-def _mark_by_later_word(message: str) -> Mark | None:
+def _by_later_word(message: str) -> Mark | None:
     """The mark of a line known by a later word: kernels compiled while serving, and bars with other
     names."""
     if "during inference" in message:

@@ -1,1 +1,1 @@
-"""What vLLM takes of a card's memory, computed as vLLM computes it."""
+"""vLLM's use of a card's memory, computed as vLLM computes it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.model_task import POOLING
-from caovand.core.plan import Plan, looks_up
+from caovand.core.plan import Plan, is_lookup
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import (
@@ -217,7 +217,7 @@ def _is_set(value: Any) -> bool:
 def _drafts_with_a_model(config: Any) -> bool:
     if not isinstance(config, Mapping) or not config.get("model"):
         return False
-    return not looks_up(config.get("method"))
+    return not is_lookup(config.get("method"))
 
 
 def _because(name: str, why: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.model_task import ModelTask
-from caovand.core.plan import Origin, Setting, looks_up
+from caovand.core.plan import Origin, Setting, is_lookup
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, whole_number
@@ -121,7 +121,7 @@ class PartialPlan:
         hybrid.
         """
         config = self.value("speculative_config")
-        if not isinstance(config, Mapping) or looks_up(config.get("method")):
+        if not isinstance(config, Mapping) or is_lookup(config.get("method")):
             return False
         own_head = str(config.get("method")).endswith("mtp") and not config.get("model")
         return self._needs_fixes and not (own_head and self._has_fixes)

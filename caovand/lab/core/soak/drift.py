@@ -33,7 +33,7 @@ MIN_DRAFTS = 200
 
 def checks(seen: SoakRecord) -> Iterator[Check]:
     """Check decoding, prefill, first tokens under load, and drafts."""
-    heat = _heat(seen)
+    heat = _throttling_note(seen)
     alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
     loaded = settled_samples(seen.loaded, seen.seconds, WARM_UP)
     token_s = [(one.at_s, one.token_s) for one in alone if one.token_s is not None]
@@ -54,7 +54,7 @@ def _check(
     third = len(values) // 3
     first, last = values[:third], values[len(values) - third :]
     if not third or ranks.least_chance(third, third) > NOISE:
-        return Check(name, Outcome.UNKNOWN, f"too few to be judged: {len(values)}")
+        return Check(name, Outcome.UNKNOWN, f"too few to judge: {len(values)}")
     a, b = median(first), median(last)
     change = (b - a) / a if a else 0.0
     text = f"{what} took {a * 1000:,.1f} ms in the first third, {b * 1000:,.1f} in the last"
@@ -64,7 +64,7 @@ def _check(
     return Check(name, Outcome.NOTED if heat else Outcome.FAILED, text + heat)
 
 
-def _heat(seen: SoakRecord) -> str:
+def _throttling_note(seen: SoakRecord) -> str:
     """What throttled the cards more than in the first third, as the end of a sentence."""
     samples = settled_samples(seen.samples, seen.seconds, WARM_UP)
     third = len(samples) // 3
@@ -95,7 +95,7 @@ def _drafts(samples: Sequence[Sample]) -> Iterator[Check]:
         strict=True,
     )
     if min(drafts) < MIN_DRAFTS:
-        yield Check("drafts", Outcome.UNKNOWN, "too few to be judged")
+        yield Check("drafts", Outcome.UNKNOWN, "too few to judge")
         return
     a, b = (count / of for count, of in zip(accepted, drafts, strict=True))
     text = f"{a:.2f} tokens of a draft were accepted in the first third, {b:.2f} in the last"

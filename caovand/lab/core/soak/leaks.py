@@ -57,7 +57,7 @@ def _check(one: WatchedFigure, points: Sequence[trends.Point], known: bool) -> C
     if not known:
         return Check(one.label, Outcome.UNKNOWN, "cannot be read by this user")
     if len(points) < trends.MIN_BINS:
-        return Check(one.label, Outcome.UNKNOWN, "too short to be judged")
+        return Check(one.label, Outcome.UNKNOWN, "too short to judge")
     unit = f" {one.unit}" if one.unit else ""
     low, high = min(value for _, value in points), max(value for _, value in points)
     if grown := trends.growth(points, one.least):

@@ -27,8 +27,8 @@ NAMED = BAD | WORTH_NOTING | {STARTED}
 def checks(seen: SoakRecord) -> tuple[Check, ...]:
     """All checks, in display order."""
     return (
-        _alone([one for one in seen.compared if one.alone]),
-        _loaded([one for one in seen.compared if not one.alone], seen.seconds),
+        _answers_alone([one for one in seen.compared if one.alone]),
+        _answers_under_load([one for one in seen.compared if not one.alone], seen.seconds),
         _errors(seen),
         _breaks(seen),
         *drift.checks(seen),
@@ -42,14 +42,14 @@ def has_passed(found: Sequence[Check]) -> bool:
     return all(check.outcome is not Outcome.FAILED for check in found)
 
 
-def _alone(compared: Sequence[AnswerComparison]) -> Check:
+def _answers_alone(compared: Sequence[AnswerComparison]) -> Check:
     name = "answers alone"
     if not compared:
         return Check(name, Outcome.UNKNOWN, "no known prompt was asked again")
     other = [one for one in compared if one.difference]
     bad = [one for one in other if _fails_alone(one)]
     if bad:
-        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first(bad)}")
+        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}")
     if other:
         text = f"{_counted(other, compared)}, within rounding and not when asked again"
         return Check(name, Outcome.NOTED, text)
@@ -61,7 +61,7 @@ def _fails_alone(one: AnswerComparison) -> bool:
     return one.again or one.difference.wrong or one.difference.margin is None
 
 
-def _loaded(compared: Sequence[AnswerComparison], seconds: float) -> Check:
+def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) -> Check:
     name = "answers under load"
     if not compared:
         return Check(name, Outcome.UNKNOWN, "no known prompt was asked next to other requests")
@@ -72,7 +72,7 @@ def _loaded(compared: Sequence[AnswerComparison], seconds: float) -> Check:
     counted = _counted(other, compared)
     bad = [one for one in other if one.difference and one.difference.wrong]
     if bad:
-        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first(bad)}")
+        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}")
     first = [one for one in compared if one.at_s <= seconds / 2]
     early = sum(1 for one in first if one.difference)
     later = len(other) - early
@@ -92,7 +92,7 @@ def _counted(some: Sequence[AnswerComparison], compared: Sequence[AnswerComparis
     return f"{len(some)} of {len(compared)} differ"
 
 
-def _first(bad: Sequence[AnswerComparison]) -> str:
+def _first_difference(bad: Sequence[AnswerComparison]) -> str:
     one = bad[0]
     assert one.difference is not None
     return f"first after {clock(one.at_s)}, prompt {one.prompt + 1}: {one.difference.text}"

@@ -44,8 +44,11 @@ ROWS = (
     signature("container.cdi", "cause", "gpu-absent",
          r"unresolvable CDI devices(?: (?P<device>[\w./=-]{1,100}))?|failed to inject CDI devices"
          r"|failed to stat CDI host device|stat nvidia\.com/gpu"),
+    signature("container.handler", "cause", "gpu-absent",
+         r"RuntimeHandler \"(?P<handler>nvidia[^\"]{0,30})\" not supported"
+         r"|no runtime for \"(?P<named>nvidia[^\"]{0,30})\" is configured"),
     signature("container.pod", "cause", "gpu-absent",
-         r"Insufficient (?P<resource>(?:nvidia|amd|intel)\.com/gpu)\S{0,40}"
+         r"Insufficient (?:nvidia|amd|intel)\.com/\w"
          r"|no healthy devices present.{0,60}nvidia\.com/gpu"
          r"|Allocate failed due to .{0,200}nvidia\.com/gpu"),
     signature("container.path", "cause", "gpu-absent",
@@ -75,6 +78,8 @@ ROWS = (
          r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
          r"|pull access denied|no matching manifest|No such image"
          r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
+    signature("container.entry", "cause", "bad-arguments",
+         r"exec: \"(?P<option>--?[\w-]{1,60})[^\"]{0,200}\": executable file not found"),
     signature("container.options", "cause", "bad-arguments",
          r"Error response from daemon.{0,200}(?:is already in use by container"
          r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
@@ -158,9 +163,19 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--output=/etc/cdi/nvidia.yaml`, again after each update of the driver; `nvidia-ctk cdi "
         "list` shows the names.",
     ),
+    "container.handler": (
+        "The node's container runtime does not know the runtime {handler}: install the NVIDIA "
+        "Container Toolkit on the node, run `sudo nvidia-ctk runtime configure "
+        "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
+        "The node's container runtime does not know the runtime {named}: install the NVIDIA "
+        "Container Toolkit on the node, run `sudo nvidia-ctk runtime configure "
+        "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
+    ),
     "container.pod": (
-        "No node has such a card free: see `kubectl describe node` for what is allocatable, run "
-        "the device plugin (its pod's log names faults of cards), or lower the pod's limit.",
+        "No node of the cluster offers a free card: see what `kubectl describe node` lists as "
+        "allocatable and allocated. Without any, the device plugin (or GPU operator) does not run "
+        "there or found faults, or the node's container runtime is not the NVIDIA one; a taint, an "
+        "MIG profile of another name or another pod may also take them.",
     ),
     "container.path": (
         "The host has no {device}: the card's driver is not loaded there (amdgpu with ROCm, "
@@ -193,6 +208,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "container.options": (
         "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
         "does not exist, a value out of range).",
+    ),
+    "container.entry": (
+        "The container's command begins with the option {option}. If that is one of docker itself, "
+        "put it before the image's name; if it is the engine's, the image has no entrypoint: put "
+        "the program before it (`vllm serve MODEL`, `python3 -m sglang.launch_server`).",
     ),
     "container.failed": (
         "The container was not started: the line says why. Correct its options, image or volumes.",

@@ -16,7 +16,11 @@ NO_MEMORY = (
     r"|[Cc]an't allocate (?P<sycl_bytes>\d{1,18}) [Bb]ytes of memory on device"
     r"|HSA_STATUS_ERROR_OUT_OF_RESOURCES|EL0004: \[PID"
 )
-NO_MEMORY_OF_METAL = r"kIO\w{2,6}CommandBufferCallbackErrorOutOfMemory|^error: Insufficient Memory"
+NO_MEMORY_OF_METAL = (
+    r"kIO\w{2,6}CommandBufferCallbackErrorOutOfMemory|^error: Insufficient Memory"
+    r"|ggml_metal_\w{1,40}: .{0,60}(?:is larger than buffer maximum|buffer is nil)"
+    r"|failed assertion .Buffer Validation"
+)
 """The error that explains the failed command buffer in the line before."""
 BUFFER = (
     r"\(?(?P<buffer>(?:CUDA|ROCm|Vulkan|SYCL|MUSA|CANN|OpenCL|HIP|MTL"
@@ -62,6 +66,7 @@ LAUNCH = (
 )
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
+    r"|current device: -?\d{1,3}, in function|GGML_ASSERT\((?:stat|err|status) == (?:cuda|hip)Succ"
     r"|^Native API (?:failed|returns)"
     r"|CHECK_TRY_ERROR\("
 )

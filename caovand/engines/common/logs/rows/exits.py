@@ -15,8 +15,9 @@ _RAW = re.compile(
     r"\(?[Ee]xit(?:ed with)? ?(?:status )?[Cc]ode[:=]? ?-?\d|[Ee]xit status:? -?\d"
     r"|E(?:xited|XITED) \(\d{1,3}\)|OSError: (?:\[WinError -?\d|exception: )"
     r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
-    r"|.{0,200}?Windows Error 0x|\S{1,200}: (?:cannot execute|Exec format error)"
-    r"|Fatal error\. System\.|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
+    r"|.{0,200}?Windows Error 0x|(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute|Exec format error)"
+    r"|run-detectors: |\(Exit code: \d|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]"
+    r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
@@ -34,6 +35,7 @@ ROWS = (
          _CODE + r"(?:(?P<silent>137|-9\b)|13[3-9]|-(?:5|6|7|8|11)\b|32212\d{5}|3765269347"
          r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
+         r"|\[LMS\w{1,40}\].{0,200}Error loading model|^\(Exit code: (?:5|6|8|10|11)\)"
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
     signature("exit.managed", "consequence", "engine-died",
          r"^Fatal error\. System\.(?P<managed>AccessViolationException)"),
@@ -44,7 +46,8 @@ ROWS = (
          r"\"(?P<linked>[^\"]{1,200})\" not found"
          r"|version [`'](?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,10})' not found"),
     signature("exit.format", "cause", "engine-unusable",
-         r"^\S{1,200}: (?:cannot execute|Exec format error|Invalid argument|Permission denied)"),
+         r"^run-detectors: unable to find|^(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute"
+         r"|Exec format error|Invalid argument|Permission denied)"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "exit.library": (
@@ -82,10 +85,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "exit.format": (
         "The system cannot execute the file: it is not executable (chmod +x), for another "
-        "processor or system, or needs a newer shell (llamafile with an old zsh: sh -c ./FILE).",
+        "processor or system, or needs a newer shell (llamafile with an old zsh, binfmt or WSL: "
+        "sh -c ./FILE, or its own APE loader).",
     ),
 }
-"""Sentences by row."""
+"""Advice by row."""
 
 
 def is_raw(line: str) -> bool:

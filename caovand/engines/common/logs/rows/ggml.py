@@ -6,7 +6,7 @@ import re
 
 from caovand.engines.common.logs.signature import signature
 
-# Before b6900 no line of llama.cpp has a level.
+# Before b6900, lines of llama.cpp have no level.
 _RAW = re.compile(
     r"(?:llama\.cpp: )?[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE"
     r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
@@ -25,6 +25,7 @@ _RAW = re.compile(
     r"|m):\d+: |(?:GGML|LLAMA)_ASSERT(?:: |\()|Caution: pre-allocated |Error allocating "
     r"|LLAMA ERROR: |pre-allocated tensor \("
     r"|[\w./-]{1,100}: [\w./\\+-]{1,300}:\d{1,6}: .{1,300}: Assertion [`']"
+    r"|Processing Prompt .{1,80}(?:CUDA|ROCm) error: |\[Inferior \d"
 )
 RAM = (
     r"failed to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer (?:of size (?P<bytes>\d+)"
@@ -34,13 +35,13 @@ RAM = (
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
-         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)"),
+         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)|unsupported mul_mat split states"),
     signature("llama.cache.flash", "cause", "backend-unsupported",
          r"quantized V cache (?:requires flash_attn|was requested, but this requires Flash)"
          r"|V cache quantization requires flash_attn"),
     signature("ggml.attention", "cause", "backend-unsupported",
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
-    # The scheduler found no device that runs an operation on a tensor placed where it cannot be
+    # The scheduler found no device that supports an operation where its tensor is placed.
     signature("ggml.operation", "cause", "backend-unsupported",
          r"pre-allocated tensor \((?P<tensor>.{1,200}?)\) in a buffer \((?P<buffer>[^)]{1,60})\)"
          r" that cannot run the operation|unsupported op[: ]|unsupported types: dst: "
@@ -49,7 +50,7 @@ ROWS = (
          r"failed to initialize backend from (?P<library>\S{1,300}): incompatible API version"
          r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
     signature("ggml.backend.none", "cause", "engine-unusable",
-         r"no CPU backend found|no backends are loaded"),
+         r"no CPU backend found|no backends are loaded|failed to initialize CPU backend"),
     signature("ggml.template", "cause", "bad-arguments",
          r"(?P<lacks>(?:Value|Object) is not callable: null|Callee is not a function: got Undef\w*"
          r"|Unknown (?:method|filter|test|\(built-in\) filter):? .{1,60}|Undefined filter: .{1,40}"
@@ -74,9 +75,10 @@ ENDS = (
          r"|(?P<nameless>without))"
          r"|^libc\+\+abi: terminating (?:due to|with) uncaught exception(?: of type "
          r"(?P<type>\w{1,40}(?:::\w{1,60}){0,6}))?"),
-    # A debugger's or ggml's own backtrace, and how llamafile reports a signal
+    # A backtrace from a debugger or ggml itself, and llamafile's report of a signal.
     signature("ggml.aborted", "consequence", "engine-died",
-         r"^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
+         r"^\[Inferior \d{1,3} \(process"
+         r"|^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
          r"|__GI_abort|abort|__pthread_kill_implementation|raise)\b"
          r"|^error: Uncaught (?P<signal>SIG[A-Z]{3,5})\b"),
 )  # fmt: skip
@@ -90,6 +92,11 @@ FILE = (
     signature("llama.model.tensor", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"
          r"|tensor '(?P<gone>[^']{1,200})' is missing from model"),
+    signature("llama.model.converted", "cause", "model-missing",
+         r"cannot find tokenizer vocab in model file|architecture requires MLA"
+         r"|model requires '\w{1,40}' in GGUF metadata|found tensors with invalid data"),
+    signature("llama.model.clip", "cause", "bad-arguments",
+         r"CLIP cannot be used as main model"),
     signature("llama.model.split", "cause", "model-missing",
          r"(?:illegal|invalid) split file|invalid split count|missing key .{1,60} in GGUF split"
          r"|failed to load GGUF split from (?P<path>.{1,300})"),
@@ -103,7 +110,8 @@ FILE = (
     signature("llama.model.template", "cause", "bad-arguments",
          r"failed to initialize chat template|the supplied chat template is not supported"
          r"|^(?:  )?what\(\):  .{0,300}\bat row \d{1,6}, column \d{1,6}:"
-         r"|failed to apply chat template"),
+         r"|failed to apply chat template|[Cc]hat template parsing error"
+         r"|Template application failed: |this custom template is not supported"),
     signature("llama.model.type", "cause", "model-missing",
          r"has invalid ggml type (?P<type>\d{1,6})|(?:invalid|unknown) ggml type (?P<kind>\d{1,6})"
          r"|unsupported quantization type|is of type \d{1,6} which is not supported"),
@@ -121,9 +129,9 @@ FILE = (
     signature("llama.model.other", "generic", "model-missing",
          r"error loading model: (?P<why>\S.{1,300})"),
 )  # fmt: skip
-"""Faults that the loader finds in a model's file; Ollama's server repeats them."""
+"""Errors that the loader finds in a model's file; Ollama's server repeats them."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line without a level begins like one of its libraries."""
+    """Whether a line without a level starts like one of its libraries' messages."""
     return bool(_RAW.match(line))

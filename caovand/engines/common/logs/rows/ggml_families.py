@@ -23,22 +23,26 @@ ROWS = (
          r"|compile pipeline|create pipeline state|create library)|error compiling source"
          r"|incompatible pipeline"),
     signature("family.backend", "cause", "bad-arguments",
-         r"no backends are loaded|backend not found"
+         r"backend not found"
          r"|failed to initialize backend from |ggml_backend_init returned NULL"),
     signature("family.device", "cause", "gpu-absent",
          r"Invalid Vulkan device index|invalid value for main_gpu"
          r"|ggml_cuda_\w{1,40}: invalid device"
-         r"|^(?:error: )?Device not found"),
+         r"|^(?:error: )?Device not found"
+         r"|failed to initialize \"?(?:CUDA|ROCm|Vulkan|SYCL|MTL|Metal|OpenCL)\w{0,4}\"? backend"),
     signature("family.override", "cause", "bad-arguments",
          r"invalid (?:boolean value|type) for KV override"),
     signature("family.adapter", "cause", "bad-arguments",
          r"control vectors?\b.{0,60}(?:not match|failed|passed)|failed to apply lora adapter"
-         r"|failed to load control vector|direction tensor"),
+         r"|failed to load control vector|direction tensor|LoRA arch mismatch"),
     signature("family.header", "cause", "model-missing",
          r"encountered (?:length_error|bad_alloc) (?:error )?while reading|number of (?:tensors"
          r"|key value pairs) is|invalid GGUF type|alignment \d{1,12} is not a power"
          r"|tensor '.{1,100}' "
          r"(?:dimension|has offset|size overflow|has invalid data)|failed to read tensor data"
+         r"|array length \d{1,20} for key|string length \d{1,20} exceeds"
+         r"|tensor name \d{1,9} is too long"
+         r"|found tensors with invalid data|[Ii]nvalid gguf (?:element )?type for"
          r"|failed to seek to beginning of data|duplicate tensor name|failed to create tensors$"),
     signature("family.image", "cause", "bad-arguments",
          r"does not support (?:vision|audio|image|non-vision) input|number of bitmaps \(\d"
@@ -57,11 +61,13 @@ ROWS = (
     signature("family.batch", "generic", "bad-arguments",
          r"invalid (?:token\[\d|seq_id|logits id|embeddings id)|inconsistent sequence positions"
          r"|positions are (?:not continuous|decreasing)|n_seq_max|n_tokens == 0"
-         r"|pooling type is not set|session file"
+         r"|pooling type is not set|session file|invalid slot save file|Unable to (?:save"
+         r"|restore) slot|Invalid slot ID"
          r"|sequence state|(?:mismatched|incompatible) (?:key|value|layer|r|s|V|GQA|K) \w"
          r"|n_batch and n_ubatch cannot|coupled sequences"),
     signature("family.grammar", "generic", "bad-arguments",
-         r"unsupported grammar|JSON schema conversion failed|failed to parse grammar"
+         r"number of (?:repetitions|rules) .{0,80}exceeds sane defaults|unsupported grammar"
+         r"|JSON schema conversion failed|failed to parse grammar"
          r"|llguidance .{0,60}not enabled"),
     signature("family.memory", "consequence", "device-oom-capture",
          r"^(?!.{0,200}pinned).{0,300}(?:failed to allocate|could not reserve) (?:graph|compute"
@@ -75,7 +81,10 @@ ROWS = (
          r"|[Oo]nly support|head size)|op not supported|op = \w{1,40} not implemented"
          r"|Shared memory size too small for matrix|^(?:error: )?Unsupported device"),
     signature("family.computing", "consequence", "launch-failure",
-         r"failed to compute graph, compute status|Error OP [A-Z_]{3,40}"
+         r"failed to compute graph, compute status|Compute error\.|failed to (?:encode image"
+         r"|decode mtmd chunk"
+         r"|process mtmd chunk|encode mtmd batch|process speculative batch|decode draft batch)"
+         r"|Error OP [A-Z_]{3,40}"
          r"|sched_graph_compute(?:_async)? failed with error"
          r"|ggml_\w{1,20}_compute_forward: \w{1,40} failed|compute failed while preparing"
          r"|failed to (?:decode|encode), ret = -[2-9]|llama_decode(?:\(\))? (?:failed|returned -)"),
@@ -145,9 +154,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "release, or another backend's build, may not have the problem.",
     ),
 }
-"""Sentences by row; one with an unknown {name} is left out."""
+"""Advice by row; a sentence with an unknown {name} is omitted."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line without a level begins like these texts."""
+    """Whether a line without a level starts like these messages."""
     return bool(_RAW.match(line))

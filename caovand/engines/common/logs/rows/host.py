@@ -21,14 +21,17 @@ _RAW = re.compile(
     r"|Bus error|Floating point exception)\b"
     r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} (?:segm|abor|ille|bus |ki)"
     r"|zsh: (?:segm|abor|ille|bus |ki)|\S{1,60}: line \d{1,6}: +\d{1,10} Killed"
-    r"|Killed$|PID \d{1,10} received SIG|Fatal signal \d| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
+    r"|fish: (?:Job \d|Process)|Killed$|PID \d{1,10} received SIG|Fatal signal \d"
+    r"| {0,8}(?:Warning|Normal) {1,6}\w{3,30} "
     r"| {0,12}Exit Code: {1,12}\d"
     r"|modprobe: (?:ERROR|FATAL)|Unable to determine the device handle"
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
-    r"| {0,8}\[\[ [A-Z]|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama"
+    r"|Program terminated with signal | {0,8}\[\[ [A-Z]"
+    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
     r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
 )
@@ -42,6 +45,10 @@ ROWS = (
          r"|unable to (?:open|allocate) shared memory"),
     signature("sandbox.families", "cause", "access-denied",
          r"Address family not supported by protocol"),
+    signature("client.refused", "consequence", "network",
+         r"(?:Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama at https?://"
+         r"|HTTPConnectionPool\(host=')(?P<server>host\.docker\.internal|localhost|0\.0\.0\.0"
+         r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|172\.1[6-9]\.\d{1,3}\.\d{1,3})\b"),
     signature("driver.fabric", "cause", "gpu-absent",
          r"[Ss]ystem not yet initialized|\b(?:init failure|[Ee]rror|cuInit err):? 802\b"
          r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
@@ -57,8 +64,11 @@ ROWS = (
     *servers.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
+    signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+    signature("nvml.blocked", "cause", "gpu-absent",
+         r"GPU access blocked by the operating system"),
     signature("nvml.mismatch", "cause", "gpu-absent",
          r"Failed to initialize NVML: Driver/library version mismatch"
          r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
@@ -70,6 +80,8 @@ ROWS = (
          r"|^Killed /\S{1,300} due to memory|sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"),
     signature("unit.program", "cause", "engine-unusable",
          r"\.service: .{0,100}status=203/EXEC|\.service: Failed (?:to execute|at step EXEC)"),
+    signature("unit.absent", "cause", "engine-unusable",
+         r"\.service: [Mm]ain process exited, code=exited, status=12[67]/"),
     signature("unit.user", "cause", "bad-arguments",
          r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
          r"|\.service: Failed to determine user credentials"),
@@ -82,7 +94,7 @@ ROWS = (
     signature("pod.ended", "consequence", "engine-died",
          r"^ {0,12}Exit Code: {1,12}(?:(?P<silent>137)|13[249])$"),
     signature("signal.instruction", "cause", "backend-unsupported",
-         r"^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
+         r"terminated by signal SIGILL|^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
          r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )?[Ii]llegal (?:hardware )?instruction\b"
          r"|received SIGILL|Fatal signal \d{1,2} \(SIGILL"),
     signature("signal.ended", "consequence", "engine-died",
@@ -90,7 +102,10 @@ ROWS = (
          r"|Bus error|Floating point exception|(?P<silent>Killed(?= {2}|$)))"
          r"|^(?:zsh: |(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )"
          r"(?:segmentation fault|abort|bus error|killed)"
-         r"|received SIG[A-Z]{2,5}\b|^Fatal signal \d"),
+         r"|received SIG[A-Z]{2,5}\b|terminated by signal SIG[A-Z]{3,5}"
+         r"|^Fatal signal \d"),
+    signature("signal.core", "consequence", "engine-died",
+         r"^Program terminated with signal (?P<signal>SIG\w{2,6})"),
     signature("unit.ended", "consequence", "engine-died",
          r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
          r"|exited, status=(?!0/|1/|2/)\d)"),

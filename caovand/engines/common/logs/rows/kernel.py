@@ -12,7 +12,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.signature import first, signature
 
-MAX_TEXT = 500  # characters kept of a line
+MAX_TEXT = 500  # characters kept per line
 
 CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
@@ -49,7 +49,8 @@ _ELSEWHERE = (
     signature("xid.previous", "cause", "gpu-lost",
          r"NVRM: Xid .{0,120}caused by previous Xid (?P<xid>48|7[49]|9[45]|1[124]\d)\b"),
     signature("driver.mismatch", "cause", "gpu-absent",
-         r"NVRM: API mismatch|nvidia: disagrees about version|nvidia: version magic"),
+         r"NVRM: API mismatch|nvidia-modeset: Version mismatch"
+         r"|nvidia: disagrees about version|nvidia: version magic"),
     signature("driver.nouveau", "cause", "gpu-absent",
          r"already bound to nouveau|driver such as: ?nouveau|NVRM: .{0,60}\bnouveau\b"),
     signature("driver.unsupported", "cause", "gpu-absent",
@@ -59,6 +60,8 @@ _ELSEWHERE = (
          r"PKCS#7 signature not signed with a trusted key|Loading of (?:unsigned )?module .{0,60}"
          r"(?:rejected|unavailable key)|module with unavailable key is rejected"
          r"|Key was rejected by service|Required key not available|Lockdown: modprobe: unsigned"),
+    signature("driver.build", "cause", "gpu-absent",
+         r"Bad return status for module build|dkms (?:install|build) .{0,120}exited \d"),
     signature("driver.module", "cause", "gpu-absent",
          r"Unable to load the kernel module 'nvidia|Module nvidia\S{0,20} not found in directory"
          r"|could not insert '?nvidia|NVRM: (?:None of the NVIDIA devices were|NVIDIA init module "
@@ -103,7 +106,8 @@ KERNEL_LINE = re.compile(
 )
 # More prefixes, which count only in a log that no engine wrote.
 _ANY_KERNEL_LINE = re.compile(
-    r".{0,80}?(?:NVRM: |\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
+    r".{0,80}?(?:NVRM: |Error! Bad return status|==> \w{1,8}: "
+    r"|\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
     r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"
     r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
     r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
@@ -136,7 +140,7 @@ _XID_PID = re.compile(r"\bpid='?(\d+)")
 
 
 def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Finding | None:
-    """A GPU fault, or an out-of-memory kill of one of `pids`, in lines of the kernel log.
+    """Find a GPU fault, or an out-of-memory kill of one of `pids`, in kernel log lines.
 
     None stands for the processes of another machine: any may be the engine's.
     """
@@ -152,7 +156,7 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Findin
         if row not in OF_PROGRAM:
             return fault
         if pids is not None and captures["xid"] == CLEANUP:
-            continue  # here, what ended it is seen
+            continue  # on this machine, the daemon observes what ended it
         # Skip another program's fault on the same card. If no pid is named, the engine's log
         # decides.
         blamed = _XID_PID.search(line)

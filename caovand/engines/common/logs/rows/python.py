@@ -20,7 +20,7 @@ _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 _RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
 MAX_REST = 3
-"""Lines of source and marks after a frame."""
+"""Maximum lines of source and markers after a frame."""
 REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
@@ -28,7 +28,7 @@ REFUSES = re.compile(
 """Exceptions with which code that reads arguments and configurations refuses them."""
 RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
-"""A verified engine lacks nothing: while it serves, the cause is an unusual request."""
+"""A proven engine is complete: while it serves, the cause is an unusual request."""
 UNSURE: Mapping[str, Failure] = {
     **SERVED,
     **dict.fromkeys(
@@ -71,8 +71,10 @@ ROWS = (
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
     signature("model.type", "cause", "bad-arguments",
          r"^KeyError: '(?P<type>(?:qwen|llama|mistral|ministral|mixtral|pixtral|gemma|phi|deepseek"
-         r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command|olmo"
-         r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed|step)[\w-]{0,40})'$"),
+         r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command"
+         r"|olmo"
+         r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed"
+         r"|step)[\w-]{0,40})'$"),
     signature("model.quantization", "cause", "backend-unsupported",
          r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
          r"|[Uu]nsupported quantization\b"
@@ -101,10 +103,12 @@ ROWS = (
          r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
          r"|no module or parameter named '?"
          r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
-    # The checkpoint is whole, but the engine's class for it has no such tensor
+    # The checkpoint is complete, but the engine's class has no such tensor.
     signature("model.tensor", "cause", "model-missing",
          r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias|absmax"
+         r"(?:scale|absmax|zero|g_idx|qweight"
+         r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
+         r"|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
          r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
          r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
@@ -127,6 +131,10 @@ ROWS = (
          r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
     signature("transfer.nixl", "generic", "unknown",
          r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
+    signature("sampling.nan", "generic", "engine-died",
+         r"NaN in the probability|probability tensor contains either|Detected errors during sampl"),
+    signature("kernel.deepgemm", "cause", "backend-unsupported",
+         r"^(?!.{0,400}NVCC).{0,200}\bdeep_?gemm[\w./-]{0,200}:\d{1,5}\)"),
     signature("kernel.aiter", "cause", "backend-unsupported",
          r"One of GPU archs of (?P<cards>.{1,80}) is invalid or not supported"),
     signature("torch.operator", "cause", "backend-unsupported",
@@ -136,6 +144,8 @@ ROWS = (
          r"expected scalar type (?P<wanted>\w{1,20}) but found (?P<found>\w{1,20})"
          r"|^RuntimeError: Expected .{1,80}(?:scalar_type|dtype)\(\) == .{1,80} to be true, but got"
          r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
+    signature("nccl.library", "cause", "bad-arguments",
+         r"^NameError: name 'nccl\w{1,40}' is not defined"),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}"
@@ -146,7 +156,7 @@ ROWS = (
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
 )  # fmt: skip
-# What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
+# Messages of Transformers, the hub and quantisation kernels, among an engine's rows.
 NO_MODEL = (
     r"is not a local folder and is not a valid model identifier"
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
@@ -190,14 +200,14 @@ _NAMED = (
     r"| (?:['\"(]\S{1,60} )?(?:must|should|cannot|has to"
     r"|needs to|can only|is (?:not|set|greater|less|larger|smaller))\b))"
 )
-"""An option, or a setting with its value or a demand on it."""
+"""An option, or a setting with its value or a requirement for it."""
 _DEMAND = (
     r"\b(?:must|should|cannot|can't|can only|has to|needs? to|not allowed|not valid|[Ii]nvalid"
     r"|[Rr]equires?|required|greater|larger|less|smaller|exceeds?|at (?:least|most)|conflicts?"
     r"|exclusive|[Pp]lease (?:set|use|specify|provide|pass|disable|enable)"
     r"|try (?:to )?\w{2,10}ing)\b"
 )
-# Exceptions of any program, last in an engine's table: its own rows know some of them better.
+# Exceptions of any program, last in an engine's table, because its own rows may know them better.
 ANY_PROGRAM = (
     # A call that the called function does not accept: two packages, or a setting and a release, do
     # not fit
@@ -232,10 +242,10 @@ ANY_PROGRAM = (
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
-    # Kernels are called after what they multiply and who wrote them
+    # Kernels are named after what they multiply and who wrote them.
     signature("kernel.named", "generic", "backend-unsupported",
          r"^(?:Runtime|Value|Assertion|Type)Error: (?:Worker failed with error ')?"
-         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|gemm|cutlass|wna16|machete|exllama"
+         r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|\wgemm|gemm\w|cutlass|wna16|machete|exllama"
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta|[Ss][Mm]_?\d|CUDA"
@@ -310,14 +320,15 @@ def raised_text(lines: Sequence[str]) -> str:
 
 
 def frame_of(line: str) -> re.Match[str] | None:
-    """The file, `line` and `function` of a frame of a traceback."""
+    """File, `line` and `function` of a traceback's frame."""
     return _FRAME.match(line)
 
 
 def raised_at(before: Iterable[str]) -> str:
-    """Where an exception without a message was raised, and by which code, from the lines before.
+    """The place where an exception without a message was raised, and the code there, from the
+    preceding lines.
 
-    The nearest comes first. "" without a frame among them.
+    `before` starts with the nearest line. "" if it contains no frame.
     """
     code = ""
     for line in before:

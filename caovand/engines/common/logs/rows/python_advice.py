@@ -42,6 +42,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "its own environment"
         ".",
     ),
+    "nccl.library": (
+        "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
+        "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "
+        "VLLM_NCCL_SO_PATH name its libnccl.so.2 where it lies elsewhere.",
+    ),
     "nccl.duplicate": (
         "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
     ),
@@ -229,6 +234,16 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "index there, give a container only the MIG slice (docker --gpus 'device=0:0'), or "
         "install a newer release.",
     ),
+    "sampling.nan": (
+        "The model computed no numbers (NaN or infinity): compute in bfloat16 where it runs in "
+        "float16 (--dtype bfloat16), leave an 8-bit cache and a new quantization out, try another "
+        "attention backend and do without CUDA graphs; dummy prompts of a benchmark do it, too. If "
+        "it comes on one card alone, check its memory (nvidia-smi -q -d ECC).",
+    ),
+    "kernel.deepgemm": (
+        "DeepGEMM's kernels do not take this card or these sizes: do without them "
+        "(VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0), or install a newer release.",
+    ),
     "kernel.aiter": (
         "AMD's kernels of aiter do not support the card {cards}: disable them "
         "(VLLM_ROCM_USE_AITER=0, SGLANG_USE_AITER=0), or use a build of aiter for it.",
@@ -247,6 +262,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "engine.absent": (
         "The engine's environment lacks something: {missing}. Install it into that environment.",
+    ),
+    "feature.card": (
+        "The engine has no kernels for that on this card, or this build has not: a newer release "
+        "may (for a new card), or another quantization, cache type or backend for the part that "
+        "the line names.",
     ),
     "feature.combination": (
         "The engine does not support this combination: remove what the line names, or install "

@@ -33,7 +33,7 @@ _LOADING: Mapping[str, Failure] = {
 class Family:
     """Exceptions of one kind of code: `row` matches their text, `frames` a frame `file:function`.
 
-    `nearest` families count only for the frame that raised it.
+    `nearest` families match only the frame that raised the exception.
     """
 
     row: Signature
@@ -68,7 +68,8 @@ FAMILIES: tuple[Family, ...] = (
     _family(
         "packages", "bad-arguments",
         r"(?:^|/)(?:transformers|kernels|tokenizers|accelerate|diffusers|peft|huggingface_hub"
-        r"|torchvision|torchaudio|torchao|triton|xformers|flash_attn|bitsandbytes|compressed_tensors"
+        r"|torchvision|torchaudio|torchao|triton|xformers|flash_attn|bitsandbytes"
+        r"|compressed_tensors"
         r"|gradio|numba|scipy|sklearn|pandas)/[^:]{0,200}:<module>$",
         _ANY,
         "The package {importing} cannot be imported: the installed {raising} refuses its request. "
@@ -79,7 +80,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "toolchain", "jit-toolchain",
-        r"/(?:flashinfer/jit/|flashinfer_jit|deep_gemm/jit|tilelang/(?:jit|contrib|cache)/|tvm_ffi/cpp"
+        r"/(?:flashinfer/jit/|flashinfer_jit|deep_gemm/jit|tilelang/(?:jit|contrib|cache)/"
+        r"|tvm_ffi/cpp"
         r"|triton/runtime/build\.py|torch/utils/cpp_extension\.py|sglang/jit_kernel/utils)",
         _ANY,
         "A kernel could not be built on this machine: the lines before have the compiler's message"
@@ -87,7 +89,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "driver", "gpu-absent",
-        r"/(?:torch/cuda/__init__\.py:(?:_lazy_init|init|set_device|get_device_\w{1,30}|device_count"
+        r"/(?:torch/cuda/__init__\.py:(?:_lazy_init|init|set_device|get_device_\w{1,30}"
+        r"|device_count"
         r"|current_device|_get_nvml\w{0,30})|pynvml\.py:|amdsmi/)",
         _ANY,
         "The driver or a card did not answer as expected: run nvidia-smi, compare the driver's "
@@ -96,7 +99,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "group", "bad-arguments",
-        r"/(?:vllm/distributed/(?:parallel_state|utils)\.py|sglang/srt/distributed/parallel_state\.py"
+        r"/(?:vllm/distributed/(?:parallel_state|utils)\.py"
+        r"|sglang/srt/distributed/parallel_state\.py"
         r"|torch/distributed/(?:rendezvous|distributed_c10d)\.py)",
         r"(?:Value|Assertion|Key|Type)Error\b",
         "The ranks cannot be grouped as requested: check the parallel sizes against the cards and "
@@ -173,7 +177,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "model", "bad-arguments",
-        r"/(?:vllm/(?:model_executor/(?:models|layers)|models)|sglang/srt/(?:models|layers))/[^:]{1,120}:"
+        r"/(?:vllm/(?:model_executor/(?:models|layers)|models)|sglang/srt/(?:models"
+        r"|layers))/[^:]{1,120}:"
         r"(?:__init__|_init\w{0,40}|create_weights|get_quant_method|make_layers|from_config"
         r"|\w{0,40}<lambda>)",
         _REFUSED,
@@ -238,7 +243,8 @@ FAMILIES: tuple[Family, ...] = (
     ),
     _family(
         "template", "bad-arguments",
-        r"/(?:jinja2/|sglang/srt/managers/template_manager\.py|sglang/srt/(?:parser/)?(?:conversation"
+        r"/(?:jinja2/|sglang/srt/managers/template_manager\.py"
+        r"|sglang/srt/(?:parser/)?(?:conversation"
         r"|jinja_template_utils)\.py)",
         _ANY,
         "The chat template cannot be used: pass your own with --chat-template, or correct "
@@ -265,7 +271,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
-"""Families of code that reads and builds: it fails the same way at every start."""
+"""Families of code that reads and builds, and so fails identically at every start."""
 _ENTRY = re.compile(
     r"/(?:vllm/(?:entrypoints|engine|v1/engine/(?:llm_engine|async_llm|core_client|utils)|utils)"
     r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"
@@ -274,7 +280,7 @@ _ENTRY = re.compile(
 
 
 def packages(frames: Sequence[str]) -> Mapping[str, str]:
-    """The package whose import failed, and the one that refused it, by the frames."""
+    """Packages in the frames: the one whose import failed, and the one that rejected it."""
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
     if not imports:
         return {}

@@ -1,4 +1,7 @@
-"""Requests, templates and tasks that engines in Python refuse: rows for their tables."""
+"""Requests, templates and tasks that engines in Python refuse: rows for their tables.
+
+A request ends no engine: its rows are consequences, which count only if nothing else is found.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,22 @@ from collections.abc import Mapping
 from caovand.engines.common.logs.signature import signature
 
 ROWS = (
-    signature("args.tools", "cause", "bad-arguments",
+    signature("args.tools", "consequence", "bad-arguments",
          r"tool choice requires --enable-auto-tool-choice|--enable-auto-tool-choice requires"),
-    signature("args.media", "cause", "bad-arguments",
+    signature("args.media", "consequence", "bad-arguments",
          r"You set (?P<media>\w{1,20})=(?P<allowed>\d{1,4}).{0,60}--limit-mm-per-prompt"
          r"|[Aa]t most (?P<most>\d{1,4}) (?P<kind>\w{1,20})\(s\) may be provided"
-         r"|(?P<items>\w{1,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt"),
-    signature("args.roles", "cause", "bad-arguments",
+         r"|\b(?P<items>[a-z]{3,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt"),
+    signature("args.context", "consequence", "bad-arguments",
+         r"maximum context length is (?P<limit>\d{1,9}) tokens"
+         r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
+         r"|[Pp]rompt .{0,60}longer than the maximum model length of (?P<most>\d{1,9})"
+         r"|(?:input|prompt) .{0,60}(?:is longer than|exceeds) the model's context length"),
+    signature("args.decode", "consequence", "bad-arguments",
+         r"LibsndfileError: |cannot identify image file|UnidentifiedImageError|moov atom not found"
+         r"|Failed to (?:load|decode|open|fetch) (?:image|audio|video)s?\b"
+         r"|Invalid data found when processing input"),
+    signature("args.roles", "consequence", "bad-arguments",
          r"[Cc]onversation roles must alternate|[Ss]ystem role (?:is )?not supported"
          r"|[Oo]nly user(?:, tool)? and assistant roles are supported"
          r"|Error in applying chat template|[Ss]ystem message must be at the beginning"),
@@ -22,7 +34,8 @@ ROWS = (
          r"|V2 model runner does not"),
     signature("model.head", "cause", "bad-arguments",
          r"not initialized from checkpoint: \{[^}]{0,200}'(?:\w{1,40}\.){0,4}"
-         r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight|bias))'"),
+         r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight"
+         r"|bias))'"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.tools": (
@@ -38,6 +51,20 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--limit-mm-per-prompt, or send fewer.",
         "A prompt has more {items} items than --limit-mm-per-prompt allows: raise it, or send "
         "fewer.",
+    ),
+    "args.context": (
+        "Prompt and answer together are longer than the context that the server was started with "
+        "({limit} tokens).",
+        "The prompt is longer than the context that the server was started with ({most} tokens).",
+        "Let the client send a shorter prompt and ask for less (max_tokens), or start the server "
+        "with a longer context (--max-model-len, --context-length) as far as the model and the "
+        "memory allow.",
+    ),
+    "args.decode": (
+        "An image, audio or video of a request could not be read: it is damaged, in a format that "
+        "this server's libraries do not decode, or its URL gave something else (a page, an error, "
+        "a login). Send it as base64 in a usual format (PNG, JPEG, WAV, MP4), and let the server "
+        "reach the URL.",
     ),
     "args.roles": (
         "The model's chat template refuses the messages: it requires user and assistant in turn, "

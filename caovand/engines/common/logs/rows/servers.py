@@ -14,8 +14,10 @@ _RAW = re.compile(
     r"(?:\S{1,40}  ?(?:ERROR|WARN|INFO) .{0,60})?(?:Shard process was sign"
     r"|Error: Shard|`inputs`)"
     r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TensorRT-LLM\]\[(?:ERROR|WARNING)\]"
-    r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TRT\] \[E\]|\[TM\]\[(?:ERROR|FATAL)\]|Error: (?:Shard|"
-    r"DownloadError|WebserverFailed|ArgumentValidation)"
+    r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TRT\] \[E\]|\[TM\]\[(?:ERROR|FATAL)\]|rpc error: code = "
+    r"|(?:\d{3}: )?unable to start process: |!!! Health check error: "
+    r"|.{0,200}(?:could not load model: rpc error|grpc process not found: )"
+    r"|Error: (?:Shard|DownloadError|WebserverFailed|ArgumentValidation)"
 )
 ROWS = (
     # text-generation-inference
@@ -51,6 +53,15 @@ ROWS = (
     signature("trt.other", "generic", "engine-died",
          r"\[TensorRT-LLM\]\[ERROR\] (?:(?:Assertion failed|Encountered an error in \w{1,40}|"
          r"Error occurred|Fatal error)\b.{0,20}?: ?)(?P<why>\S.{1,200})"),
+    # LocalAI, whose backends are processes of their own
+    signature("localai.absent", "cause", "engine-unusable",
+         r"grpc process not found: (?P<path>\S+)"),
+    signature("localai.ended", "consequence", "engine-died",
+         r"(?:could not load model: |^)rpc error: code = (?:Unavailable|Canceled|Unknown) desc ?="),
+    # llama-swap
+    signature("swap.slow", "cause", "start-stall", r"health check (?:failed|timed out) after \d"),
+    signature("swap.path", "cause", "bad-arguments", r"Health check error: status code: 40[45]"),
+    signature("swap.ended", "consequence", "engine-died", r"upstream command exited prematurely"),
     # LMDeploy
     signature("lmdeploy.memory", "cause", "kv-cache-none",
          r"No enough gpu memory for runtime|\[TM\]\[(?:ERROR|FATAL)\].{0,200}out of memory"),
@@ -108,6 +119,27 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "max_num_tokens or max_seq_len, or send less.",
     ),
     "trt.other": ("TensorRT-LLM stopped for this reason: {why}. Search its issues for that text.",),
+    "localai.absent": (
+        "This image or build has no backend {path}: install the backend, or name one that is there "
+        "in the model's configuration (backend: llama-cpp); a list of tries for other backends may "
+        "follow without meaning.",
+    ),
+    "localai.ended": (
+        "LocalAI's backend process ended or refused the model, and the reason is in its own lines: "
+        "start LocalAI with DEBUG=true, and explain the lines that begin with `stderr`.",
+    ),
+    "swap.slow": (
+        "llama-swap gave up before the model was loaded: raise healthCheckTimeout in its "
+        "config.yaml (such as 300), and see the server's own lines for how far it came.",
+    ),
+    "swap.path": (
+        "The server that llama-swap started has no such path for health checks: set checkEndpoint "
+        "of the model to one that it has (or to none), and proxy to the port that it listens on.",
+    ),
+    "swap.ended": (
+        "The command that llama-swap started ended before it served: it must stay in the "
+        "foreground until it is stopped; the command's own lines say why it ended.",
+    ),
     "lmdeploy.memory": (
         "The card has no memory left for LMDeploy's cache or buffers: lower cache_max_entry_count "
         "(--cache-max-entry-count), --session-len or --max-batch-size, or split over more cards "

@@ -1,4 +1,4 @@
-"""Limits of the system that any program runs into: rows for every engine."""
+"""Rows for system limits that any program may hit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ROWS = (
          r"|exec: \"(?P<started>(?!-)[^\"]{1,200})\": (?:executable file not found"
          r"|(?:stat )?[^\":]{0,200}: no such file)"),
     signature("system.execute", "cause", "access-denied",
-         rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): [Pp]ermission denied"
+         rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}|/[\w./-]{{1,200}}): "
+         r"[Pp]ermission denied"
          r"|exec: \"(?P<started>[^\"]{1,200})\": (?:[^\":]{0,200}: )?permission denied"),
     # A container may run as a numeric user without a name
     signature("system.user", "cause", "access-denied",

@@ -26,7 +26,8 @@ _HEADER = (
 _SYMBOL = (
     r"(?:(?P<of_torch>_Z(?:T[ISV])?N?K?(?:2at|3c10|4c10d|5torch)\w{1,400})"
     r"|(?P<of_nccl>p?nccl[A-Z]\w{1,60})"
-    r"|(?P<of_cuda>(?:__)?(?:cuda|cublas|cudnn|cusparse|cusolver|cufft|nvrtc|nvJitLink|nvml)\w{1,80})"
+    r"|(?P<of_cuda>(?:__)?(?:cuda|cublas|cudnn|cusparse|cusolver|cufft|nvrtc|nvJitLink"
+    r"|nvml)\w{1,80})"
     r"|(?P<of_python>_?Py[A-Z_]\w{1,60})"
     r"|(?P<symbol>\S{1,300}))"
 )
@@ -43,10 +44,13 @@ ROWS = (
     signature("jit.old", "cause", "jit-toolchain",
          r"NVCC version should be >= (?P<wanted>\d{1,3}(?:\.\d{1,3})?)"
          r"|nvcc version .{0,60}(?:too old|at least|required)"),
+    signature("jit.option", "cause", "jit-toolchain",
+         r"(?:c\+\+|g\+\+|gcc|cc|clang(?:\+\+)?): error: (?:unrecognized|unknown|unsupported) "
+         r"(?:command[- ]line )?(?:option|argument):? [‘'\"]?(?P<option>-[\w=.+-]{1,60})"),
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
-    # These libraries are numbered as CUDA is
+    # These libraries have CUDA's version numbers.
     signature("engine.cuda", "cause", "bad-arguments",
          r"(?:^|[ \[(:'\"/])(?P<library>lib(?:nvrtc|cudart|cublas|cublasLt)\.so\."
          r"(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: cannot open shared object file", SERVED),
@@ -58,7 +62,7 @@ ROWS = (
          r"|'NoneType' object has no attribute "
          r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
          r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
-    # The reasons are in the lines after it
+    # The lines that follow contain the reasons.
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
@@ -101,6 +105,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "newer CUDA toolkit and set CUDA_HOME and PATH to it, or disable these kernels (for "
         "DeepGEMM VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0).",
     ),
+    "jit.option": (
+        "The compiler does not know {option}: it is older than the source asks for, or the source "
+        "is built for another processor (options such as -mavx2 are of x86, not of ARM). Install a "
+        "newer compiler, or take the engine's build for this architecture.",
+    ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
         "of the compiler, the CUDA toolkit or PyTorch. Use a build for the installed PyTorch, or "
@@ -137,4 +146,4 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         ".",
     ),
 }
-"""Advice by row; a sentence about another owner is left out."""
+"""Advice by row; a sentence about another owner is omitted."""
