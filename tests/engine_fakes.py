@@ -254,7 +254,7 @@ def install_until(lock: str, index: str, root: str, point: str) -> None:
     elif what in ("finish", "switch"):
         setattr(places, what, lambda *_args: die())
     elif what == "link":
-        real, count = places._place, iter(range(1, 9))
+        real, count = places._activate_link, iter(range(1, 9))
 
         def link(one: Path) -> None:
             mine = next(count) == int(rest[0])
@@ -264,7 +264,7 @@ def install_until(lock: str, index: str, root: str, point: str) -> None:
             if mine:
                 die()
 
-        places._place = link
+        places._activate_link = link
     plugin = Path(index).parent / "plugin.whl"
     install.install(
         install.InstallRequest(

@@ -41,7 +41,7 @@ class Link:
     async def first(self) -> Facts:
         """The daemon's first facts; waits until the daemon answers."""
         while True:
-            if facts := await self._next():
+            if facts := await self._ask_for_facts():
                 return facts
 
     async def run(self, desk: Desk, listed: ListedModels) -> None:
@@ -53,14 +53,14 @@ class Link:
             engine = desk.facts.engine
             if engine.state is EngineState.SERVING and engine.generation != self._learned:
                 self._learned = engine.generation
-                self._learning = asyncio.ensure_future(self._learn(desk, listed))
-            if facts := await self._next():
+                self._learning = asyncio.ensure_future(self._learn_names(desk, listed))
+            if facts := await self._ask_for_facts():
                 desk.hear(facts)
 
-    async def _learn(self, desk: Desk, listed: ListedModels) -> None:
+    async def _learn_names(self, desk: Desk, listed: ListedModels) -> None:
         desk.listed = await listed(desk.facts)
 
-    async def _next(self) -> Facts | None:
+    async def _ask_for_facts(self) -> Facts | None:
         found = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)
         if found is None:
             return None

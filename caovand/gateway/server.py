@@ -67,7 +67,7 @@ class Gateway:
             web.get("/health", self._health),
             web.get("/v1/models", self._models),
             web.get("/v1/models/{name:.+}", self._model),
-            web.route("*", "/{path:.*}", self._pass),
+            web.route("*", "/{path:.*}", self._forward),
         ])  # fmt: skip
 
     async def end(self) -> None:
@@ -98,7 +98,7 @@ class Gateway:
             if len(request.headers) > MAX_HEADERS:
                 raise Refused(Fault(431, "too_many_headers", TOO_MANY_HEADERS))
             if request.path != "/health":
-                self._key_of(request)
+                self._authenticate(request)
             return await handler(request)
         except Refused as refused:
             return self._refuse(request, refused.fault)
@@ -119,7 +119,7 @@ class Gateway:
         finally:
             connections.answered(request.transport)
 
-    def _key_of(self, request: web.Request) -> ClientKey:
+    def _authenticate(self, request: web.Request) -> ClientKey:
         """The owner of a request; raises Refused."""
         facts = self._desk.facts
         if facts.keys is None and not facts.key:
@@ -170,12 +170,12 @@ class Gateway:
 
     def _names(self, request: web.Request) -> list[str]:
         """The model names that the client may use."""
-        naming, key = self._desk.naming, self._key_of(request)
+        naming, key = self._desk.naming, self._authenticate(request)
         meant = ((name, naming.meant(name)) for name in naming.names)
         return [name for name, model in meant if model and key.may_use(name, model.model)]
 
     def _check_model(self, request: web.Request, name: str | None) -> None:
-        naming, key = self._desk.naming, self._key_of(request)
+        naming, key = self._desk.naming, self._authenticate(request)
         if not naming.served or (name is None and not key.models):
             return
         meant = naming.meant(name or "")
@@ -184,11 +184,11 @@ class Gateway:
 
     # -- the engine's -----------------------------------------------------------------------
 
-    async def _pass(self, request: web.Request) -> web.StreamResponse:
-        desk, key = self._desk, self._key_of(request)
+    async def _forward(self, request: web.Request) -> web.StreamResponse:
+        desk, key = self._desk, self._authenticate(request)
         record = Record(wall_clock.now(), desk.now(), key.name, request.path)
         try:
-            response = await self._answered(request, key, record)
+            response = await self._serve(request, key, record)
             record.status = response.status
             return response
         except Refused as problem:
@@ -200,7 +200,7 @@ class Gateway:
         finally:
             desk.ended(record)
 
-    async def _answered(
+    async def _serve(
         self, request: web.Request, key: ClientKey, record: Record
     ) -> web.StreamResponse:
         path = request.path
@@ -215,7 +215,7 @@ class Gateway:
         lane = Lane(key.name, key.band)
         ticket = desk.arrive(announced, lane, record, request.transport)
         try:
-            body, digest = await self._body(request, ticket, announced, most)
+            body, digest = await self._read_body(request, ticket, announced, most)
             plain = "json" in request.content_type and "Content-Encoding" not in request.headers
             found = await _fields(body) if plain else Fields()
             if key.models and body and not plain:
@@ -247,7 +247,7 @@ class Gateway:
         finally:
             desk.leave(ticket)
 
-    async def _body(
+    async def _read_body(
         self, request: web.Request, ticket: Ticket, announced: int, most: int
     ) -> tuple[bytes, bytes]:
         """The body, and the request's identity for repetitions; raises Refused."""
@@ -255,7 +255,7 @@ class Gateway:
         size, kept = 0, io.BytesIO()
         known = hashlib.blake2b(f"{request.method} {request.path}\0".encode(), digest_size=16)
         while True:
-            if not (piece := await _next_piece(content, began, size)):
+            if not (piece := await _read_piece(content, began, size)):
                 # BytesIO hands it over without a copy.
                 return kept.getvalue(), known.digest()
             size += len(piece)
@@ -268,7 +268,7 @@ class Gateway:
             known.update(piece)
 
 
-async def _next_piece(content: StreamReader, began: float, size: int) -> bytes:
+async def _read_piece(content: StreamReader, began: float, size: int) -> bytes:
     """The next piece of a body of which `size` bytes have arrived; raises Refused."""
     left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - asyncio.get_running_loop().time()
     try:

@@ -209,7 +209,7 @@ def test_a_thousand_connections_of_a_stranger_cost_few_descriptors_and_no_worker
         crowd.stdin.close()
         assert await asyncio.to_thread(crowd.stdout.readline) == "half\n"
         # Somebody else joins meanwhile, and who has joined is heard all along.
-        monkeypatch.setattr(cluster_link, "_connected", from_another_address)
+        monkeypatch.setattr(cluster_link, "_open_connection", from_another_address)
         other = WorkerLink(f"127.0.0.1:{port}", pairs, Heard(), tmp_path)
         await sent_until_heard(other, others, b"another")
         ended = asyncio.ensure_future(asyncio.to_thread(crowd.stdout.readline))

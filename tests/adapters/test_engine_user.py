@@ -211,7 +211,7 @@ def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(engine_user, "BEGIN_S", 0.01)
     monkeypatch.setattr(capabilities, "read_set", lambda _kind: spawner.SETUID_AND_SETGID)
     with pytest.raises(OSError, match=r"it did not answer for 0.01 s \(status -9\)"):
-        engine_user._begun(ENGINE)
+        engine_user._start_spawner(ENGINE)
 
 
 @needs_root

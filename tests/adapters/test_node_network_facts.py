@@ -284,4 +284,4 @@ def test_cards_reach_each_other_if_each_reaches_all(
 ) -> None:
     gpus = named("T4", len(peers))
     linked = (replace(gpu, p2p=one) for gpu, one in zip(gpus, peers, strict=True))
-    assert gather._reach_each_other(tuple(linked)) is found
+    assert gather._all_reach_each_other(tuple(linked)) is found

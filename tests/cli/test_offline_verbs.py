@@ -197,7 +197,7 @@ def test_what_is_not_forecast_and_what_cannot_run_is_said_in_words(
     main(words)
     said = capsys.readouterr().out
     assert "does not run: " in said
-    assert "would help: leave --tensor-parallel-size out: caovan plans 2" in said
+    assert "would help: remove --tensor-parallel-size: caovan plans 2" in said
 
 
 def test_a_cpu_build_has_no_legend_of_a_card(

@@ -765,7 +765,7 @@ def test_whatever_the_machine_a_plan_is_possible_and_explained(
         found = plan(machine, policy=policy)
     except Unplannable as problem:
         assert problem.failure == "vram-busy"  # noqa: PT017
-        assert "the driver does not name" in str(problem)  # noqa: PT017
+        assert "the driver does not list" in str(problem)  # noqa: PT017
         for size in range(1, len(machine.gpus) + 1):
             assert not serves(machine, policy, size)
         return

@@ -120,7 +120,7 @@ class Door:
                 task = loop.create_task(self._run(link))
                 self._tasks.add(task)
                 # A task that is cancelled before it starts runs none of its lines.
-                task.add_done_callback(partial(self._let_out, link, peer))
+                task.add_done_callback(partial(self._release, link, peer))
             else:
                 turned_away = True
                 with contextlib.suppress(OSError):
@@ -169,7 +169,7 @@ class Door:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await self._serve(link)
 
-    def _let_out(self, link: socket.socket, peer: Hashable, task: asyncio.Task[None]) -> None:
+    def _release(self, link: socket.socket, peer: Hashable, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         link.close()
         Door._promised -= self._descriptors_each

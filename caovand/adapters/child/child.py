@@ -58,13 +58,13 @@ class Child:
         engines: Engines | None = None,
         confinement: Confinement | None = None,
     ) -> None:
-        read_end, write_end = _pipe()
+        read_end, write_end = _make_pipe()
         output = f"pipe:[{os.fstat(write_end).st_ino}]"
         self._marks = Marks(output, secrets.token_hex(16))
         record(ledger, 0, 0, (), self._marks)
         env, mark = {**env, MARK: self._marks.variable}, {MARK: self._marks.variable}
         try:
-            self._process = _started(
+            self._process = _start_command(
                 argv, env, mark, write_end, cgroup, confinement, unlimited_stack
             )
         except OSError as problem:
@@ -91,7 +91,7 @@ class Child:
         try:
             with contextlib.ExitStack() as undo:
                 undo.callback(os.close, read_end)
-                undo.callback(_kill, self._process)
+                undo.callback(_kill_and_reap, self._process)
                 seen = processes.read(self.pid)
                 start = seen.start if seen else 0
                 self._traces = EngineTraces(self.pid, start, cgroup, output)
@@ -121,10 +121,10 @@ class Child:
 
     def look(self) -> tuple[Process, ...]:
         """Refresh the engine's processes, and write changes to the ledger."""
-        self._see()
+        self._refresh_members()
         return self.members
 
-    def _see(self) -> tuple[Process, ...]:
+    def _refresh_members(self) -> tuple[Process, ...]:
         """Refresh the members; return them with those that died since the last refresh."""
         family, unknown = self._engines.family(self._traces)
         dead = processes.reap(family, self.pid)
@@ -174,7 +174,7 @@ class Child:
         if not self._ended.is_set():
             with contextlib.suppress(ProcessLookupError, engine_user.SpawnerEnded):
                 self._process.send_signal(signal.SIGTERM)
-            await self._first_of(grace_s, self._ended, self._kill_now)
+            await self._wait_for_first(grace_s, self._ended, self._kill_now)
         if before_kill is not None:
             await before_kill()
         left = await self.kill(KILL_S)
@@ -191,13 +191,13 @@ class Child:
         """KILL all its processes, as far as permitted; return those left after `limit_s`."""
 
         async def find() -> tuple[Process, ...]:
-            return self._see()
+            return self._refresh_members()
 
         populated = partial(processes.is_populated, self.cgroup)
         return await sweep(find, limit_s, self._kill_unseen, populated)
 
     @staticmethod
-    async def _first_of(timeout_s: float, *events: asyncio.Event) -> None:
+    async def _wait_for_first(timeout_s: float, *events: asyncio.Event) -> None:
         waits = [asyncio.ensure_future(event.wait()) for event in events]
         await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -211,7 +211,7 @@ class Child:
         self._ended.set()
 
 
-def _started(
+def _start_command(
     argv: Sequence[str],
     env: Mapping[str, str],
     mark: Mapping[str, str],
@@ -238,14 +238,14 @@ def _started(
         return Program(user, pid)
 
 
-def _kill(process: subprocess.Popen[bytes] | Program) -> None:
+def _kill_and_reap(process: subprocess.Popen[bytes] | Program) -> None:
     """KILL and reap a process that nobody watches; leave it if that is not permitted."""
     with contextlib.suppress(engine_user.SpawnerEnded):
         process.kill()
         process.wait()
 
 
-def _pipe() -> tuple[int, int]:
+def _make_pipe() -> tuple[int, int]:
     """The pipe that an engine prints to: its read and write ends."""
     try:
         read_end, write_end = os.pipe()

@@ -59,7 +59,7 @@ class Engines:
 
         Both include zombies.
         """
-        table, engines = processes.all_processes(), self._with(one)
+        table, engines = processes.all_processes(), self._including(one)
         found = _owners(table, [engine.known() for engine in engines])
         living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
         for place, engine in enumerate(engines):
@@ -70,11 +70,11 @@ class Engines:
 
     def pids(self, one: EngineTraces) -> list[int]:
         """The pids of an engine's living processes; callable from any thread, changes nothing."""
-        table, engines = processes.all_processes(), self._with(one)
+        table, engines = processes.all_processes(), self._including(one)
         found, place = _owners(table, [engine.known() for engine in engines]), engines.index(one)
         return [p.pid for p in table if found.by_pid.get(p.pid) == place and not p.zombie]
 
-    def _with(self, one: EngineTraces) -> tuple[EngineTraces, ...]:
+    def _including(self, one: EngineTraces) -> tuple[EngineTraces, ...]:
         """All engines, including this one even if it was removed already."""
         return self._all if one in self._all else (*self._all, one)
 
@@ -89,7 +89,7 @@ class Engines:
         A process that forks and ends again and again has another pid before all of /proc is read.
         Our own children are listed by one read, and keep their pids until we wait for them.
         """
-        traces = self._with(one)
+        traces = self._including(one)
         engines, place = [engine.known() for engine in traces], traces.index(one)
         children = Path(f"/proc/self/task/{os.getpid()}/children")
         deadline = time.monotonic() + limit_s

@@ -45,7 +45,7 @@ async def sweep(
         if quiet >= QUIET_POLLS:
             return ()
         fresh = [process for process in left if (process.pid, process.start) not in trackers]
-        trackers.update(await _trackers(fresh))
+        trackers.update(await _find_resource_trackers(fresh))
         others = [process for process in left if not trackers[process.pid, process.start]]
         if others:
             others_at = clock()
@@ -59,7 +59,7 @@ async def sweep(
         await asyncio.sleep(POLL_S)
 
 
-async def _trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
+async def _find_resource_trackers(fresh: Sequence[Process]) -> dict[tuple[int, int], bool]:
     """Which of these are Python's resource trackers; one that does not answer in time is not
     counted."""
     asked = {

@@ -112,7 +112,7 @@ def program(
         allowed |= {name: {ARG0_OFFSET: itself} for name in SCHEDULING}
     else:
         refused |= {name: {ARG0_OFFSET: kept} for name in SCHEDULING}
-        pids = sorted({*kept, *_groups(keepers)})
+        pids = sorted({*kept, *_group_arguments(keepers)})
         refused |= {name: {ARG0_OFFSET: pids} for name in SIGNALS if not signals}
     code = [
         (BPF_LOAD, 0, 0, ARCH_OFFSET),
@@ -123,7 +123,7 @@ def program(
     ]
     for name in denied:
         code += _unless(BPF_JEQ, number(name, machine))
-    for test, values_of in ((_is_none, refused), (_is_one, allowed)):
+    for test, values_of in ((_refuse_values, refused), (_refuse_other_values, allowed)):
         for name, arguments in values_of.items():
             tests = [one for offset, values in arguments.items() for one in test(offset, values)]
             code += [(BPF_JEQ, 0, len(tests) + 1, number(name, machine)), *tests]
@@ -132,7 +132,7 @@ def program(
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
-def _groups(keepers: Collection[int]) -> Iterator[int]:
+def _group_arguments(keepers: Collection[int]) -> Iterator[int]:
     """Signal arguments that name the keepers' process groups, and 0 if ours is one of them."""
     for pid in keepers:
         yield -pid
@@ -145,13 +145,13 @@ def _groups(keepers: Collection[int]) -> Iterator[int]:
             yield 0
 
 
-def _is_none(offset: int, values: Collection[int]) -> list[Instruction]:
+def _refuse_values(offset: int, values: Collection[int]) -> list[Instruction]:
     """Refuse a call whose argument is one of these values."""
     tests = [one for value in values for one in _unless(BPF_JEQ, value & UINT32_MAX)]
     return [(BPF_LOAD, 0, 0, offset), *tests]
 
 
-def _is_one(offset: int, values: Sequence[int]) -> list[Instruction]:
+def _refuse_other_values(offset: int, values: Sequence[int]) -> list[Instruction]:
     """Refuse a call whose argument is none of these values."""
     tests = [
         (BPF_JEQ, len(values) - place, 0, value & UINT32_MAX) for place, value in enumerate(values)

@@ -187,7 +187,7 @@ def protect_machine(libc: Any) -> None:
         _checked(libc.unshare(CLONE_NEWNS))
         _mount(libc, "/", MS_REC | MS_SLAVE)
         for path in dict.fromkeys((*first, *rest)):
-            why = _protect(libc, path) or why
+            why = _make_read_only(libc, path) or why
     except OSError as problem:
         why = problem.errno or 0
     if why and os.access(CORE_PATTERN, os.W_OK):
@@ -195,7 +195,7 @@ def protect_machine(libc: Any) -> None:
         print(f"caovan: cannot keep the engine from /proc/sys: {text}", file=sys.stderr)
 
 
-def _protect(libc: Any, path: str) -> int:
+def _make_read_only(libc: Any, path: str) -> int:
     """Make a path read-only, including what a container masks below it; return errno, or 0."""
     try:
         _mount(libc, path, MS_BIND | MS_REC)
@@ -233,7 +233,7 @@ def restrict(libc: Any, abi: int, rules: Iterable[tuple[str, int]]) -> None:
     size = 24 if abi >= SCOPE_ABI else 16 if abi >= NET_ABI else 8
     ruleset = _checked(libc.syscall(LANDLOCK_CREATE_RULESET, attributes, size, 0))
     for path, rights in rules:
-        _allow(libc, ruleset, path, rights & handled)
+        _add_rule(libc, ruleset, path, rights & handled)
     _checked(libc.syscall(LANDLOCK_RESTRICT_SELF, ruleset, 0))
     os.close(ruleset)
 
@@ -297,7 +297,7 @@ def devices() -> Iterator[str]:
     return (path for name in DEVICES for path in glob.iglob(f"{DEV}/{name}"))
 
 
-def _allow(libc: Any, ruleset: int, path: str, rights: int) -> None:
+def _add_rule(libc: Any, ruleset: int, path: str, rights: int) -> None:
     """Add a rule; a path that is gone, or is in no file system, needs none."""
     try:
         place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -47,7 +47,7 @@ class Lines:
     async def serve(self, link: socket.socket, got: bytes = b"") -> None:
         """Answer one request, of which `got` has been read already."""
         loop = asyncio.get_running_loop()
-        line = await asyncio.wait_for(_line(link, got), READ_S)
+        line = await asyncio.wait_for(_read_line(link, got), READ_S)
         if line is None:
             return
         reply = await self._reply(link, line)
@@ -86,7 +86,7 @@ def not_permitted(request: Request) -> Reply:
     )
 
 
-async def _line(link: socket.socket, got: bytes) -> bytes | None:
+async def _read_line(link: socket.socket, got: bytes) -> bytes | None:
     """Read the first line, cut at MAX_LINE if it has not ended; None for no bytes."""
     loop = asyncio.get_running_loop()
     while b"\n" not in got and len(got) <= MAX_LINE:

@@ -74,7 +74,7 @@ class Control:
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: Counter[bool] = Counter()
         self._doors: list[Door] = []
-        gid = _gid(group)
+        gid = _assignable_gid(group)
         client_uid = partial(_client_uid, admits)
         restricted = 0o660 if gid is not None else 0o600
         links = min(MAX_LINKS, spare_descriptors() // 16)
@@ -250,7 +250,7 @@ def _client_uid(
     return uid
 
 
-def _gid(group: str | None) -> int | None:
+def _assignable_gid(group: str | None) -> int | None:
     """The id of an existing group to which we may assign files."""
     if not group:
         return None

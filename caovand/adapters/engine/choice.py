@@ -24,10 +24,10 @@ def chosen_engine(config: Config) -> Engine:
     if config.engine.kind is not None:
         return registry.engine_of(config.engine.kind)
     path = config.model.path
-    return registry.engine_for(path, _names(path) if path else ())
+    return registry.engine_for(path, _file_names(path) if path else ())
 
 
-def _names(path: str) -> Sequence[str]:
+def _file_names(path: str) -> Sequence[str]:
     found: list[str] = []
 
     def list_names() -> None:

@@ -30,7 +30,7 @@ def process_tree(members: Iterable[Process]) -> list[dict[str, Any]]:
     """Each process that still exists, with its parent, state and memory."""
     rows = []
     for process in list(members)[:MAX_PROCESSES]:
-        fields = _colons(_text(Path(f"/proc/{process.pid}/status")), _FIELDS)
+        fields = _colons(_read_text(Path(f"/proc/{process.pid}/status")), _FIELDS)
         row = {"pid": process.pid, "parent": process.parent, "name": process.name}
         rows.append({**row, **(fields or {"State": "gone"})})
     return rows
@@ -38,8 +38,8 @@ def process_tree(members: Iterable[Process]) -> list[dict[str, Any]]:
 
 def host_memory() -> dict[str, str]:
     """The relevant lines of /proc/meminfo, and the load."""
-    fields = _colons(_text(Path("/proc/meminfo")), _MEMORY)
-    return {**fields, "loadavg": _text(Path("/proc/loadavg")).strip()}
+    fields = _colons(_read_text(Path("/proc/meminfo")), _MEMORY)
+    return {**fields, "loadavg": _read_text(Path("/proc/loadavg")).strip()}
 
 
 def stacks(
@@ -64,8 +64,8 @@ def stacks(
 
 def stacks_of(spy: str, pid: int, limit_s: float) -> list[str]:
     """The stacks of a process of our user, by the program `spy` if there is one."""
-    seen, why_not = _py_spy(spy, pid, limit_s) if spy else ("", "")
-    return [*([f"(py-spy: {why_not})"] if why_not else []), seen or _kernel_view(pid)]
+    seen, why_not = _py_spy_stacks(spy, pid, limit_s) if spy else ("", "")
+    return [*([f"(py-spy: {why_not})"] if why_not else []), seen or _kernel_stacks(pid)]
 
 
 def find_py_spy(engine_python: str) -> str | None:
@@ -82,7 +82,7 @@ def find_py_spy(engine_python: str) -> str | None:
     return next(found, None) or on_path("py-spy", os.environ)
 
 
-def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
+def _py_spy_stacks(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
     """The stacks of a process, or why py-spy has none: not Python, or ptrace forbidden."""
     # Nonblocking: a process paused for inspection would stay paused if we were killed meanwhile.
     argv = [spy, "dump", "--nonblocking", "--pid", str(pid)]
@@ -100,7 +100,7 @@ def _py_spy(spy: str, pid: int, limit_s: float) -> tuple[str, str]:
     return "\n".join(row for row in rows if not row.startswith("Process "))[:MAX_SPIED], ""
 
 
-def _kernel_view(pid: int) -> str:
+def _kernel_stacks(pid: int) -> str:
     folder = Path(f"/proc/{pid}/task")
     try:
         threads = sorted(folder.iterdir(), key=lambda path: int(path.name))[:MAX_THREADS]
@@ -108,10 +108,10 @@ def _kernel_view(pid: int) -> str:
         return "(gone)"
     rows = []
     for thread in threads:
-        fields = _colons(_text(thread / "status"), ("Name", "State"))
-        waits = _text(thread / "wchan").strip()
+        fields = _colons(_read_text(thread / "status"), ("Name", "State"))
+        waits = _read_text(thread / "wchan").strip()
         rows.append(f"thread {thread.name} {' '.join(fields.values())} waits in {waits or '?'}")
-        rows += [f"    {line}" for line in _text(thread / "stack").splitlines()]
+        rows += [f"    {line}" for line in _read_text(thread / "stack").splitlines()]
     return "\n".join(rows)
 
 
@@ -120,7 +120,7 @@ def _colons(text: str, names: Sequence[str]) -> dict[str, str]:
     return {name: value.strip() for name, _, value in pairs if name in names}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -95,7 +95,7 @@ def _install(
     done = run([uv, "--no-config", "python", "install", *options, version], own, lambda: None)
     found = places_of(version, root)
     if not found or done.code:
-        raise _failed(version, done.output)
+        raise _not_acquired(version, done.output)
     tree = found[0].parents[1]
     if fact := find_unsafe(tree):
         shutil.rmtree(tree)
@@ -130,7 +130,7 @@ def _locked_uv(
     """
     wanted = next((path for one in lock_folders() if (path := one / "uv.txt").is_file()), None)
     if wanted is None:
-        raise _failed(version, "uv is not installed")
+        raise _not_acquired(version, "uv is not installed")
     tool, hashed = root / ".uv", ["--require-hashes", "-r", str(wanted)]
     wheels = wheels or tool / "wheels"
     tool_pip = pip(tool / "bin" / "python")
@@ -143,13 +143,13 @@ def _locked_uv(
         for command in commands:
             done = run(command, {}, lambda: None)
             if done.code:
-                raise _failed(version, done.output)
+                raise _not_acquired(version, done.output)
         yield str(tool / "bin" / "uv")
     finally:
         shutil.rmtree(tool, ignore_errors=True)
 
 
-def _failed(version: str, output: str) -> EngineError:
+def _not_acquired(version: str, output: str) -> EngineError:
     last = (output.strip() or "no output").splitlines()[-1].strip()
     return EngineError(
         f"find Python {version}",

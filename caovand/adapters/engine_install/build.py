@@ -26,7 +26,7 @@ COMPILE = Path(__file__).with_name("compile_in_env.py")
 def make_venv(python: Path, path: Path, world: InstallWorld) -> None:
     """Create a virtual environment in an existing empty folder."""
     command = [str(python), "-I", "-m", "venv", str(path)]
-    _must(world, path, command, f"make {path}", f"check that {python} -m venv works")
+    _run_or_raise(world, path, command, f"make {path}", f"check that {python} -m venv works")
 
 
 def clone(source: Path, target: Path) -> None:
@@ -69,7 +69,7 @@ def add_plugin(plugin: Path, path: Path, world: InstallWorld) -> None:
     if plugin.is_dir():
         command.append("--no-build-isolation")
     what = f"add the plugin {plugin}"
-    _must(world, path, [*command, str(plugin)], what, "check that it is complete")
+    _run_or_raise(world, path, [*command, str(plugin)], what, "check that it is complete")
 
 
 def plugin_identity(plugin: Path) -> str:
@@ -152,7 +152,9 @@ _ALONE = {
 }
 
 
-def _must(world: InstallWorld, path: Path, command: list[str], what: str, remedy: str) -> None:
+def _run_or_raise(
+    world: InstallWorld, path: Path, command: list[str], what: str, remedy: str
+) -> None:
     finished = world.run(command, _ALONE, lambda: None)
     if finished.code:
         _refuse_full_disk(world, path, what)

@@ -82,17 +82,19 @@ def build(
     prelude = work / "prelude.cmake"
     prelude.write_text(source.prelude, encoding="utf-8")
     command += [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_PROJECT_TOP_LEVEL_INCLUDES={prelude}"]
-    _must(world, work, [*command, *options], environ)
+    _run_or_raise(world, work, [*command, *options], environ)
     log = out / ".ninja_log"
-    before = _lines(log)
-    total = _count_steps(world.run([ninja, "-C", str(out), "-n", source.target], environ, _idle))
+    before = _count_done(log)
+    total = _count_steps(
+        world.run([ninja, "-C", str(out), "-n", source.target], environ, _do_nothing)
+    )
 
     def tick() -> None:
-        done = min(max(_lines(log) - before, 0), total)
+        done = min(max(_count_done(log) - before, 0), total)
         world.progress(done, total, f"compiling {source.target}")
 
     build_it = [ninja, "-C", str(out), f"-j{compilers.jobs}", source.target]
-    _must(world, work, build_it, environ, tick)
+    _run_or_raise(world, work, build_it, environ, tick)
     tick()
     made = next(file for file in out.rglob(source.target) if file.is_file())
     place = path / "bin" / source.target
@@ -103,12 +105,12 @@ def build(
     return place
 
 
-def _lines(log: Path) -> int:
+def _count_done(log: Path) -> int:
     """Number of steps that ninja has done; the log's first line is a title."""
     return log.read_bytes().count(b"\n") if log.is_file() else 1
 
 
-def _idle() -> None:
+def _do_nothing() -> None:
     """Do nothing, while a short command runs."""
 
 
@@ -156,12 +158,12 @@ def _count_steps(dry: Finished) -> int:
         return 1
 
 
-def _must(
+def _run_or_raise(
     world: InstallWorld,
     work: Path,
     command: list[str],
     environ: Mapping[str, str],
-    tick: Callable[[], None] = _idle,
+    tick: Callable[[], None] = _do_nothing,
 ) -> None:
     finished = world.run(command, environ, tick)
     if finished.code == 0:

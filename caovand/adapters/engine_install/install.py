@@ -61,7 +61,7 @@ def install(order: InstallRequest, world: InstallWorld) -> places.Engine:
     plugin = build.plugin_identity(order.plugin) if order.plugin else None
     with safe_files.readable_by_all(), places.locked(root, f"install {lock.name}"):
         places.sweep(root)
-        base = None if order.again else _equal(order, plugin)
+        base = None if order.again else _find_equal(order, plugin)
         if base is not None:
             _check_python(order, base, world)
         if base is not None and plugin in (None, base.plugin_sha256):
@@ -75,7 +75,7 @@ def install(order: InstallRequest, world: InstallWorld) -> places.Engine:
         source = registry.engine_of(lock.kind).install.source
         if source is not None:
             check_compiler(lock, world.environ)
-        path = _place(order)
+        path = _choose_folder(order)
         _fill(order, path, base, world)
         if source is not None:
             _build(source, order, path, world)
@@ -117,7 +117,7 @@ def _build(source: Source, order: InstallRequest, path: Path, world: InstallWorl
         return
     jobs = order.compilers.jobs
     world.say(f"[5/6] building {source.target}, some minutes: {jobs} compilers at once")
-    files = _files(order, path, world)
+    files = _get_files(order, path, world)
     from_source.build(source, lock, path, files, order.compilers, world)
     journal.add(step)
 
@@ -131,7 +131,7 @@ def _drop_wheels(order: InstallRequest) -> None:
         folder.path.rmdir()
 
 
-def _equal(order: InstallRequest, plugin: str | None) -> places.Engine | None:
+def _find_equal(order: InstallRequest, plugin: str | None) -> places.Engine | None:
     """Find a finished engine of the same lock: preferably with this plugin, then the one in use.
 
     An engine that was built here must be for these cards.
@@ -165,7 +165,7 @@ def _check_python(order: InstallRequest, base: places.Engine, world: InstallWorl
         )
 
 
-def _place(order: InstallRequest) -> Path:
+def _choose_folder(order: InstallRequest) -> Path:
     """Choose a folder name that no finished engine of another lock has taken."""
     number = 1
     while True:
@@ -185,7 +185,7 @@ def _fill(
         return
     if base is not None:
         world.say(f"[1-4] copying {base.name}, which has the same packages, as links")
-        _begin(path, journal)
+        _make_folder(path, journal)
         build.clone(base.path, path)
         journal.add("fill")
         return
@@ -207,13 +207,13 @@ def _fill(
     if not python.public and os.geteuid() == 0:
         world.say("      note: only root can run this Python, not a service of another user")
     world.say(f"[2/6] making {path}")
-    _begin(path, journal)
+    _make_folder(path, journal)
     build.make_venv(python.path, path, world)
     if order.offline is not None:
         world.say(f"[3/6] {order.offline} has all {len(lock.pins)} files")
     else:
         world.say(f"[3/6] downloading {len(lock.pins)} files, {lock.download_bytes // _MIB} MiB")
-    files = _files(order, path, world)
+    files = _get_files(order, path, world)
     packed = {name: wheel for name, wheel in files.items() if name not in lock.sources}
     world.say(f"[4/6] unpacking {len(packed)} wheels, {lock.disk_mib} MiB installed")
     build.unpack(lock, path, packed, world)
@@ -232,7 +232,7 @@ def _fill(
     journal.add("fill")
 
 
-def _files(order: InstallRequest, path: Path, world: InstallWorld) -> dict[str, wheels.Wheel]:
+def _get_files(order: InstallRequest, path: Path, world: InstallWorld) -> dict[str, wheels.Wheel]:
     """Get all files of the lock, downloaded or from a folder, into a place where nobody else can
     change them."""
     own = wheels.Folder(order.root / ".wheels")
@@ -245,7 +245,7 @@ def _files(order: InstallRequest, path: Path, world: InstallWorld) -> dict[str, 
     return wheels.require_all(order.lock, folder)
 
 
-def _begin(path: Path, journal: Journal) -> None:
+def _make_folder(path: Path, journal: Journal) -> None:
     """Make an empty folder with a journal; discard our own half-filled one."""
     # a pip that was killed halfway leaves packages that the next one would take for complete
     if path.exists():

@@ -58,7 +58,7 @@ def build(
         return []
     folder = folder_of(engine.path, capability)
     work = folder / _WORK
-    if pids := _at_work(work):
+    if pids := _find_builders(work):
         who = ", ".join(map(str, pids))
         fact = f"compilers of a killed call still work in {work} (pid {who})"
         raise EngineError(what, fact, f"wait until they end, or: kill {who.replace(',', '')}")
@@ -96,11 +96,11 @@ def build(
         if line.startswith('{"module"'):
             report = json.loads(line)
             if "error" in report:
-                failed.append(f"{report['module']}: {_last(report['error'])}")
+                failed.append(f"{report['module']}: {_cause_line(report['error'])}")
             else:
                 made.append(BuiltKernel(report["module"], report["seconds"], report["bytes"]))
     if failed or done.code:
-        facts = "; ".join(failed) or _last(done.output)
+        facts = "; ".join(failed) or _cause_line(done.output)
         raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
     shutil.rmtree(work, ignore_errors=True)
     _progress(folder, kernels, world.progress)
@@ -112,7 +112,7 @@ def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
     return engine / FOLDER / "sm{}{}".format(*capability)
 
 
-def _at_work(work: Path) -> list[int]:
+def _find_builders(work: Path) -> list[int]:
     """Processes whose working directory is in the folder: ninja outlives a killed build."""
     found = []
     for link in Path("/proc").glob("[0-9]*/cwd"):
@@ -147,7 +147,7 @@ def _labels(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _last(output: str) -> str:
+def _cause_line(output: str) -> str:
     """The line that names the cause: a compiler's error, else the last one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
     errors = [line for line in lines if "error" in line.lower() or "Killed" in line]

@@ -165,17 +165,17 @@ def switch(root: Path, name: str) -> None:
     """Make an engine the current one of its kind, atomically, and remember the previous one."""
     engine = get(root, name, f"use {name}")
     kind = engine.kind
-    _settle(root, kind)
+    _finish_switch(root, kind)
     before = current(root, kind)
     if before is not None and before.name != engine.name:
         _stage(root / link_of("previous", kind), before.name)
     _link(root / link_of("current", kind), engine.name)
-    _settle(root, kind)
+    _finish_switch(root, kind)
 
 
 def rollback(root: Path, kind: str = FIRST_KIND) -> Engine:
     """Switch back to the previously used engine of a kind; a second rollback returns."""
-    _settle(root, kind)
+    _finish_switch(root, kind)
     now, before = current(root, kind), linked_engine(root, "previous", kind)
     if before is None or (now is not None and now.name == before.name):
         raise EngineError(
@@ -196,16 +196,16 @@ def _stage(link: Path, target: str) -> None:
     _staged(link).symlink_to(target)
 
 
-def _place(link: Path) -> None:
+def _activate_link(link: Path) -> None:
     _staged(link).replace(link)
 
 
 def _link(link: Path, target: str) -> None:
     _stage(link, target)
-    _place(link)
+    _activate_link(link)
 
 
-def _settle(root: Path, kind: str) -> None:
+def _finish_switch(root: Path, kind: str) -> None:
     """Finish a switch, even one that was killed: `previous` is set once `current` has moved on."""
     previous = root / link_of("previous", kind)
     waiting = _staged(previous)
@@ -214,7 +214,7 @@ def _settle(root: Path, kind: str) -> None:
         if now is not None and now.name == waiting.readlink().name:
             waiting.unlink()  # killed before the switch: the older `previous` stays
         else:
-            _place(previous)
+            _activate_link(previous)
 
 
 def remove(root: Path, name: str) -> None:
@@ -231,7 +231,7 @@ def remove(root: Path, name: str) -> None:
             what, f"process {', '.join(map(str, pids))} runs from it", "restart the service first"
         )
     for kind in registry.MODULES:
-        _settle(root, kind)
+        _finish_switch(root, kind)
         before = linked_engine(root, "previous", kind)
         if before is not None and before.name == name:
             (root / link_of("previous", kind)).unlink()
@@ -250,7 +250,7 @@ def discard(path: Path) -> None:
 def sweep(root: Path) -> None:
     """Finish deletions and a switch that were killed."""
     for kind in registry.MODULES:
-        _settle(root, kind)
+        _finish_switch(root, kind)
     for grave in root.glob(f"{_GRAVE}*"):
         shutil.rmtree(grave, ignore_errors=True)
 

@@ -42,14 +42,14 @@ def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
     engine = registry.engine_of(lock.kind)
     if engine.install.trial is None:
         assert engine.install.imports is not None, f"nothing proves {lock.title}"
-        return _by_import(engine.install.imports, lock, path, run, plugin=plugin)
+        return _prove_by_import(engine.install.imports, lock, path, run, plugin=plugin)
     try_server(engine, engine.install.trial, lock, path, run)
     asked = run([str(path / "bin" / "python"), "-I", "-c", _PYTHON], {}, lambda: None)
     notes = ["proven only without a card: no layer ran on one"] if lock.build == "cuda" else []
     return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
 
 
-def _by_import(imports: Imports, lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
+def _prove_by_import(imports: Imports, lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
     what = f"prove {path.name}"
     again = f"sudo caovanctl engine remove {path.name}, then install it again"
     env = {

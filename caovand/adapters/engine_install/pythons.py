@@ -70,14 +70,14 @@ def inspect(path: Path, run: Run) -> Interpreter | None:
     if done.code != 0 or len(lines) < 4 or lines[2] != "x86_64":
         return None
     base = Path(lines[0])
-    return Interpreter(base, lines[1], headers=lines[3] == "True", public=_public(base))
+    return Interpreter(base, lines[1], headers=lines[3] == "True", public=_is_public(base))
 
 
 def _may_run(place: Path) -> bool:
     return os.geteuid() != 0 or trust.find_doubt(place) is None
 
 
-def _public(path: Path) -> bool:
+def _is_public(path: Path) -> bool:
     real = path.resolve()
     try:
         return all(folder.stat().st_mode & stat.S_IXOTH for folder in (real, *real.parents))

@@ -36,7 +36,7 @@ def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -
         raise EngineError(
             what,
             f"{program.name} ended with status {done.code} and did not name build {number}:"
-            f" {_last(done.output)}",
+            f" {_last_line(done.output)}",
             f"sudo caovanctl engine remove {path.name}, then install it again",
         )
     with tempfile.TemporaryDirectory(prefix="caovan-trial-") as folder:
@@ -59,7 +59,7 @@ def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -
             except (OSError, ValueError, LookupError, TypeError, http.Unanswered) as problem:
                 server.kill()
                 server.wait()
-                last = _last(log.read_text(encoding="utf-8", errors="replace"))
+                last = _last_line(log.read_text(encoding="utf-8", errors="replace"))
                 raise EngineError(
                     what,
                     f"{program.name} did not answer two completions ({problem}); its last line:"
@@ -88,5 +88,5 @@ def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int)
             raise ValueError(f"status {answer.status}: {answer.body[:200]}")
 
 
-def _last(output: str) -> str:
+def _last_line(output: str) -> str:
     return (output.strip() or "nothing").splitlines()[-1].strip()

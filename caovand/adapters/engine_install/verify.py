@@ -87,7 +87,7 @@ def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]
         # except files that this Python compiles itself; scripts contain their environment's path
         scripts = "/bin/" in file.rpartition("..")[2] and file not in built
         if wanted and not file.endswith(".pyc") and not scripts:
-            yield from _changed(site, file, wanted)
+            yield from _find_changed(site, file, wanted)
         if number % 500 == 0 or number == len(records.owners):
             progress(number, len(records.owners), min(hashes))
     for pattern in _STARTUP:  # files that Python runs at each start, of any origin
@@ -97,7 +97,7 @@ def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]
                 yield f"{path.name} belongs to no package, and Python runs it at every start"
 
 
-def _changed(site: Path, name: str, wanted: set[str]) -> Iterator[str]:
+def _find_changed(site: Path, name: str, wanted: set[str]) -> Iterator[str]:
     try:
         digest = hashlib.sha256((site / name).read_bytes()).digest()
     except OSError as error:

@@ -42,20 +42,20 @@ def empty(folder: str) -> list[str]:
     try:
         if os.fstat(top).st_uid != os.geteuid():
             return []
-        return [os.path.join(folder, name) for name in _emptied(top)]
+        return [os.path.join(folder, name) for name in _empty_open_folder(top)]
     finally:
         os.close(top)
 
 
-def _emptied(top: int) -> list[str]:
+def _empty_open_folder(top: int) -> list[str]:
     """Empty an open folder; return the names that could not be removed."""
-    folders, left = _without_files(top, top)
+    folders, left = _remove_files(top, top)
     while folders:
         name = folders.pop()
         try:
             inner = os.open(name, FOLDER, dir_fd=top)
             try:
-                folders += _without_files(inner, top)[0]
+                folders += _remove_files(inner, top)[0]
             finally:
                 os.close(inner)
             os.rmdir(name, dir_fd=top)
@@ -64,7 +64,7 @@ def _emptied(top: int) -> list[str]:
     return left
 
 
-def _without_files(folder: int, top: int) -> tuple[list[str], list[str]]:
+def _remove_files(folder: int, top: int) -> tuple[list[str], list[str]]:
     """Remove an open folder's files and move its folders to `top`.
 
     Returns the new names of the folders, and the names of entries neither removed nor moved.

@@ -31,7 +31,7 @@ def take(path: Path, *, on_full_disk: bool = False) -> int:
             if _is_still_there(path, descriptor):
                 break
         except BlockingIOError:
-            pid = _pid(descriptor)
+            pid = _read_pid(descriptor)
             os.close(descriptor)
             raise LockTaken(path, pid) from None
         except BaseException:
@@ -65,7 +65,7 @@ def _is_still_there(path: Path, descriptor: int) -> bool:
     return False
 
 
-def _pid(descriptor: int) -> int:
+def _read_pid(descriptor: int) -> int:
     """Read the pid that the lock's owner wrote; 0 if there is none."""
     text = ""
     with contextlib.suppress(IsADirectoryError):

@@ -18,7 +18,7 @@ def remedy(path: str, mounts: Path = MOUNTS) -> str:
     """The remedy for a path that PrivateTmp hides; empty if it is missing for another reason."""
     place = os.path.realpath(path)
     folder = next((tmp for tmp in FOLDERS if place.startswith(f"{tmp}/")), "")
-    if not folder or os.path.exists(path) or folder not in _private(mounts):
+    if not folder or os.path.exists(path) or folder not in _find_private_folder(mounts):
         return ""
     return (
         f"the service has its own {folder} (PrivateTmp): move the file to another folder, such as"
@@ -27,7 +27,7 @@ def remedy(path: str, mounts: Path = MOUNTS) -> str:
     )
 
 
-def _private(mounts: Path) -> set[str]:
+def _find_private_folder(mounts: Path) -> set[str]:
     """Find where a private folder of the service is mounted, from fields four and five of each
     line."""
     try:

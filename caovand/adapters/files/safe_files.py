@@ -124,13 +124,13 @@ def replace(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = O
 
     `owner` are the uid and gid of the new file, -1 for our own.
     """
-    with _finished(path, text, mode, owner) as name:
+    with _temporary_file(path, text, mode, owner) as name:
         os.replace(name, path)
 
 
 def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OURS) -> None:
     """Create `path` with its whole content, on disk; raises FileExistsError if it exists."""
-    with _finished(path, text, mode, owner) as name:
+    with _temporary_file(path, text, mode, owner) as name:
         os.link(name, path)  # unlike a rename, it replaces nothing
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -140,7 +140,7 @@ def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OU
 
 
 @contextlib.contextmanager
-def _finished(path: Path, text: str, mode: int, owner: tuple[int, int]) -> Iterator[str]:
+def _temporary_file(path: Path, text: str, mode: int, owner: tuple[int, int]) -> Iterator[str]:
     """Write a file with this content next to `path`; it is removed at the end unless it was
     renamed."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -73,7 +73,7 @@ class StaleFiles:
 
     def take_over(self, pids: Iterable[int]) -> None:
         """Continue the ledger of a killed daemon, and record what these processes use."""
-        if written := self._written():
+        if written := self._read_ledger():
             self._before, self._ours = written
             self.look(pids)
 
@@ -100,7 +100,7 @@ class StaleFiles:
     def remove(self) -> tuple[str, ...]:
         """Remove the files of dead engines; return those that could not be removed."""
         files, left = self._files(), list[str]()
-        written = self._written()
+        written = self._read_ledger()
         if ours := (self._ours | (written[1] if written else frozenset())) & files.keys():
             everybody = [int(entry) for entry in os.listdir(self._proc) if entry.isdigit()]
             with limits.suppress_absent():
@@ -128,7 +128,7 @@ class StaleFiles:
             state_file.write(self._ledger, names)
             self._recorded = True
 
-    def _written(self) -> tuple[frozenset[str], frozenset[str]] | None:
+    def _read_ledger(self) -> tuple[frozenset[str], frozenset[str]] | None:
         """The ledger's two lists: names from before the engine, and the engine's."""
         known = read_or_none(_LEDGER, state_file.read_or_none(self._ledger))
         return (frozenset(known["before"]), frozenset(known["ours"])) if known else None
@@ -159,7 +159,7 @@ def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
     used: set[File] = set()
     for folder in (Path(proc) / str(pid) for pid in pids):
         with limits.suppress_absent(), open(folder / "maps", errors="replace") as maps:
-            used |= {_mapped(line) for line in maps if prefix in line}
+            used |= {_parse_mapping(line) for line in maps if prefix in line}
         with limits.suppress_absent():
             for entry in os.listdir(folder / "fd"):
                 with limits.suppress_absent():
@@ -193,7 +193,7 @@ _LEDGER: Reader[dict[str, tuple[str, ...]]] = record(
 )
 
 
-def _mapped(line: str) -> File:
+def _parse_mapping(line: str) -> File:
     """The file in a line of /proc/PID/maps: addresses, rights, offset, device, inode, path."""
     device, inode = line.split(None, 5)[3:5]
     major, minor = (int(number, 16) for number in device.split(":"))

@@ -73,9 +73,9 @@ def find_doubt(
     Every folder and link on the way counts. With `groups` a group may write too: its owner chose
     the members, as for /var/log. A missing file is judged by its folder.
     """
-    own = {0, *(_account(uid)[0] for uid in owners if uid)}
+    own = {0, *(_look_up_account(uid)[0] for uid in owners if uid)}
     try:
-        for place, seen in _way(path):
+        for place, seen in _path_components(path):
             if seen.st_uid not in owners:
                 return Untrusted(place, f"belongs to uid {seen.st_uid}", seen.st_uid)
             if stat.S_ISLNK(seen.st_mode):
@@ -98,9 +98,9 @@ def probing_user(python: str, named_by: Path | None) -> User | None:
     """
     if os.geteuid() != 0:
         return None
-    found = _doubts(python, named_by, (0,))
+    found = _find_doubts(python, named_by, (0,))
     if found is not None and found.uid is not None:
-        worse = _doubts(python, named_by, (0, found.uid))
+        worse = _find_doubts(python, named_by, (0, found.uid))
         if worse is None:
             return user(found.uid)
         found = worse
@@ -111,7 +111,7 @@ def probing_user(python: str, named_by: Path | None) -> User | None:
 
 def require(python: str, named_by: Path | None) -> None:
     """Raise Distrusted if root would run an engine that another user can change."""
-    if os.geteuid() == 0 and (found := _doubts(python, named_by, (0,))) is not None:
+    if os.geteuid() == 0 and (found := _find_doubts(python, named_by, (0,))) is not None:
         raise _refusal(python, found)
 
 
@@ -122,7 +122,7 @@ def is_anothers(path: Path) -> bool:
 
 def user(uid: int) -> User:
     """The user with this uid, with or without an account."""
-    gid, home, name = _account(uid)
+    gid, home, name = _look_up_account(uid)
     groups = os.getgrouplist(name, gid) if name else [gid]
     return User(uid, gid, tuple(groups), home)
 
@@ -170,14 +170,14 @@ def _is_ours(folder: str) -> bool:
     return os.path.isabs(folder) and find_doubt(Path(folder)) is None
 
 
-def _doubts(python: str, named_by: Path | None, owners: Collection[int]) -> Untrusted | None:
+def _find_doubts(python: str, named_by: Path | None, owners: Collection[int]) -> Untrusted | None:
     """The first doubt about the file that names an interpreter, and about the files it reads
     first."""
-    places = ([named_by] if named_by else []) + list(_parts(Path(python)))
+    places = ([named_by] if named_by else []) + list(_interpreter_files(Path(python)))
     return next((found for place in places if (found := find_doubt(place, owners))), None)
 
 
-def _parts(python: Path) -> Iterator[Path]:
+def _interpreter_files(python: Path) -> Iterator[Path]:
     """An interpreter, and the files of its virtual environment that Python reads first."""
     yield python
     folder = python.parent.parent
@@ -185,7 +185,7 @@ def _parts(python: Path) -> Iterator[Path]:
     if not settings.is_file():
         return
     yield settings
-    # Safe to read: `_doubts` has checked it before it asks for the next one.
+    # Safe to read: `_find_doubts` has checked it before it asks for the next one.
     for line in settings.read_text(errors="replace").splitlines():
         name, _, home = line.partition("=")
         if name.strip() == "home":
@@ -200,7 +200,7 @@ def _refusal(python: str, found: Untrusted) -> Distrusted:
     return Distrusted(f"run {python} as root", str(found), remedy)
 
 
-def _account(uid: int) -> tuple[int, str, str]:
+def _look_up_account(uid: int) -> tuple[int, str, str]:
     """A user's group, home and name."""
     try:
         found = pwd.getpwuid(uid)
@@ -209,7 +209,7 @@ def _account(uid: int) -> tuple[int, str, str]:
     return found.pw_gid, found.pw_dir, found.pw_name
 
 
-def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+def _path_components(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     """Every file on the way to a path, from the root on, including links and their targets."""
     here, links = Path("/"), 0
     todo = list(reversed(Path(os.getcwd(), path).parts[1:]))

@@ -43,7 +43,7 @@ def _all() -> tuple[Gpu, ...]:
     try:
         count = pynvml.nvmlDeviceGetCount()
         switched = frozenset(n for n in range(count) if _behind_switch(pynvml, n))
-        return tuple(card for n in range(count) for card in _cards(pynvml, n, switched))
+        return tuple(card for n in range(count) for card in _read_cards(pynvml, n, switched))
     finally:
         pynvml.nvmlShutdown()
 
@@ -74,15 +74,15 @@ def _asker(nvml: Any) -> Callable[..., Any]:
             answer = getattr(nvml, question)(*arguments)
         except (nvml.NVMLError, AttributeError, UnicodeDecodeError):  # newer ones decode strictly
             return None
-        return _text(answer) if isinstance(answer, (bytes, str)) else answer
+        return _decode(answer) if isinstance(answer, (bytes, str)) else answer
 
     return ask
 
 
-def _cards(nvml: Any, index: int, switched: frozenset[int]) -> list[Gpu]:
+def _read_cards(nvml: Any, index: int, switched: frozenset[int]) -> list[Gpu]:
     """Read the card with this index; `switched` are the cards behind NVSwitches."""
     ask = _asker(nvml)
-    card = _gpu(nvml, ask, index, switched)
+    card = _read_gpu(nvml, ask, index, switched)
     if card is None:
         return []
     handle = ask("nvmlDeviceGetHandleByIndex", index)
@@ -113,11 +113,13 @@ def _mig_instance(ask: Callable[..., Any], card: Gpu, handle: Any, number: int) 
     )
 
 
-def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int]) -> Gpu | None:
+def _read_gpu(
+    nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int]
+) -> Gpu | None:
     card = ask("nvmlDeviceGetHandleByIndex", index)
     if card is None:
         return None
-    memory = _memory(nvml, card)
+    memory = _read_memory(nvml, card)
     answer = ask("nvmlDeviceGetCudaComputeCapability", card)
     if memory is None or answer is None:
         return None  # a lost card still counts in nvmlDeviceGetCount
@@ -128,7 +130,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
     cuda = ask("nvmlSystemGetCudaDriverVersion")
     mig = ask("nvmlDeviceGetMigMode", card)
     persistence = ask("nvmlDeviceGetPersistenceMode", card)
-    p2p = _reached(nvml, ask, index, card)
+    p2p = _find_reachable(nvml, ask, index, card)
     return Gpu(
         index=index,
         name=ask("nvmlDeviceGetName", card) or "unknown",
@@ -145,7 +147,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
         pcie=(generation, lanes) if generation and lanes else None,
         mig=bool(mig and mig[0]),
         users=_users(ask("nvmlDeviceGetComputeRunningProcesses", card) or ()),
-        bus=_bus(ask("nvmlDeviceGetPciInfo", card)),
+        bus=_pci_address(ask("nvmlDeviceGetPciInfo", card)),
         p2p=p2p,
         memory_gb_s=_memory_gb_s(ask, card),
         multiprocessors=_multiprocessors(ask("nvmlDeviceGetNumGpuCores", card), capability),
@@ -154,7 +156,7 @@ def _gpu(nvml: Any, ask: Callable[..., Any], index: int, switched: frozenset[int
     )
 
 
-def _memory(nvml: Any, card: Any) -> tuple[int, int, bool] | None:
+def _read_memory(nvml: Any, card: Any) -> tuple[int, int, bool] | None:
     """Total and free MiB, and whether the memory is the host's; None for a card that does not
     answer."""
     try:
@@ -181,17 +183,17 @@ def _multiprocessors(cores: int | None, capability: tuple[int, int]) -> int | No
     return cores // (64 if capability in FEW_CORES else 128) if cores else None
 
 
-def _bus(info: Any) -> str:
+def _pci_address(info: Any) -> str:
     """The PCI address; older bindings return bytes."""
-    return _text(getattr(info, "busId", ""))
+    return _decode(getattr(info, "busId", ""))
 
 
-def _text(answer: Any) -> str:
+def _decode(answer: Any) -> str:
     text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
     return one_line(text)
 
 
-def _links(nvml: Any, ask: Callable[..., Any], card: Any) -> Iterator[int]:
+def _active_nvlinks(nvml: Any, ask: Callable[..., Any], card: Any) -> Iterator[int]:
     """The active NVLinks of a card."""
     for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)):
         if ask("nvmlDeviceGetNvLinkState", card, link):
@@ -204,7 +206,7 @@ def _behind_switch(nvml: Any, index: int) -> bool:
     card = ask("nvmlDeviceGetHandleByIndex", index)
     return card is not None and any(
         ask("nvmlDeviceGetNvLinkRemoteDeviceType", card, link) == TO_SWITCH
-        for link in _links(nvml, ask, card)
+        for link in _active_nvlinks(nvml, ask, card)
     )
 
 
@@ -220,7 +222,7 @@ def _through_switches(
 def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> frozenset[int]:
     """Indices of the cards at the other end of active links, not counting switches."""
     peers: set[int] = set()
-    for link in _links(nvml, ask, card):
+    for link in _active_nvlinks(nvml, ask, card):
         remote = ask("nvmlDeviceGetNvLinkRemotePciInfo", card, link)
         peer = None if remote is None else ask("nvmlDeviceGetHandleByPciBusId", remote.busId)
         index = None if peer is None else ask("nvmlDeviceGetIndex", peer)
@@ -229,7 +231,9 @@ def _nvlink_peers(nvml: Any, ask: Callable[..., Any], card: Any) -> frozenset[in
     return frozenset(peers)
 
 
-def _reached(nvml: Any, ask: Callable[..., Any], index: int, card: Any) -> tuple[int, ...] | None:
+def _find_reachable(
+    nvml: Any, ask: Callable[..., Any], index: int, card: Any
+) -> tuple[int, ...] | None:
     """Find the cards whose memory this one accesses directly; None if one does not answer.
 
     Cards that are gone from the bus do not answer, and are not in the inventory either.

@@ -39,11 +39,11 @@ def pull(how: NamedPull, program: str, folder: Path, name: str, world: World) ->
     """Let `program` download a model into its `folder`. Raises PullError."""
     cannot = f"pull {name}"
     port = free_port()
-    with _server(how, program, folder, port, cannot) as server:
+    with _start_server(how, program, folder, port, cannot) as server:
         server_at = Endpoint("127.0.0.1", port)
         _wait_ready(how, server, server_at, cannot)
         shown = ""
-        for step in _steps(how, server_at, name, cannot):
+        for step in _read_steps(how, server_at, name, cannot):
             if step.error:
                 raise PullError(cannot, one_line(step.error), RETRY)
             if step.total:
@@ -57,7 +57,7 @@ def pull(how: NamedPull, program: str, folder: Path, name: str, world: World) ->
 
 
 @contextlib.contextmanager
-def _server(
+def _start_server(
     how: NamedPull, program: str, folder: Path, port: int, cannot: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     with tempfile.TemporaryDirectory(prefix="caovan-pull-") as home:  # for its key
@@ -113,7 +113,7 @@ def _wait_ready(
     raise PullError(cannot, f"the server that downloads failed: {fact}", f"try `{how.by_hand}`")
 
 
-def _steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> Iterator[PullStep]:
+def _read_steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> Iterator[PullStep]:
     try:
         with http.open_connection(server_at, how.path, SILENCE_S) as connection:
             answer = http.ask(connection, server_at, how.path, how.body(name))
@@ -121,12 +121,12 @@ def _steps(how: NamedPull, server_at: Endpoint, name: str, cannot: str) -> Itera
                 line = answer.readline(MAX_LINE_BYTES)
                 if not line:
                     return
-                yield how.read(_table(line))
+                yield how.read(_parse_object(line))
     except http.Unanswered as problem:
         raise PullError(cannot, f"the download was cut: {problem}", RETRY) from None
 
 
-def _table(line: bytes) -> Mapping[str, Any]:
+def _parse_object(line: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -63,12 +63,12 @@ def read(client: Client, world: World, wanted: RequestedModel) -> Offer:
     if wanted.variant or not offer.selection.weights:
         variants = gguf.variants(found.files)
         if variants or wanted.variant:
-            variant = _variant(variants, wanted, cannot)
+            variant = _choose_variant(variants, wanted, cannot)
             chosen = selection.choose_gguf(found.files, variant)
             return Offer(name, revision, found.commit, chosen, variant.label)
     index = next((one for one in found.files if one.path == selection.INDEX), None)
     if index is not None:
-        shards = _shards(fetch_small_file(client, world, offer, index), cannot)
+        shards = _read_index(fetch_small_file(client, world, offer, index), cannot)
         if absent := shards - {one.path for one in found.files}:
             raise PullError(
                 cannot,
@@ -81,7 +81,7 @@ def read(client: Client, world: World, wanted: RequestedModel) -> Offer:
     return offer
 
 
-def _variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: str) -> Variant:
+def _choose_variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: str) -> Variant:
     """The requested GGUF model. Raises PullError."""
     if not wanted.variant:
         return wanted.prefer(found)
@@ -118,7 +118,7 @@ def fetch_small_file(client: Client, world: World, offer: Offer, file: RemoteFil
     return retry_cut(world, fetched, cannot, FEW_ATTEMPTS)
 
 
-def _shards(data: bytes, cannot: str) -> frozenset[str]:
+def _read_index(data: bytes, cannot: str) -> frozenset[str]:
     """The files that an index names."""
     try:
         index = Budget(time.thread_time).json(data, model_folder.MAX_VALUES)

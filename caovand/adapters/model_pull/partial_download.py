@@ -54,7 +54,7 @@ class PartialDownload:
             while piece := os.read(self._opened, PIECE):
                 self._hash.update(piece)
                 self.size_bytes += len(piece)
-            self.etag = self._noted()
+            self.etag = self._read_note()
         except BaseException:
             os.close(self._opened)
             raise
@@ -98,7 +98,7 @@ class PartialDownload:
         """Delete the note: the file is complete."""
         self._note.unlink(missing_ok=True)
 
-    def _noted(self) -> str:
+    def _read_note(self) -> str:
         with contextlib.suppress(OSError, ValueError, RecursionError):
             kept = json.loads(safe_files.read(self._note, MAX_NOTE))
             if isinstance(kept, dict) and kept.get("size") == self._file.size_bytes:

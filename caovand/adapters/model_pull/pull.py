@@ -39,9 +39,9 @@ def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
         require_replaceable(place, what)
         folders.sweep(place)
         folders.begin(place, offer.title, made.size_bytes)
-        _take_over(world, place, made)
-        _drop_strangers(place, made)
-        missing = [one for one in _distinct(made.files) if not _blob(place, one).exists()]
+        _link_existing(world, place, made)
+        _delete_stale(place, made)
+        missing = [one for one in _distinct_contents(made.files) if not _blob(place, one).exists()]
         _require_space(world, place, missing, what)
         there = made.size_bytes - sum(one.size_bytes for one in missing)
         meter = Meter(world, made.size_bytes, there)
@@ -67,7 +67,7 @@ def require_replaceable(place: Place, what: str) -> None:
         )
 
 
-def _take_over(world: World, place: Place, made: Manifest) -> None:
+def _link_existing(world: World, place: Place, made: Manifest) -> None:
     """Link the right files of the existing model."""
     before = folders.read(place.folder)
     known = {(one.path, one.digest) for one in before.files} if before else set()
@@ -87,7 +87,7 @@ def _take_over(world: World, place: Place, made: Manifest) -> None:
             folders.link_existing(place, one.path, str(one.digest))
 
 
-def _drop_strangers(place: Place, made: Manifest) -> None:
+def _delete_stale(place: Place, made: Manifest) -> None:
     """Delete files of an earlier revision, to free their space."""
     wanted = {_blob(place, one).name for one in made.files}
     for path in place.blobs.iterdir():
@@ -95,7 +95,7 @@ def _drop_strangers(place: Place, made: Manifest) -> None:
             path.unlink()
 
 
-def _distinct(files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
+def _distinct_contents(files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
     """Each content once, small files first: a problem with them shows before hours of
     downloading."""
     return sorted({one.digest: one for one in files}.values(), key=lambda one: one.size_bytes)

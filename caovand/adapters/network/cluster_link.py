@@ -262,7 +262,12 @@ class WorkerLink(_Link):
         except CannotBind as problem:
             raise ProblemError(cannot, str(problem), "restart caovan") from None
         self._door = Door(
-            listener, self._to_head, peer_uid, max_connections=1, max_per_peer=1, descriptors_each=1
+            listener,
+            self._relay_to_head,
+            peer_uid,
+            max_connections=1,
+            max_per_peer=1,
+            descriptors_each=1,
         )
         super().__init__(zmq.asyncio.Context(), zmq.DEALER, on_frame)
         self._socket.curve_serverkey = pairs.head_public
@@ -273,10 +278,10 @@ class WorkerLink(_Link):
         self._socket.connect(f"ipc://{self._inner}")
         self._begin()
 
-    async def _to_head(self, inside: socket.socket) -> None:
+    async def _relay_to_head(self, inside: socket.socket) -> None:
         """Relay bytes between libzmq and the head."""
         try:
-            link = await asyncio.wait_for(_connected(*self._address), CONNECT_S)
+            link = await asyncio.wait_for(_open_connection(*self._address), CONNECT_S)
         except (OSError, asyncio.TimeoutError):
             self.rejected = False
             await asyncio.sleep(UNREACHABLE_S)
@@ -305,7 +310,7 @@ class WorkerLink(_Link):
             self._inner.unlink()
 
 
-async def _connected(host: str, port: int) -> socket.socket:
+async def _open_connection(host: str, port: int) -> socket.socket:
     """A connection to the first address of `host` that accepts one; raises OSError."""
     loop = asyncio.get_running_loop()
     problem = OSError(f"{host} has no address")

@@ -168,14 +168,14 @@ def ask(
         connection.request("GET", path, headers=headers)
     elif isinstance(body, Upload):
         headers["Content-Type"] = f"multipart/form-data; boundary={BOUNDARY}"
-        connection.request("POST", path, _form(body), headers)
+        connection.request("POST", path, _encode_form(body), headers)
     else:
         headers["Content-Type"] = "application/json"
         connection.request("POST", path, json.dumps(body), headers)
     return connection.getresponse()
 
 
-def _form(body: Upload) -> bytes:
+def _encode_form(body: Upload) -> bytes:
     begin = f"--{BOUNDARY}\r\nContent-Disposition: form-data; name="
     fields = [f'{begin}"{name}"\r\n\r\n{value}\r\n' for name, value in body.fields.items()]
     file = f'{begin}"file"; filename="{body.file}"\r\n\r\n'

@@ -48,7 +48,7 @@ def listening(port: int) -> list[Listener]:
     try:
         return [_listener(found) for found in sock_diag.listening(port)]
     except sock_diag.Unsupported:
-        return [listener for rows in _tables(port) for listener in parse(rows, port)]
+        return [listener for rows in _read_tables(port) for listener in parse(rows, port)]
 
 
 def with_owners(found: Collection[Listener]) -> list[Listener]:
@@ -98,11 +98,11 @@ def _listener(found: sock_diag.SocketEntry) -> Listener:
 
 
 def _ends_in_tables(link: socket.socket) -> ConnectionEnds:
-    here, there = _end(link.getsockname()), _end(link.getpeername())
+    here, there = _parse_end(link.getsockname()), _parse_end(link.getpeername())
     ours = f":{here[1]:04X}"  # of all clients' connections only ours has this port
     found: list[Listener] = []
     server = None
-    for rows in _tables(there[1]):
+    for rows in _read_tables(there[1]):
         found.extend(parse(rows, there[1]))
         for row in rows:
             fields = row.split()
@@ -138,7 +138,7 @@ def _open_files(pid: int) -> Iterator[str]:
                 yield os.readlink(f"/proc/{pid}/fd/{descriptor}")
 
 
-def _tables(port: int) -> list[list[str]]:
+def _read_tables(port: int) -> list[list[str]]:
     """The rows of each table with this local port; there may be tens of thousands of others."""
     end = b":%04X" % port
     found = []
@@ -150,7 +150,7 @@ def _tables(port: int) -> list[list[str]]:
     return found
 
 
-def _end(name: tuple[Any, ...]) -> tuple[str, int]:
+def _parse_end(name: tuple[Any, ...]) -> tuple[str, int]:
     """A socket's address, which may name its interface, and port, as in the tables."""
     return _plain(name[0].partition("%")[0]), name[1]
 

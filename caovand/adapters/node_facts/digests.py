@@ -34,7 +34,7 @@ def digests(folder: Path, names: Collection[str], cache: Path) -> dict[str, str]
     place = cache / f"model-digests-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.json"
     kept = state_file.read_or_none(place)
     before: dict[str, Any] = kept if isinstance(kept, dict) else {}
-    now = {name: _entry(folder / name, before.get(name)) for name in sorted(names)}
+    now = {name: _digest_entry(folder / name, before.get(name)) for name in sorted(names)}
     if now != before:
         with suppress(OSError):  # next time they are read again
             cache.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def _is_read(name: str) -> bool:
     return not known and name != MANIFEST
 
 
-def _entry(path: Path, kept: Any) -> list[Any]:
+def _digest_entry(path: Path, kept: Any) -> list[Any]:
     """Size, time, inode and digest of a file; the cached entry if it is still valid."""
     descriptor = safe_files.open_regular(path)
     try:

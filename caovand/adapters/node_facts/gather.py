@@ -43,8 +43,8 @@ def read(
     that the host's name resolves to.
     """
     engine = inventory.engine
-    address, used, mtu = _network(head_host, interface)
-    folder, model = _model(inventory.model, cache)
+    address, used, mtu = _read_network(head_host, interface)
+    folder, model = _read_model(inventory.model, cache)
     return NodeFacts(
         name=name,
         caovan=__version__,
@@ -72,7 +72,7 @@ def read(
         firewall=firewall.active_firewall(),
         rdma=rdma.devices(),
         memlock_mib=rdma.lockable_mib(),
-        p2p=_reach_each_other(cards),
+        p2p=_all_reach_each_other(cards),
         ram_mib=inventory.host.ram_mib,
         shm_free_mib=_free_mib(SHM),
         model_folder=folder,
@@ -81,17 +81,17 @@ def read(
     )
 
 
-def _reach_each_other(gpus: tuple[Gpu, ...]) -> bool | None:
+def _all_reach_each_other(gpus: tuple[Gpu, ...]) -> bool | None:
     """Whether each card reaches the memory of every other; None for one card, or if unknown."""
     if len(gpus) < 2 or any(gpu.p2p is None for gpu in gpus):
         return None
     return all(other.index in (gpu.p2p or ()) for gpu in gpus for other in gpus if other is not gpu)
 
 
-def _network(head_host: str, interface: str | None) -> tuple[str, str, int]:
+def _read_network(head_host: str, interface: str | None) -> tuple[str, str, int]:
     """Our address towards the head, its interface and the interface's MTU."""
     try:
-        address, used = _way(head_host, interface)
+        address, used = _find_route(head_host, interface)
         return address, used, interfaces.mtu(used)
     except OSError as problem:  # an interface that appeared or vanished meanwhile, or no netlink
         raise ProblemError(
@@ -101,9 +101,9 @@ def _network(head_host: str, interface: str | None) -> tuple[str, str, int]:
         ) from problem
 
 
-def _way(head_host: str, interface: str | None) -> tuple[str, str]:
+def _find_route(head_host: str, interface: str | None) -> tuple[str, str]:
     """Our address towards the head, and its interface. Raises OSError or ProblemError."""
-    ends = _resolved(head_host)
+    ends = _resolve_head(head_host)
     known = interfaces.addresses()
     if interface is not None:
         return _address_of(interface, [family for family, _ in ends], known), interface
@@ -123,7 +123,7 @@ def _way(head_host: str, interface: str | None) -> tuple[str, str]:
     )
 
 
-def _resolved(head_host: str) -> list[tuple[int, str]]:
+def _resolve_head(head_host: str) -> list[tuple[int, str]]:
     """Family and address of each entry for the head, in the system's order of preference."""
     try:
         found = socket.getaddrinfo(head_host, None, type=socket.SOCK_DGRAM)
@@ -176,7 +176,7 @@ def _free_mib(folder: Path) -> int:
     return seen.f_frsize * seen.f_bavail // MIB
 
 
-def _model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
+def _read_model(card: ModelCard, cache: Path) -> tuple[str, dict[str, str]]:
     """The model's folder, and the digests of its files."""
     folder = model_folder.folder_of(card)
     if folder is None:

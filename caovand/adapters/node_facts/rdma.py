@@ -19,12 +19,14 @@ MIB = 1 << 20
 
 def devices() -> dict[str, str]:
     """The link layer of each device with an active port that NCCL can open."""
-    opened = {_text(one / "ibdev") for one in _entries(SYS / "infiniband_verbs") if _may_open(one)}
+    opened = {
+        _read_text(one / "ibdev") for one in _entries(SYS / "infiniband_verbs") if _may_open(one)
+    }
     found = {}
     for device in _entries(SYS / "infiniband"):
         for port in _entries(device / "ports"):
-            if device.name in opened and _text(port / "state") == ACTIVE:
-                found[device.name] = _text(port / "link_layer")
+            if device.name in opened and _read_text(port / "state") == ACTIVE:
+                found[device.name] = _read_text(port / "link_layer")
     return found if found and _has_library() else {}
 
 
@@ -57,7 +59,7 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     with suppress(OSError):
         return path.read_text(errors="replace").strip()
     return ""

@@ -184,7 +184,7 @@ def begin(environ: Mapping[str, str]) -> None:
         _own.why_none = "the daemon runs as root"
         return
     try:
-        _own.user, _own.why_none = _begun(environ.get(VARIABLE) or NAME), ""
+        _own.user, _own.why_none = _start_spawner(environ.get(VARIABLE) or NAME), ""
     except _Alone as problem:
         _own.why_none = str(problem)
     except OSError as problem:
@@ -203,7 +203,7 @@ class _Alone(Exception):
     """Why engines must run as the daemon's own user."""
 
 
-def _begun(name: str) -> EngineUser:
+def _start_spawner(name: str) -> EngineUser:
     try:
         found = pwd.getpwnam(name)
     except KeyError:

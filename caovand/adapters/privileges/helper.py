@@ -50,13 +50,13 @@ class Helper:
         On an event loop the limit is LOOP_S.
         """
         if _is_on_loop():
-            data = self._called_briefly(json.dumps([name, args, LOOP_S]))
+            data = self._call_on_loop(json.dumps([name, args, LOOP_S]))
         else:
             request = json.dumps([name, args, limit_s])
             try:
-                data = self._called(request, limit_s + MARGIN_S)
+                data = self._call_helper(request, limit_s + MARGIN_S)
             except TimeoutError:
-                data = self._called(request, ANSWER_S - MARGIN_S)
+                data = self._call_helper(request, ANSWER_S - MARGIN_S)
         try:
             answer: dict[str, Any] = dict(json.loads(data))
         except (ValueError, TypeError, RecursionError):
@@ -72,10 +72,10 @@ class Helper:
         with self._lock:
             self._end(END_S)
 
-    def _called(self, text: str, limit_s: float) -> bytes:
+    def _call_helper(self, text: str, limit_s: float) -> bytes:
         """The answer to one request; a TimeoutError ends the program that did not answer."""
         with self._lock:
-            answers, asked = self._asked(text, ANSWER_S)
+            answers, asked = self._send_request(text, ANSWER_S)
         with answers:
             try:
                 return _read(answers, time.monotonic() + limit_s)
@@ -85,7 +85,7 @@ class Helper:
                         self._end(END_S)
                 raise
 
-    def _called_briefly(self, text: str) -> bytes:
+    def _call_on_loop(self, text: str) -> bytes:
         """The answer to one request within LOOP_S; the program may answer up to ANSWER_S later.
 
         It may be starting. Until it has answered, further calls fail at once.
@@ -102,7 +102,7 @@ class Helper:
                     raise TimeoutError("it has not answered yet")
                 else:
                     self._end(LOOP_S)
-            answers, _ = self._asked(text, LOOP_S)
+            answers, _ = self._send_request(text, LOOP_S)
         finally:
             self._lock.release()
         try:
@@ -113,7 +113,7 @@ class Helper:
         answers.close()
         return data
 
-    def _asked(self, text: str, limit_s: float) -> tuple[Any, tuple[socket.socket, Program]]:
+    def _send_request(self, text: str, limit_s: float) -> tuple[Any, tuple[socket.socket, Program]]:
         """Send a request; return the socket for its answer, and the program that will answer."""
         read_end, write_end = os.pipe()
         answers = open(read_end, "rb", buffering=0)  # noqa: SIM115
@@ -134,11 +134,11 @@ class Helper:
                 socket.send_fds(self._running[0], [b"call"], descriptors)
                 return self._running
             self._end(min(END_S, limit_s))  # before Linux 6.12, an engine may have ended it
-        self._running = self._begun()
+        self._running = self._start_program()
         socket.send_fds(self._running[0], [b"call"], descriptors)
         return self._running
 
-    def _begun(self) -> tuple[socket.socket, Program]:
+    def _start_program(self) -> tuple[socket.socket, Program]:
         """Start the program; return the socket that it listens to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}

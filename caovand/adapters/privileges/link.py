@@ -49,7 +49,7 @@ class SpawnerLink:
         """Send a message and return its answer; raises OSError (also if refused), SpawnerEnded."""
         with self._lock:
             self._reap()
-            answer = self._exchanged(asked, descriptors)
+            answer = self._exchange(asked, descriptors)
         if "errno" in answer:
             raise OSError(answer["errno"], os.strerror(answer["errno"]))
         if "refused" in answer:
@@ -70,7 +70,7 @@ class SpawnerLink:
         self._hang_up()
         self._link.close()
 
-    def _exchanged(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
+    def _exchange(self, asked: Mapping[str, Any], descriptors: Sequence[int]) -> dict[str, Any]:
         data = b""
         if not self._gone:
             try:

@@ -92,17 +92,17 @@ def closed_to(name: str, folder: Path) -> str:
         user = pwd.getpwnam(name)
         groups = set(os.getgrouplist(user.pw_name, user.pw_gid))
         for place in (*reversed(folder.parents), folder):
-            if not _may(place, stat.S_IXOTH, user.pw_uid, groups):
+            if not _has_permission(place, stat.S_IXOTH, user.pw_uid, groups):
                 return str(place)
         for file in folder.iterdir():
-            if file.suffix in READ and not _may(file, stat.S_IROTH, user.pw_uid, groups):
+            if file.suffix in READ and not _has_permission(file, stat.S_IROTH, user.pw_uid, groups):
                 return str(file)
     except (KeyError, OSError):
         return ""
     return ""
 
 
-def _may(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
+def _has_permission(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
     """Whether a user has the permission that `bit` grants to others."""
     with contextlib.suppress(OSError):
         if os.getxattr(path, ACL):
@@ -115,7 +115,7 @@ def _may(path: Path, bit: int, uid: int, groups: Collection[int]) -> bool:
 
 def find_barrier(path: str) -> list[str]:
     """The first path that keeps our own user from reading a model, and which access it denies."""
-    for place in _way(path):
+    for place in _folders_above(path):
         if not os.access(place, os.X_OK):
             return [place, ENTER]
     if not os.path.isdir(path):
@@ -134,7 +134,7 @@ def find_barrier(path: str) -> list[str]:
 def write_barrier(path: str) -> list[str]:
     """The first path that keeps our own user from writing to a folder, or from creating it."""
     place = next(one for one in (path, *map(str, Path(path).parents)) if os.path.lexists(one))
-    for folder in (*_way(place), place):
+    for folder in (*_folders_above(place), place):
         if not os.access(folder, os.X_OK):
             return [folder, ENTER]
     if os.access(place, os.W_OK):
@@ -144,10 +144,12 @@ def write_barrier(path: str) -> list[str]:
 
 
 def _in_link(file: str) -> list[str]:
-    return next(([place, ENTER] for place in _way(file) if not os.access(place, os.X_OK)), [])
+    return next(
+        ([place, ENTER] for place in _folders_above(file) if not os.access(place, os.X_OK)), []
+    )
 
 
-def _way(path: str) -> Iterator[str]:
+def _folders_above(path: str) -> Iterator[str]:
     """The folders above a path and above its links' targets, topmost first."""
     for end in (os.path.abspath(path), os.path.realpath(path)):
         yield from map(str, reversed(Path(end).parents))

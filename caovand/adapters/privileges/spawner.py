@@ -96,7 +96,7 @@ class Spawner:
         answer: dict[str, Any]
         try:
             data, received, flags = _receive(self._link)
-            answer = self._done(data, received, flags)
+            answer = self._handle(data, received, flags)
         except OSError as problem:
             answer = {"errno": problem.errno or errno.EIO}
         except Exception as problem:
@@ -107,7 +107,7 @@ class Spawner:
         with contextlib.suppress(OSError):  # the daemon is gone
             self._link.send(json.dumps(answer).encode())
 
-    def _done(self, data: bytes, received: list[int], flags: int) -> dict[str, int]:
+    def _handle(self, data: bytes, received: list[int], flags: int) -> dict[str, int]:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
             raise Refused("it is too long")
         asked = json.loads(data)

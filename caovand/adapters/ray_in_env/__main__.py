@@ -99,7 +99,7 @@ class ActorOutput:
 
     def pass_on(self, *, whole: bool = True) -> None:
         """Print new output; only complete lines if `whole`."""
-        for path in self._named():
+        for path in self._list_files():
             # it is gone again, or there is no descriptor for now
             with contextlib.suppress(OSError):
                 self._open(path)
@@ -107,7 +107,7 @@ class ActorOutput:
             print_new(file, whole=whole)
         sys.stdout.flush()
 
-    def _named(self) -> list[Path]:
+    def _list_files(self) -> list[Path]:
         """The existing files; none if the folder cannot be listed for now."""
         try:
             return [*self._logs.glob("worker-*.out"), *self._logs.glob("worker-*.err")]
@@ -256,11 +256,11 @@ def make_folder() -> Path:
         return Path(tempfile.mkdtemp(prefix="ray-", dir=usual))
     name = f"caovan-ray-{zlib.crc32(os.fsencode(usual)):08x}"
     with contextlib.suppress(PermissionError):
-        return _made(Path("/tmp", name))
-    return _made(Path("/var/tmp", name))
+        return _try_make(Path("/tmp", name))
+    return _try_make(Path("/var/tmp", name))
 
 
-def _made(place: Path) -> Path:
+def _try_make(place: Path) -> Path:
     with contextlib.suppress(OSError):
         if place.lstat().st_uid == os.getuid():
             shutil.rmtree(place)

@@ -40,12 +40,12 @@ class Listeners:
 
     def __init__(self, environ: Mapping[str, str], notifier: Notifier) -> None:
         self._notifier = notifier
-        self._passed = _passed(environ)
+        self._sockets_from_systemd = _sockets_from_systemd(environ)
 
     def listen(self, name: str, listen: str, backlog: int) -> socket.socket:
         """The socket that an earlier daemon listened with, or a new one; raises OSError if there is
         neither."""
-        before = self._passed.pop(name, None)
+        before = self._sockets_from_systemd.pop(name, None)
         if before is not None:
             if (before.family, before.getsockname()[:2]) == _resolved(listen):
                 before.listen(backlog)
@@ -59,11 +59,11 @@ class Listeners:
     def forget(self, name: str) -> None:
         """Close it: nobody listens there any more, nor after the daemon's next start."""
         self._notifier.forget(name)
-        if before := self._passed.pop(name, None):
+        if before := self._sockets_from_systemd.pop(name, None):
             before.close()
 
 
-def _passed(environ: Mapping[str, str]) -> dict[str, socket.socket]:
+def _sockets_from_systemd(environ: Mapping[str, str]) -> dict[str, socket.socket]:
     """The sockets that systemd has kept for this process."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdigit():

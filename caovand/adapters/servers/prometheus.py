@@ -51,7 +51,7 @@ class _Scrape(BaseHTTPRequestHandler):
     format."""
 
     def __init__(self, request: bytes, written: Callable[[str], tuple[str, bytes]]) -> None:
-        self._written = written
+        self._render = written
         self.answer = io.BytesIO()
         super().__init__(io.BytesIO(request), ("", 0), None)  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ class _Scrape(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """All metrics, whatever the path."""
-        kind, text = self._written(self.headers.get("Accept", ""))
+        kind, text = self._render(self.headers.get("Accept", ""))
         self.send_response(200)
         self.send_header("Content-Type", kind)
         self.end_headers()
@@ -106,9 +106,9 @@ class Server:
             if not data or len(got) > REQUEST_BYTES:
                 return
         request, end, _ = got.partition(END)
-        await loop.sock_sendall(link, _Scrape(request + end, self._written).answer.getvalue())
+        await loop.sock_sendall(link, _Scrape(request + end, self._render).answer.getvalue())
 
-    def _written(self, accept: str) -> tuple[str, bytes]:
+    def _render(self, accept: str) -> tuple[str, bytes]:
         """The content type that a scraper accepts, and the rendered text: rendering is the costly
         part.
 

@@ -23,7 +23,7 @@ def read_host(
     """Memory, swap, shared memory, cores, limits, and free disk space at `cache_dir`."""
     memory = _meminfo(proc)
     total, available = memory_mib(proc)
-    limit = _cgroup_limit(proc)
+    limit = _read_cgroup_limit(proc)
     shared = _disk(Path("/dev/shm"))
     return Host(
         ram_mib=min(total, limit) if limit else total,
@@ -47,7 +47,7 @@ def memory_mib(proc: Path = Path("/proc")) -> tuple[int, int]:
     return memory.get("MemTotal", 0), memory.get("MemAvailable", 0)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(errors="surrogateescape")  # a control group's name is a path
     except OSError:
@@ -55,21 +55,25 @@ def _text(path: Path) -> str:
 
 
 def _meminfo(proc: Path) -> dict[str, int]:
-    rows = (line.split() for line in _text(proc / "meminfo").splitlines())
+    rows = (line.split() for line in _read_text(proc / "meminfo").splitlines())
     return {row[0].rstrip(":"): int(row[1]) // 1024 for row in rows if len(row) == 3}
 
 
-def _cgroup_limit(proc: Path) -> int:
+def _read_cgroup_limit(proc: Path) -> int:
     """The memory limit of this process's cgroups in MiB, 0 for none: MemTotal may be a whole
     host's."""
     group = next(
-        (line[3:] for line in _text(proc / "self/cgroup").splitlines() if line.startswith("0::")),
+        (
+            line[3:]
+            for line in _read_text(proc / "self/cgroup").splitlines()
+            if line.startswith("0::")
+        ),
         "",
     )
     limits = []
     place = Path("/sys/fs/cgroup") / group.lstrip("/")
     for folder in (place, *place.parents):
-        text = _text(folder / "memory.max").strip()
+        text = _read_text(folder / "memory.max").strip()
         if text.isdigit():
             limits.append(int(text) // MIB)
         if folder == Path("/sys/fs/cgroup"):
@@ -79,7 +83,7 @@ def _cgroup_limit(proc: Path) -> int:
 
 def _instructions(proc: Path) -> tuple[str, ...]:
     """The vector extensions that every core has; x86 calls them flags, Arm features."""
-    rows = [line.partition(":") for line in _text(proc / "cpuinfo").splitlines()]
+    rows = [line.partition(":") for line in _read_text(proc / "cpuinfo").splitlines()]
     cores = [set(value.split()) for key, _, value in rows if key.strip() in ("flags", "Features")]
     shared = set.intersection(*cores) if cores else set()
     return tuple(name for name in EXTENSIONS if name in shared)
@@ -89,7 +93,7 @@ def _physical_cores(proc: Path) -> int:
     """Cores this process may use; hyper-threads count once."""
     allowed = os.sched_getaffinity(0)
     cores: set[tuple[str, str]] = set()
-    for block in _text(proc / "cpuinfo").split("\n\n"):
+    for block in _read_text(proc / "cpuinfo").split("\n\n"):
         row = {
             key.strip(): value.strip()
             for key, _, value in (line.partition(":") for line in block.splitlines())
@@ -100,7 +104,7 @@ def _physical_cores(proc: Path) -> int:
 
 
 def _is_wsl(proc: Path) -> bool:
-    return "microsoft" in _text(proc / "version").lower()
+    return "microsoft" in _read_text(proc / "version").lower()
 
 
 def _disk(path: Path) -> tuple[int, int]:

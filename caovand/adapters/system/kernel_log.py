@@ -29,14 +29,14 @@ def without_other_cards(lines: Iterable[str], buses: Collection[str]) -> list[st
     leaves a dead one.
     """
     found = [_ADDRESS.match(bus) for bus in buses]
-    ours = {_place(match) for match in found if match}
+    ours = {_pci_bus(match) for match in found if match}
     if not found or None in found:
         return list(lines)
     named = ((line, _CARD.search(line)) for line in lines)
-    return [line for line, match in named if match is None or _place(match) in ours]
+    return [line for line, match in named if match is None or _pci_bus(match) in ours]
 
 
-def _place(match: re.Match[str]) -> tuple[int, ...]:
+def _pci_bus(match: re.Match[str]) -> tuple[int, ...]:
     return tuple(int(part, 16) for part in match.groups())
 
 
@@ -68,7 +68,7 @@ class KernelLog:
                 break
             if not record:
                 break
-            lines += _messages(record)
+            lines += _parse_record(record)
         return lines
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class KernelLog:
             self._fd = None
 
 
-def _messages(record: bytes) -> list[str]:
+def _parse_record(record: bytes) -> list[str]:
     """The text of a record like `6,1234,5678,-;text`, without continuation lines, which begin with
     a blank."""
     first = record.decode("utf-8", errors="replace").split("\n", 1)[0]

@@ -38,13 +38,13 @@ SLOWEST, FASTEST = 0.1, 10_000.0
 
 def with_memory_speed(host: Host, *folders: Path, measure_in: Path | None = None) -> Host:
     """The host with the speed saved in one of the folders, or else measured now and saved there."""
-    speed = _kept(host, folders)
+    speed = _read_saved(host, folders)
     if speed is None and measure_in is not None:
-        speed = _measured(host, measure_in)
+        speed = _measure(host, measure_in)
     return replace(host, memory_gb_s=speed)
 
 
-def _kept(host: Host, folders: tuple[Path, ...]) -> float | None:
+def _read_saved(host: Host, folders: tuple[Path, ...]) -> float | None:
     for folder in folders:
         found = state_file.read_or_none(folder / FILE)
         if isinstance(found, dict) and found.get("machine") == _machine(host):
@@ -54,7 +54,7 @@ def _kept(host: Host, folders: tuple[Path, ...]) -> float | None:
     return None
 
 
-def _measured(host: Host, folder: Path) -> float | None:
+def _measure(host: Host, folder: Path) -> float | None:
     command = [sys.executable, "-I", "-c", PROGRAM, HOME, str(host.cpus)]
     try:
         done = subprocess.run(command, cwd="/", timeout=LIMIT_S, capture_output=True, check=True)

@@ -19,11 +19,11 @@ def compiled_for(engine: EngineInfo, gpu: Gpu) -> bool:
     """Whether a build has machine code for a card, by the capabilities it lists or those of its
     CUDA release."""
     if engine.kernels:
-        return any(_runs(name, gpu) for name, _ in engine.kernels)
+        return any(_can_run(name, gpu) for name, _ in engine.kernels)
     return gpu.compute_capability >= oldest_card(engine.cuda)
 
 
-def _runs(made_for: str, gpu: Gpu) -> bool:
+def _can_run(made_for: str, gpu: Gpu) -> bool:
     """Whether code for one capability runs on another: 8.0's runs on 8.6, 9.0a's on nothing
     else."""
     found = _MADE_FOR.match(made_for)

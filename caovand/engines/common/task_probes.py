@@ -43,7 +43,7 @@ def _document(prompt: Sequence[int] | str) -> str:
     return prompt if isinstance(prompt, str) else TEXTS[1]
 
 
-def _flaw(key: str, answer: Any, results: str = "data") -> str:
+def _find_flaw(key: str, answer: Any, results: str = "data") -> str:
     """The fault in the numbers under this key of the first result; "" if there is none."""
     try:
         found = list(_numbers(answer[results][0][key]))
@@ -64,31 +64,36 @@ def _numbers(found: Any) -> Iterator[float]:
         yield float(found) if number else math.nan
 
 
-def _no_text(answer: Any) -> str:
+def _missing_text(answer: Any) -> str:
     """Whether the answer lacks a text. It may be empty: a model may hear nothing in silence."""
     has_text = isinstance(answer, dict) and isinstance(answer.get("text"), str)
     return "" if has_text else 'it has no "text"'
 
 
 EMBED = TaskRequest(
-    "embedding", "/v1/embeddings", _tokens, lambda answer: _flaw("embedding", answer)
+    "embedding", "/v1/embeddings", _tokens, lambda answer: _find_flaw("embedding", answer)
 )
 RERANK = TaskRequest(
-    "score", "/v1/rerank", _rank_request, lambda answer: _flaw("relevance_score", answer, "results")
+    "score",
+    "/v1/rerank",
+    _rank_request,
+    lambda answer: _find_flaw("relevance_score", answer, "results"),
 )
 WORKS: Mapping[ModelTask, TaskRequest] = MappingProxyType(
     {
         "embed": EMBED,
         "token_embed": TaskRequest(
-            "pooling", "/pooling", _tokens, lambda answer: _flaw("data", answer)
+            "pooling", "/pooling", _tokens, lambda answer: _find_flaw("data", answer)
         ),
         "token_classify": TaskRequest(
-            "pooling", "/pooling", _tokens, lambda answer: _flaw("data", answer)
+            "pooling", "/pooling", _tokens, lambda answer: _find_flaw("data", answer)
         ),
         "classify": TaskRequest(
-            "classification", "/classify", _tokens, lambda answer: _flaw("probs", answer)
+            "classification", "/classify", _tokens, lambda answer: _find_flaw("probs", answer)
         ),
-        "score": TaskRequest("score", "/score", _pair, lambda answer: _flaw("score", answer)),
-        "transcription": TaskRequest("transcription", "/v1/audio/transcriptions", _sound, _no_text),
+        "score": TaskRequest("score", "/score", _pair, lambda answer: _find_flaw("score", answer)),
+        "transcription": TaskRequest(
+            "transcription", "/v1/audio/transcriptions", _sound, _missing_text
+        ),
     }
 )

@@ -26,7 +26,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     argv = [engine.executable or "llama-server", "--model", plan.model]
     for name, setting in plan.settings.items():
         if name not in plan.verbatim:
-            argv += _words(name, setting.value, plan, engine)
+            argv += _to_words(name, setting.value, plan, engine)
     typed = options.read(plan.extra_args, engine.flags, engine.switches)
     secrets, verbatim = options.carry_secrets(typed)
     argv += verbatim
@@ -34,7 +34,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     return Command(tuple(argv), env, (argv[0], *options.redact(argv[1:])))
 
 
-def _words(name: str, value: Any, plan: Plan, engine: EngineInfo) -> list[str]:
+def _to_words(name: str, value: Any, plan: Plan, engine: EngineInfo) -> list[str]:
     if name == "speculative_config":
         return _drafting(value)
     option = options.option(name)

@@ -94,8 +94,8 @@ def _missing_program(found: Mapping[str, Any]) -> str:
     return "" if found["executable"] else "llama-server"
 
 
-def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
-    flags, switches, choices = _options(str(more.get("help", "")))
+def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+    flags, switches, choices = _parse_help(str(more.get("help", "")))
     build = _BUILD.search(str(more.get("build", "")))
     version = found["version"] or (build[1] if build else "")
     return EngineInfo(
@@ -113,7 +113,7 @@ def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> Eng
     )
 
 
-def _options(
+def _parse_help(
     text: str,
 ) -> tuple[frozenset[str], frozenset[str], tuple[tuple[str, tuple[str, ...]], ...]]:
     """Every spelling of the options in llama-server's help, the options without a value, and
@@ -154,5 +154,5 @@ PROBE = Probe(
     asked=frozenset({"help", "build"}),
     env={},
     lacking=_missing_program,
-    read=_read,
+    read=_parse_answers,
 )

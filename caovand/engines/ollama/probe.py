@@ -55,7 +55,7 @@ def _missing_program(found: Mapping[str, Any]) -> str:
     return "" if found["executable"] else "ollama"
 
 
-def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
     version = _VERSION.search(str(more.get("version", "")))
     return EngineInfo(
         python=python,
@@ -77,7 +77,7 @@ PROBE = Probe(
     asked=frozenset({"version"}),
     env={},
     lacking=_missing_program,
-    read=_read,
+    read=_parse_answers,
     missing=Problem(
         "use Ollama as the engine",
         "there is no program `ollama` on PATH or in /usr/local/bin",

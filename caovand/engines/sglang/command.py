@@ -24,14 +24,14 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     argv = [engine.python, *SERVE, "--model-path", plan.model]
     for name, setting in plan.settings.items():
         if name not in plan.verbatim:
-            argv += _words(name, setting.value)
+            argv += _to_words(name, setting.value)
     argv += plan.extra_args
     env = {name: str(one.value) for name, one in plan.env.items() if one.value is not None}
     shown = (*argv[:5], *options.redact(argv[5:]))
     return Command(tuple(argv), {**_caches(plan, engine, cache), **env}, shown)
 
 
-def _words(name: str, value: Any) -> list[str]:
+def _to_words(name: str, value: Any) -> list[str]:
     if value is None or value is False:
         return []
     if name == options.DRAFTING:

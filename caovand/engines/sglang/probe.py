@@ -65,7 +65,7 @@ def _missing_package(found: Mapping[str, Any]) -> str:
     return "" if found["torch"] else "PyTorch"
 
 
-def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
     choices = {word: tuple(values) for word, values in more.get("choices", {}).items()}
     return EngineInfo(
         python=python,
@@ -95,5 +95,5 @@ PROBE = Probe(
     asked=frozenset({"flags", "cards"}),
     env={},
     lacking=_missing_package,
-    read=_read,
+    read=_parse_answers,
 )

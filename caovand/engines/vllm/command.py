@@ -36,7 +36,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
             continue
         if ray and name in over_ray.LAUNCHERS:
             continue
-        argv += _words(name, setting.value, engine)
+        argv += _to_words(name, setting.value, engine)
     secrets, verbatim = command_line.carry_secrets(
         command_line.read(plan.extra_args, engine.flags, engine.switches)
     )
@@ -61,7 +61,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     return Command(tuple(argv), env, shown, "CAOVAN_RECURSION_LIMIT" in plan.env, links)
 
 
-def _words(name: str, value: Any, engine: EngineInfo) -> list[str]:
+def _to_words(name: str, value: Any, engine: EngineInfo) -> list[str]:
     option = spelling.option(name)
     if value is False:
         option = "--no-" + option[2:]

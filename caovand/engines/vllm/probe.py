@@ -111,7 +111,7 @@ def _missing_package(found: Mapping[str, Any]) -> str:
     return "" if found["torch"] else "PyTorch"
 
 
-def _read(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
+def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
     versions = {name: value for name, value in found.items() if name not in ("vllm", "kernels")}
     built = found.get("kernels", {})
     return EngineInfo(
@@ -149,5 +149,5 @@ PROBE = Probe(
     asked=ASKED,
     env=QUIET,
     lacking=_missing_package,
-    read=_read,
+    read=_parse_answers,
 )

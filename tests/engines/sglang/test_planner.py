@@ -411,7 +411,7 @@ def test_what_sglang_cannot_do_is_refused(sections: dict[str, Any], text: str) -
 def test_an_older_release_and_other_machines_are_refused() -> None:
     with pytest.raises(Unplannable, match=r"install sglang 0\.5\.17 or newer: sudo caovanctl"):
         plan(machine(engine=replace(REAL, flags=REAL.flags - {"--watchdog-timeout"})))
-    with pytest.raises(Unplannable, match=r"no such option; leave out \[model\] text_only"):
+    with pytest.raises(Unplannable, match=r"no such option; remove \[model\] text_only"):
         plan(
             machine(engine=replace(REAL, flags=REAL.flags - {"--language-model-only"})),
             model={"text_only": True},

@@ -237,7 +237,7 @@ def _spread(
 
     Each card gets its share by room, and then what the others could not hold.
     """
-    counts = _counts(rooms, layers)
+    counts = _split_by_room(rooms, layers)
     for _ in range(layers + 1):
         placement = Placement(tuple(counts), experts_in_ram)
         found = devices(model, load, placement)
@@ -253,8 +253,8 @@ def _spread(
     return None
 
 
-def _counts(rooms: Sequence[int], layers: int) -> list[int]:
-    """The layers in proportion to the rooms, each rounded so that they add up."""
+def _split_by_room(rooms: Sequence[int], layers: int) -> list[int]:
+    """Layers in proportion to the rooms, rounded so that they add up."""
     whole = sum(rooms) or 1
     counts, placed = [], 0
     for card in range(len(rooms)):

@@ -94,22 +94,24 @@ def choose(
 
     found = best(loads, size, enough)
     if found.fits and found.placement.experts_in_ram and found.load.context >= enough:
-        return _lengthen(found, lambda load: place_fixed(model, host, load, gpus, rooms), limit)
+        return _lengthen_context(
+            found, lambda load: place_fixed(model, host, load, gpus, rooms), limit
+        )
     if not (found.fits and found.whole and found.load.slots < most):
         return found
     if workload != "batch":
-        return _grow(found, size, most)
+        return _double_requests(found, size, most)
 
     def has_room(load: Load) -> bool:
         sized = place_fixed(model, host, replace(load, context=enough), gpus, rooms)
         return sized.fits and sized.whole
 
-    return size(_fill(found.load, loads, has_room, most))
+    return size(_fill_with_requests(found.load, loads, has_room, most))
 
 
-def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
-    """The longest context, by doubling, that costs hardly more time: windowed and recurrent layers
-    make it cheap."""
+def _lengthen_context(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
+    """Double the context while this costs hardly any time: windowed and recurrent layers make it
+    cheap."""
     found = sized
     while found.load.context < limit:
         longer = size(replace(found.load, context=min(found.load.context * 2, limit)))
@@ -119,7 +121,7 @@ def _lengthen(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -
     return found
 
 
-def _grow(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int) -> SizedLoad:
+def _double_requests(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int) -> SizedLoad:
     """The load with requests doubled as long as everything stays on the cards and each keeps its
     context."""
     found, context = sized, sized.load.context
@@ -131,7 +133,9 @@ def _grow(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int) -> Siz
     return found
 
 
-def _fill(load: Load, loads: Sequence[Load], has_room: Callable[[Load], bool], most: int) -> Load:
+def _fill_with_requests(
+    load: Load, loads: Sequence[Load], has_room: Callable[[Load], bool], most: int
+) -> Load:
     """As many requests of a batch as have room for a sufficient context; with fewer bits of cache
     no more than requested, and only if they gain far more."""
 

@@ -14,7 +14,7 @@ def active_weights(model: ModelCard) -> float:
     """The number of weights that a token multiplies with."""
     if model.gguf is None:
         return 0.0
-    bits = 8 * model.gguf.size / max(_weights(model), 1)
+    bits = 8 * model.gguf.size / max(_count_weights(model), 1)
     rest = 1 - part_of_experts(model)
     size = sum(
         layer.size - layer.expert_size * rest for layer in model.gguf.layers if not layer.mtp
@@ -27,7 +27,7 @@ def tokens_computed(model: ModelCard, host: Host) -> float:
     return host.cpus * core_of(host).gflop_s * 1e9 / max(2 * active_weights(model), 1.0)
 
 
-def _weights(model: ModelCard) -> float:
-    """The number of weights, by the bits of each type."""
+def _count_weights(model: ModelCard) -> float:
+    """Number of weights, derived from each type's bits."""
     assert model.gguf is not None
     return sum(size * 8 / BITS.get(name, 4.5) for name, size in model.gguf.types)

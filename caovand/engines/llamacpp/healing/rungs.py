@@ -13,19 +13,19 @@ from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning.options import CONTEXT
 
 MIN_BATCH = 32
-LESS_LAYERS = 8
+LAYERS_DIVISOR = 8
 """The fraction of the layers that a step takes off the cards, as its denominator."""
 
 
-def _context(plan: Plan, finding: Finding) -> Step | None:
+def _shorten_context(plan: Plan, finding: Finding) -> Step | None:
     return halve_context(plan, CONTEXT)
 
 
-def _slots(plan: Plan, finding: Finding) -> Step | None:
+def _fewer_slots(plan: Plan, finding: Finding) -> Step | None:
     return halve(plan, "parallel", 1, "sequences")
 
 
-def _batch(plan: Plan, finding: Finding) -> Step | None:
+def _smaller_batch(plan: Plan, finding: Finding) -> Step | None:
     """Halve the micro-batch, which determines the buffers, and the batch with it."""
     step = halve(plan, "ubatch_size", MIN_BATCH, "micro-batch")
     if step is None:
@@ -37,7 +37,7 @@ def _batch(plan: Plan, finding: Finding) -> Step | None:
     )  # fmt: skip
 
 
-def _cache(plan: Plan, finding: Finding) -> Step | None:
+def _quantise_cache(plan: Plan, finding: Finding) -> Step | None:
     """Reduce the cache to 8 bits, which costs next to nothing; flash attention reads it."""
     if plan.value("cache_type_k") not in ("f16", "bf16", "f32"):
         return None
@@ -45,7 +45,7 @@ def _cache(plan: Plan, finding: Finding) -> Step | None:
     return Step(changed, value="q8_0", change=f"cache {plan.value('cache_type_k')} -> q8_0")
 
 
-def _cache_plain(plan: Plan, finding: Finding) -> Step | None:
+def _unquantise_values(plan: Plan, finding: Finding) -> Step | None:
     if plan.value("cache_type_v") in (None, "f16"):
         return None
     change = f"cache {plan.value('cache_type_v')} -> f16"
@@ -91,14 +91,14 @@ def _mmap_off(plan: Plan, finding: Finding) -> Step | None:
 
 RUNGS = (
     Rung("prompts-off", "keep no prompts in host memory", "", ("cache_ram",), _prompts_off),
-    Rung("slots", "decode fewer sequences at once", "max_num_seqs", ("parallel",), _slots),
+    Rung("slots", "decode fewer sequences at once", "max_num_seqs", ("parallel",), _fewer_slots),
     Rung("cache", "keep the cache in eight bits", "kv_cache_dtype",
-         ("cache_type_k", "cache_type_v"), _cache),
+         ("cache_type_k", "cache_type_v"), _quantise_cache),
     Rung("cache-plain", "keep the cache in half precision", "kv_cache_dtype",
-         ("cache_type_k", "cache_type_v"), _cache_plain),
+         ("cache_type_k", "cache_type_v"), _unquantise_values),
     Rung("batch", "process fewer tokens a step", "max_num_batched_tokens",
-         ("ubatch_size", "batch_size"), _batch),
-    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _context),
+         ("ubatch_size", "batch_size"), _smaller_batch),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _shorten_context),
     Rung("layers", "keep fewer layers on the cards", "", ("gpu_layers",), _fewer_layers),
     Rung("draft-off", "draft nothing", "mtp", ("speculative_config", "spec_type"), _drafting_off),
     Rung("flash-auto", "let llama.cpp choose the attention", "", ("flash_attn",), _flash_auto),

@@ -33,13 +33,15 @@ _NO_CARD = re.compile(
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
-def _rate(line: str) -> Sample | None:
+def _read_rate(line: str) -> Sample | None:
     speed = _SPEED.match(take_apart(line).message[:300])
     return (_RATES[speed["what"]], float(speed["rate"])) if speed else None
 
 
-def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
-    """The cause of the end, else what ends no server: no card is used, requests are refused."""
+def _find_cause(
+    lines: Sequence[str], phase: str = "serving", *, alive: bool = False
+) -> Finding | None:
+    """The cause of the end, else what ends no server: an unused card, or refused requests."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):
@@ -61,7 +63,7 @@ explain = Explainer(
     at_s=lambda line: take_apart(line).at_s,
     read=read,
     harmless=HARMLESS,
-    find_cause=_find,
+    find_cause=_find_cause,
     advise=advise,
-    sample=_rate,
+    sample=_read_rate,
 )

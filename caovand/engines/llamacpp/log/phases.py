@@ -84,11 +84,11 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
-    row = _find(parts)
+    row = _match_row(parts)
     if row is None:
-        return None, _buffer(parts)
+        return None, _read_buffer(parts)
     found = row.figures.search(parts.message[:MAX_LINE]) if row.figures else None
-    figures = {k: _value(v) for k, v in found.groupdict().items()} if found else {}
+    figures = {k: _parse_value(v) for k, v in found.groupdict().items()} if found else {}
     if row.phase is None:
         return None, figures
     return Mark(row.phase, row.detail, progress=1.0 if row.is_end else None), figures
@@ -99,14 +99,14 @@ def phase_of(line: str) -> Mark | None:
     return read(line)[0]
 
 
-def _find(parts: Parts) -> Row | None:
+def _match_row(parts: Parts) -> Row | None:
     for row in _BY_SOURCE.get(parts.source, ()):
         if parts.message.startswith(row.start):
             return row
     return None
 
 
-def _buffer(parts: Parts) -> Mapping[str, Figure]:
+def _read_buffer(parts: Parts) -> Mapping[str, Figure]:
     """Name and size of one buffer, such as `compute_CUDA0_mib`."""
     found = _BUFFER.match(parts.message[:MAX_LINE]) if "buffer size" in parts.message else None
     if found is None:
@@ -114,7 +114,7 @@ def _buffer(parts: Parts) -> Mapping[str, Figure]:
     return {f"{_WHAT[found['what']]}_{found['device']}_mib": float(found["mib"])}
 
 
-def _value(text: str) -> Figure:
+def _parse_value(text: str) -> Figure:
     if not _NUMBER.match(text):
         return text
     return float(text) if "." in text else int(text)

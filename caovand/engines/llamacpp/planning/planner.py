@@ -54,7 +54,7 @@ def make_plan(
         )
     words = options.read(config.engine.extra_args, engine.flags, engine.switches)
     verbatim = values(words)
-    _check(verbatim)
+    _refuse_unsupported(verbatim)
     gpus = cards.chosen(config, inventory)
     settings = _settings(config, inventory, gpus, verbatim, mode or config.policy.mode, environ)
     rest = {
@@ -98,7 +98,7 @@ def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
     )
 
 
-def _check(verbatim: Mapping[str, Any]) -> None:
+def _refuse_unsupported(verbatim: Mapping[str, Any]) -> None:
     """Refuse verbatim values that llama-server does not accept."""
     for name in (CONTEXT, "parallel", "batch_size", "ubatch_size", "port"):
         if name in verbatim and count(verbatim[name]) is None and verbatim[name] != 0:

@@ -35,9 +35,9 @@ def settings(
     speculative: Mapping[str, Any],
 ) -> dict[str, Setting]:
     """The settings that divide memory."""
-    kinds = _cache_types(config, inventory, verbatim)
-    batch, micro = _batches(config, inventory, gpus, verbatim)
-    slots = _slots(config, inventory, gpus, verbatim)
+    kinds = _choose_cache_types(config, inventory, verbatim)
+    batch, micro = _choose_batches(config, inventory, gpus, verbatim)
+    slots = _choose_slots(config, inventory, gpus, verbatim)
     load = Load(
         context=0,
         slots=slots.value,
@@ -52,15 +52,15 @@ def settings(
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
 
     def size(load: Load, inventory: Inventory) -> tuple[sizing.SizedLoad, Setting]:
-        loads = _loads(load, slots, kinds, inventory, gpus)
+        loads = _candidate_loads(load, slots, kinds, inventory, gpus)
         most = load.slots
         if slots.origin == "policy":
             most = requests.most(inventory.model, gpus, inventory.host, config.policy.workload)
-        return _context(config, inventory, loads, gpus, rooms, verbatim, most)
+        return _choose_context(config, inventory, loads, gpus, rooms, verbatim, most)
 
     roomy, prompts = inventory, None
     if not gpus:
-        prompts = _cache_ram(inventory, gpus, load, Placement())
+        prompts = _choose_prompt_cache(inventory, gpus, load, Placement())
         kept = count(verbatim.get("cache_ram", prompts.value)) or 0
         left_mib = max(inventory.host.available_mib - kept, 0)
         roomy = replace(inventory, host=replace(inventory.host, available_mib=left_mib))
@@ -83,9 +83,9 @@ def settings(
         "ubatch_size": micro,
         "cache_type_k": kinds[0],
         "cache_type_v": kinds[1],
-        "load_mode": _load_mode(sized, gpus),
-        "cache_ram": prompts or _cache_ram(inventory, gpus, sized.load, sized.placement),
-        **_numa(inventory, gpus, sized),
+        "load_mode": _choose_load_mode(sized, gpus),
+        "cache_ram": prompts or _choose_prompt_cache(inventory, gpus, sized.load, sized.placement),
+        **_choose_numa(inventory, gpus, sized),
         **_on_cards(sized, gpus, generates=texts.task_of(inventory.model, verbatim) == "generate"),
     }
 
@@ -111,7 +111,7 @@ def _worth_its_buffers(
     return "the cards have room for the compute buffers, and read prompts faster" if roomy else ""
 
 
-def _slots(
+def _choose_slots(
     config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
 ) -> Setting:
     typed = count(verbatim.get("parallel"))
@@ -126,7 +126,7 @@ def _slots(
     )
 
 
-def _cache_types(
+def _choose_cache_types(
     config: Config, inventory: Inventory, verbatim: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
     typed = config.policy.kv_cache_dtype
@@ -146,7 +146,7 @@ def _cache_types(
     )
 
 
-def _batches(
+def _choose_batches(
     config: Config, inventory: Inventory, gpus: Sequence[Gpu], verbatim: Mapping[str, Any]
 ) -> tuple[Setting, Setting]:
     whole = texts.step(config, inventory.model, verbatim)
@@ -172,7 +172,7 @@ def _batches(
     return batch, Setting(micro, "user" if "ubatch_size" in verbatim else "policy", reason)
 
 
-def _loads(
+def _candidate_loads(
     load: Load,
     slots: Setting,
     kinds: tuple[Setting, Setting],
@@ -211,7 +211,7 @@ def _settings_of_load(
     return slots, kinds
 
 
-def _context(
+def _choose_context(
     config: Config,
     inventory: Inventory,
     loads: Sequence[Load],
@@ -289,7 +289,7 @@ def _on_cards(
     return found
 
 
-def _cache_ram(
+def _choose_prompt_cache(
     inventory: Inventory, gpus: Sequence[Gpu], load: Load, placement: Placement
 ) -> Setting:
     # Based on total memory while that is free: free memory changes from start to start, and the
@@ -311,7 +311,9 @@ def _cache_ram(
     return Setting(spare, "policy", reason)
 
 
-def _numa(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) -> dict[str, Setting]:
+def _choose_numa(
+    inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad
+) -> dict[str, Setting]:
     """How threads that read weights in host memory are spread over the NUMA nodes."""
     nodes = inventory.host.numa_nodes
     if nodes < 2 or (gpus and sized.whole):
@@ -323,7 +325,7 @@ def _numa(inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad) ->
     return {"numa": Setting("distribute", "policy", reason)}
 
 
-def _load_mode(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> Setting:
+def _choose_load_mode(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> Setting:
     if gpus and not sized.whole:
         return Setting(
             "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"

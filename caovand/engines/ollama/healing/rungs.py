@@ -15,11 +15,11 @@ from caovand.engines.ollama.planning.variables import CACHE_TYPE, CARDS, CONTEXT
 FIRST_OVERHEAD, MAX_OVERHEAD = 1 << 30, 16 << 30
 
 
-def _context(plan: Plan, finding: Finding) -> Step | None:
+def _shorten_context(plan: Plan, finding: Finding) -> Step | None:
     return halve_context(plan, CONTEXT)
 
 
-def _parallel(plan: Plan, finding: Finding) -> Step | None:
+def _fewer_requests(plan: Plan, finding: Finding) -> Step | None:
     now = variables.number(plan, variables.PARALLEL)
     if now < 2:
         return None
@@ -29,7 +29,7 @@ def _parallel(plan: Plan, finding: Finding) -> Step | None:
     )
 
 
-def _cache(plan: Plan, finding: Finding) -> Step | None:
+def _quantise_cache(plan: Plan, finding: Finding) -> Step | None:
     """Reduce the cache to 8 bits, which costs next to nothing; flash attention reads it."""
     if variables.text(plan, CACHE_TYPE) != "f16":
         return None
@@ -44,8 +44,8 @@ def _flash_off(plan: Plan, finding: Finding) -> Step | None:
     return Step(env={FLASH: "0", CACHE_TYPE: "f16"}, value="off", change=change)
 
 
-def _overhead(plan: Plan, finding: Finding) -> Step | None:
-    """Leave Ollama less of each card: it decides itself how many layers go there."""
+def _raise_overhead(plan: Plan, finding: Finding) -> Step | None:
+    """Leave less of each card to Ollama, which decides itself how many layers it holds."""
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
     now = variables.number(plan, OVERHEAD)
@@ -57,19 +57,20 @@ def _overhead(plan: Plan, finding: Finding) -> Step | None:
     return Step(env={OVERHEAD: str(goal)}, value=shown, change=change)
 
 
-def _processor(plan: Plan, finding: Finding) -> Step | None:
+def _use_cpu(plan: Plan, finding: Finding) -> Step | None:
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
     return Step(env={CARDS: variables.NO_CARD}, value="cpu", change="cards -> none")
 
 
 RUNGS = (
-    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE, FLASH), _cache),
+    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype",
+         (CACHE_TYPE, FLASH), _quantise_cache),
     Rung("parallel", "serve fewer requests at once", "max_num_seqs",
-         (variables.PARALLEL,), _parallel),
-    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _context),
+         (variables.PARALLEL,), _fewer_requests),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _shorten_context),
     Rung("overhead", "leave more memory of each card free, so that fewer layers go there",
-         "gpu_memory_utilization", (OVERHEAD,), _overhead),
+         "gpu_memory_utilization", (OVERHEAD,), _raise_overhead),
     Rung("flash-off", "compute attention step by step", "", (FLASH, CACHE_TYPE), _flash_off),
-    Rung("processor", "use no card", "", (CARDS,), _processor),
+    Rung("processor", "use no card", "", (CARDS,), _use_cpu),
 )  # fmt: skip

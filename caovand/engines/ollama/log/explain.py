@@ -34,7 +34,9 @@ _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(
 """A server that cuts prompts answers, but not what was asked."""
 
 
-def _find(lines: Sequence[str], phase: str = "serving", *, alive: bool = False) -> Finding | None:
+def _find_cause(
+    lines: Sequence[str], phase: str = "serving", *, alive: bool = False
+) -> Finding | None:
     """The cause of a failure, else what ends no server: a card not used, a prompt cut short."""
     if found := find_cause(lines, phase, alive=alive):
         return found
@@ -59,7 +61,7 @@ explain = Explainer(
     at_s=lambda line: take_apart(line).at_s,
     read=read,
     harmless=HARMLESS,
-    find_cause=_find,
+    find_cause=_find_cause,
     advise=advise,
     last="load",
 )

@@ -85,13 +85,13 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     row = next((row for row in ROWS if parts.message.startswith(row.start)), None)
     if row is None:
         return None, {}
-    figures = _figures(row, parts)
+    figures = _read_figures(row, parts)
     if row.phase is None:
         return None, figures
     return Mark(row.phase, row.detail, progress=1.0 if row.end else None), figures
 
 
-def _figures(row: Row, parts: Parts) -> Mapping[str, Figure]:
+def _read_figures(row: Row, parts: Parts) -> Mapping[str, Figure]:
     text = f"{parts.message} {parts.rest}"[:MAX_LINE]
     found = row.figures.search(text) if row.figures else None
     if found is None:
@@ -101,10 +101,10 @@ def _figures(row: Row, parts: Parts) -> Mapping[str, Figure]:
         number, _, unit = named["size"].partition(" ")
         mib = round(float(number) * _UNITS.get(unit, 0), 1) if _NUMBER.match(number) else 0
         return {f"{_SIZES[row.start]}_{named['device']}_mib": mib}
-    return {k.replace("on_cards", "gpu_layers"): _value(v) for k, v in named.items()}
+    return {k.replace("on_cards", "gpu_layers"): _parse_value(v) for k, v in named.items()}
 
 
-def _value(text: str) -> Figure:
+def _parse_value(text: str) -> Figure:
     if not _NUMBER.match(text):
         return text
     return float(text) if "." in text else int(text)

@@ -60,12 +60,12 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable if there is none."""
-    _check(config)
+    """The plan for this configuration on this machine; raises Unplannable."""
+    _refuse_unsupported(config)
     refuse_other_tasks(inventory.model, "Ollama")
-    gpus = _chosen(config, inventory)
+    gpus = _choose_cards(config, inventory)
     typed = dict(config.engine.env)
-    overhead = _overhead(config, gpus, typed)
+    overhead = _choose_overhead(config, gpus, typed)
     load, context, cache, slots = _size_load(config, inventory, gpus, typed, overhead)
     settings = {
         "host": Setting(config.server.host, config.origin("server", "host"), "[server] host"),
@@ -88,7 +88,7 @@ def make_plan(
         variables.NO_PRUNE: Setting("1", "policy", "files of an interrupted download are kept"),
         variables.LOAD_TIMEOUT: Setting("10m", "policy", "as long as a completion may take here"),
         **overhead,
-        **_cards(gpus, inventory),
+        **_card_variables(gpus, inventory),
     }  # fmt: skip
     env |= {name: Setting(value, "user", "[engine] env") for name, value in typed.items()}
     plan = Plan(
@@ -101,7 +101,7 @@ def make_plan(
     return _with_warnings(keep_steps(plan, remembered), config, inventory, gpus)
 
 
-def _check(config: Config) -> None:
+def _refuse_unsupported(config: Config) -> None:
     """Refuse requests that Ollama cannot meet."""
     typed, name = dict(config.engine.env), config.model.path
     if config.engine.extra_args:
@@ -129,7 +129,7 @@ def _check(config: Config) -> None:
             raise Unplannable(f"cannot use {variable} of [engine] env: set {key} instead")
 
 
-def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def _choose_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those configured, else all that are new enough; none without CUDA."""
     if inventory.engine.build == "cpu":
         return ()
@@ -137,7 +137,7 @@ def _chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     return tuple(gpu for gpu in gpus if compiled_for(inventory.engine, gpu))
 
 
-def _overhead(
+def _choose_overhead(
     config: Config, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
 ) -> dict[str, Setting]:
     """The memory to leave free: by a configured share, or for the host with unified memory."""
@@ -160,7 +160,7 @@ def _size_load(
     overhead: Mapping[str, Setting],
 ) -> tuple[Load, Setting, Setting, Setting]:
     """The load with its context, cache type and number of parallel requests."""
-    kind, slots = _cache_type(config, typed), _slots(config, inventory, gpus, typed)
+    kind, slots = _choose_cache_type(config, typed), _choose_slots(config, inventory, gpus, typed)
     flash = typed.get(variables.FLASH, "1") not in variables.OFF
     workload = config.policy.workload
     load = Load(
@@ -193,7 +193,9 @@ def _size_load(
         if slots.origin == "policy":
             most = requests.most(model, gpus, host, workload)
         sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
-        context = Setting(sized.load.context, "policy", _why(sized, inventory, gpus, workload))
+        context = Setting(
+            sized.load.context, "policy", _context_reason(sized, inventory, gpus, workload)
+        )
     chosen = sized.load
     if chosen.keys != kind.value:
         why = (
@@ -210,7 +212,7 @@ def _size_load(
     return chosen, context, kind, slots
 
 
-def _why(
+def _context_reason(
     sized: sizing.SizedLoad, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str
 ) -> str:
     if sized.load.context == inventory.model.max_model_len:
@@ -224,7 +226,7 @@ def _why(
     return "the longest that fits free memory, and that the CPU reads within minutes"
 
 
-def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
+def _choose_cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
     if variables.CACHE_TYPE in typed:
         source, kind = "[engine] env", typed[variables.CACHE_TYPE]
     elif config.policy.kv_cache_dtype in (None, "auto"):
@@ -239,7 +241,7 @@ def _cache_type(config: Config, typed: Mapping[str, str]) -> Setting:
     return Setting(kind, "user", source)
 
 
-def _slots(
+def _choose_slots(
     config: Config, inventory: Inventory, gpus: tuple[Gpu, ...], typed: Mapping[str, str]
 ) -> Setting:
     wanted = typed.get(variables.PARALLEL, "")
@@ -258,7 +260,7 @@ def _slots(
     return Setting(str(many), "policy", reason)
 
 
-def _cards(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
+def _card_variables(gpus: tuple[Gpu, ...], inventory: Inventory) -> dict[str, Setting]:
     if inventory.engine.build == "cpu":
         return {}
     visible = ",".join(map(device_name, gpus)) or variables.NO_CARD

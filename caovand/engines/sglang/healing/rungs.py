@@ -30,19 +30,19 @@ HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
 """Cards whose kernels read an 8-bit cache."""
 
 
-def _context(plan: Plan, finding: Finding) -> Step | None:
+def _shorten_context(plan: Plan, finding: Finding) -> Step | None:
     return halve_context(plan, CONTEXT)
 
 
-def _requests(plan: Plan, finding: Finding) -> Step | None:
+def _fewer_requests(plan: Plan, finding: Finding) -> Step | None:
     return halve(plan, REQUESTS, 1, "requests at once")
 
 
-def _step(plan: Plan, finding: Finding) -> Step | None:
+def _smaller_step(plan: Plan, finding: Finding) -> Step | None:
     return halve(plan, STEP, MIN_STEP, "tokens of a step")
 
 
-def _share(plan: Plan, finding: Finding) -> Step | None:
+def _lower_share(plan: Plan, finding: Finding) -> Step | None:
     """Reduce the share for weights and cache, which leaves more for a step and for CUDA graphs."""
     now = plan.value(SHARE)
     if not isinstance(now, (int, float)) or now <= MIN_SHARE or finding.beyond_card:
@@ -51,12 +51,12 @@ def _share(plan: Plan, finding: Finding) -> Step | None:
     return Step({SHARE: goal}, value=f"{goal:g}", change=f"share of memory {now:g} -> {goal:g}")
 
 
-def _fill(plan: Plan, finding: Finding) -> Step | None:
+def _trade_step_for_cache(plan: Plan, finding: Finding) -> Step | None:
     """Halve the tokens of a step, and give a third of their memory outside the share to the cache.
 
     Only this rung raises the share; it ends when the tokens of a step can shrink no more.
     """
-    smaller = _step(plan, finding)
+    smaller = _smaller_step(plan, finding)
     now = plan.value(SHARE)
     if smaller is None or not isinstance(now, (int, float)) or not 0 < now < 1:
         return None
@@ -65,7 +65,7 @@ def _fill(plan: Plan, finding: Finding) -> Step | None:
     return Step({**smaller.settings, SHARE: goal}, value=smaller.value, change=change)
 
 
-def _cache(plan: Plan, finding: Finding) -> Step | None:
+def _quantise_cache(plan: Plan, finding: Finding) -> Step | None:
     """Reduce the cache to 8 bits, on cards that compute with them."""
     if plan.value(CACHE_TYPE) not in ("auto", "bf16", "bfloat16"):
         return None
@@ -86,7 +86,7 @@ def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
     return stop_drafting(plan, DRAFTING)
 
 
-def _attention(plan: Plan, finding: Finding) -> Step | None:
+def _triton_attention(plan: Plan, finding: Finding) -> Step | None:
     """Use kernels that Triton compiles for this card."""
     now = plan.value(ATTENTION)
     if now == "triton":
@@ -107,18 +107,19 @@ def _replicas_off(plan: Plan, finding: Finding) -> Step | None:
 
 RUNGS = (
     Rung("share", "use a smaller share of memory for weights and cache", "gpu_memory_utilization",
-         (SHARE,), _share),
+         (SHARE,), _lower_share),
     Rung("fill", "process fewer tokens a step and give the freed memory to the cache",
-         "max_num_batched_tokens", (STEP, SHARE), _fill),
-    Rung("requests", "serve fewer requests at once", "max_num_seqs", (REQUESTS,), _requests),
-    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _context),
-    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE,), _cache),
-    Rung("step", "process fewer tokens a step", "max_num_batched_tokens", (STEP,), _step),
+         "max_num_batched_tokens", (STEP, SHARE), _trade_step_for_cache),
+    Rung("requests", "serve fewer requests at once", "max_num_seqs", (REQUESTS,), _fewer_requests),
+    Rung("context", "shorten the context", "max_model_len", (CONTEXT,), _shorten_context),
+    Rung("cache", "keep the cache in eight bits", "kv_cache_dtype", (CACHE_TYPE,), _quantise_cache),
+    Rung("step", "process fewer tokens a step", "max_num_batched_tokens", (STEP,), _smaller_step),
     Rung("graphs-off", "run without CUDA graphs", "cuda_graphs",
          (DECODE_GRAPHS, PREFILL_GRAPHS), _graphs_off),
     Rung("draft-off", "draft nothing", "mtp", (DRAFTING, "speculative_algorithm"),
          _drafting_off),
     Rung("replicas-off", "serve with one engine instead of replicas", "",
          tuple(sorted(options.PARALLEL)), _replicas_off),
-    Rung("attention", "compute attention with Triton's kernels", "", (ATTENTION,), _attention),
+    Rung("attention", "compute attention with Triton's kernels", "",
+         (ATTENTION,), _triton_attention),
 )  # fmt: skip

@@ -89,7 +89,7 @@ class _Trace:
         return family is not None and family.id in BUILDING
 
     @property
-    def is_a_requests(self) -> bool:
+    def is_of_request(self) -> bool:
         """Whether the exception came from code that handles a request."""
         handling = bool(self.files) and _HANDLING.search(self.files[-1]) is not None
         return handling and not self._ends

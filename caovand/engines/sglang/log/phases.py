@@ -81,30 +81,30 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     parts = take_apart(line)
     text = parts.message[:MAX_LINE]
     if parts.at_s is None:
-        return _bar(text), {}
+        return _read_bar(text), {}
     for row in ROWS:
         if found := row.pattern.match(text):
             mark = Mark(row.phase, row.detail, progress=1.0 if row.end else None)
-            return mark, _figures(found.groupdict())
+            return mark, _read_figures(found.groupdict())
     return None, {}
 
 
-def _bar(text: str) -> Mark | None:
+def _read_bar(text: str) -> Mark | None:
     for pattern, phase, detail in _BARS:
         if found := pattern.match(text):
             return Mark(phase, f"{detail}: {found[1]} %")
     return None
 
 
-def _figures(groups: Mapping[str, str | None]) -> Mapping[str, Figure]:
-    found = {name: _value(text) for name, text in groups.items() if text is not None}
+def _read_figures(groups: Mapping[str, str | None]) -> Mapping[str, Figure]:
+    found = {name: _parse_value(text) for name, text in groups.items() if text is not None}
     halves = [found.pop(name) for name in ("k_gib", "v_gib") if name in found]
     if halves:
         found["kv_gib"] = round(sum(float(half) for half in halves), 2)
     return found
 
 
-def _value(text: str) -> Figure:
+def _parse_value(text: str) -> Figure:
     try:
         return float(text) if "." in text else int(text)
     except ValueError:

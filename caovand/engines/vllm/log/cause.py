@@ -146,7 +146,7 @@ def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
     return next(iter(with_message or rest or reported), wrapper)
 
 
-def _is_an_end(hit: Hit) -> bool:
+def _is_end(hit: Hit) -> bool:
     """Whether it only reports that a process is gone, as at every stop, but not why."""
     row = hit.signature
     return row is not None and (row.id in SILENT or row.kind == "wrapper")

@@ -74,7 +74,7 @@ def explain(text: str) -> Explanation:
         if row:
             harmless[row.id] = harmless.get(row.id, 0) + 1
         if parts.message.startswith("non-default args: ") and parts.source not in _PROMPTS:
-            configured = _arguments(parts.message)
+            configured = _public_arguments(parts.message)
     reached = _last_phase(lines)
     finding = _finding(lines, reached)
     version = seen.pop("version", None)
@@ -130,7 +130,11 @@ def _last_phase(lines: Sequence[_Line]) -> str:
 
 def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
     texts = [line.text for line in lines]
-    finding = find_cause(texts, _first_phase(texts)) or _silence(texts, reached) or _collapse(texts)
+    finding = (
+        find_cause(texts, _first_phase(texts))
+        or _find_hang(texts, reached)
+        or _find_collapse(texts)
+    )
     if finding is None:
         return None
     return without_secrets(finding, lines[finding.line - 1].number)
@@ -155,7 +159,7 @@ def _is_live(text: str) -> bool | None:
     return bool(counts.get("generation_tps")) or counts.get("running") == 0
 
 
-def _silence(texts: Sequence[str], reached: str) -> Finding | None:
+def _find_hang(texts: Sequence[str], reached: str) -> Finding | None:
     """The finding for a log that ends in nothing but heartbeats: the engine hung there."""
     first = waited_s = beats = 0
     for index, text in enumerate(texts):
@@ -175,7 +179,7 @@ def _silence(texts: Sequence[str], reached: str) -> Finding | None:
     return Finding(failure, text, reached, captures, "benign.shared-memory", first)  # type: ignore[arg-type]
 
 
-def _collapse(texts: Sequence[str]) -> Finding | None:
+def _find_collapse(texts: Sequence[str]) -> Finding | None:
     """The finding for drafts of which almost none are accepted, interval after interval, up to the
     end."""
     drafting, barren, first = Drafting(), 0, 0
@@ -209,7 +213,7 @@ def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
     since: int | None = None
     last: int | None = None
     for mark, stamp in marks:
-        now = _moment(stamp)
+        now = _parse_moment(stamp)
         last = now or last
         if mark.phase is not None and mark.phase != phase:
             _spend(spent, phase, since, now)
@@ -226,7 +230,7 @@ def _spend(spent: dict[str, float | None], phase: str, since: int | None, now: i
         spent[phase] = (spent.get(phase) or 0.0) + float(now - since)
 
 
-def _moment(stamp: str) -> int | None:
+def _parse_moment(stamp: str) -> int | None:
     """Seconds since the start of the year for `MM-DD HH:MM:SS`; the log has no year, so each has
     366 days."""
     if not stamp or stamp == NO_TIME:
@@ -236,7 +240,7 @@ def _moment(stamp: str) -> int | None:
     return ((days * 24 + hour) * 60 + minute) * 60 + second
 
 
-def _arguments(message: str) -> Mapping[str, Any]:
+def _public_arguments(message: str) -> Mapping[str, Any]:
     """The arguments that vLLM reports, without secrets."""
     try:
         arguments = ast.literal_eval(message.split(": ", 1)[1])
@@ -245,6 +249,6 @@ def _arguments(message: str) -> Mapping[str, Any]:
     return hide_in(arguments, mark=HIDDEN) if isinstance(arguments, dict) else {}
 
 
-def _public(text: str) -> str:
+def _without_secrets(text: str) -> str:
     """The text without anything that resembles a secret, or has a secret's name."""
     return hide(text, mark=HIDDEN)

@@ -199,17 +199,17 @@ def read_figures(line: str) -> Mapping[str, Figure]:
     If a name repeats, as for the draft model, the first is the main model's.
     """
     message = message_of(line)
-    return _of_stage(_figures(_find(message), message), line)
+    return _with_stage_figures(_read_figures(_find(message), message), line)
 
 
 def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     """The start mark and the figures in a line, at half the cost of two calls."""
     message = message_of(line)
     row = _find(message)
-    return _mark(row, message), _of_stage(_figures(row, message), line)
+    return _mark(row, message), _with_stage_figures(_read_figures(row, message), line)
 
 
-def _of_stage(found: dict[str, Figure], line: str) -> dict[str, Figure]:
+def _with_stage_figures(found: dict[str, Figure], line: str) -> dict[str, Figure]:
     """The figures of a line, with those that differ between stages also under the stage's name."""
     if any(name in found for name in BY_STAGE) and (stage := stage_of(line)):
         found |= {f"stage_{stage}_{name}": found[name] for name in BY_STAGE if name in found}
@@ -222,7 +222,7 @@ def _mark(row: Row | None, message: str) -> Mark | None:
     if row.kind == "note":
         return None
     if row.kind == "bar":
-        return _bar(row, message)
+        return _read_bar(row, message)
     return Mark(
         row.phase,
         row.detail,
@@ -231,14 +231,16 @@ def _mark(row: Row | None, message: str) -> Mark | None:
     )
 
 
-def _figures(row: Row | None, message: str) -> dict[str, Figure]:
+def _read_figures(row: Row | None, message: str) -> dict[str, Figure]:
     if row is None:
         if sent := _NCCL.search(message[:MAX_LINE]) if " NCCL INFO " in message else None:
             return {f"{TRANSPORT}{sent['rank']}_{sent['to']}": sent["network"]}
         found = _LOGO.match(message[:MAX_LINE]) if "█" in message[:MAX_LINE] else None
     else:
         found = row.figures.search(message[:MAX_LINE]) if row.figures else None
-    return {k: _value(v) for k, v in found.groupdict().items() if v is not None} if found else {}
+    return (
+        {k: _parse_value(v) for k, v in found.groupdict().items() if v is not None} if found else {}
+    )
 
 
 def _find(message: str) -> Row | None:
@@ -252,7 +254,7 @@ def _find(message: str) -> Row | None:
     return None
 
 
-def _bar(row: Row, message: str) -> Mark:
+def _read_bar(row: Row, message: str) -> Mark:
     """The mark of a progress bar, which prints itself repeatedly, sometimes without a newline: the
     last state counts."""
     end = message[-_BAR:]
@@ -266,7 +268,7 @@ def _bar(row: Row, message: str) -> Mark:
     return Mark(row.phase, f"{row.detail}s")
 
 
-def _unnamed(message: str) -> Mark | None:
+def _by_later_word(message: str) -> Mark | None:
     """The mark of a line known by a later word: kernels compiled while serving, and bars with other
     names."""
     if "during inference" in message:
@@ -280,7 +282,7 @@ def _unnamed(message: str) -> Mark | None:
     return Mark(None, f'"{name}" {percents[-1]} %', min(1.0, int(percents[-1]) / 100))
 
 
-def _value(text: str) -> Figure:
+def _parse_value(text: str) -> Figure:
     if not _NUMBER.match(text):
         return text
     plain = text.replace(",", "")

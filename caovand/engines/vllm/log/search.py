@@ -60,7 +60,7 @@ class Search:
     def _read(self, index: int, line: str) -> None:
         parts = take_apart(line)
         self._follow_phase(line)
-        generates = _generates(parts, line)
+        generates = _counts_new_tokens(parts, line)
         if generates is not None:
             self._note_statistics(generates)
             return
@@ -73,7 +73,7 @@ class Search:
         self._answered = self._answered or bool(parts.uvicorn and _ANSWERED.match(message))
         if self._aside.holds(parts):
             if CALL_FAILED.match(message):
-                _drop_call(self.hits, index)
+                _drop_failed_call(self.hits, index)
         elif not self._traces.feed(parts) and (quotes_cause or is_evidence(parts)):
             self._add(index, parts)
 
@@ -139,8 +139,8 @@ def _plain(message: str) -> str:
     return f"{found[1]}: {found[3]}" if found else _OF_ACTOR.sub(r"\1", message)
 
 
-def _drop_call(hits: list[Hit], index: int) -> None:
-    """Drop the workers' lines about a failed call that the engine core, at `index`, survives.
+def _drop_failed_call(hits: list[Hit], index: int) -> None:
+    """Drop the workers' lines about a failed call that the engine core survives at `index`.
 
     Workers report it in the same words as a failure that ends them.
     """
@@ -150,7 +150,7 @@ def _drop_call(hits: list[Hit], index: int) -> None:
     hits[first:] = [hit for hit in hits[first:] if not _WORKER.match(hit.parts.process)]
 
 
-def _generates(parts: Parts, line: str) -> bool | None:
+def _counts_new_tokens(parts: Parts, line: str) -> bool | None:
     """Whether vLLM's line of statistics counts new tokens; None for another line."""
     if not parts.source.endswith("loggers.py"):
         return None
@@ -169,7 +169,7 @@ def _phase_at(line: str, before: str) -> str:
     return "serving" if mark.phase == "http" and mark.progress == 1.0 else mark.phase
 
 
-def _is_a_requests(parts: Parts, row: Signature | None) -> bool:
+def _is_of_request(parts: Parts, row: Signature | None) -> bool:
     """Whether a line belongs to a request: while serving, only the engine's end and exceptions in
     its own processes are the engine's.
 

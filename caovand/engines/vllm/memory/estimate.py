@@ -231,11 +231,11 @@ def longest_context(
 
     if fits(limit):
         return limit
-    whole = _last(lambda count: fits(count * GRANULE), (limit - 1) // GRANULE) * GRANULE
-    return whole or _last(fits, min(limit, GRANULE) - 1)
+    whole = _last_that_fits(lambda count: fits(count * GRANULE), (limit - 1) // GRANULE) * GRANULE
+    return whole or _last_that_fits(fits, min(limit, GRANULE) - 1)
 
 
-def _last(fits: Callable[[int], bool], most: int) -> int:
+def _last_that_fits(fits: Callable[[int], bool], most: int) -> int:
     """The last number up to `most` that fits, if all smaller ones do; 0 for none."""
     low, high = 0, most
     while low < high:

@@ -46,7 +46,7 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     if asked.stages:
         ranks = _ranks(model, asked, cards_by_node(plan, inventory))
         found = replace(found, ranks=tuple(ranks))
-    return found if gpus else _in_ram(found, inventory.host.available_mib)
+    return found if gpus else _forecast_in_ram(found, inventory.host.available_mib)
 
 
 def _without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
@@ -79,7 +79,7 @@ def _ranks(
             )
 
 
-def _in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
+def _forecast_in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
     """The forecast of a CPU build: weights and cache share the memory that is free now."""
     ranks = [dict(rank.parts) for rank in found.ranks]
     weights_mib = sum(parts["weights"] for parts in ranks) if ranks else found.weights_mib

@@ -223,13 +223,15 @@ def on_rank(weights: Weights, model: ModelCard, candidate: Candidate) -> float:
         size /= candidate.activation if stored else FLOATS[weights.dtype]
         size *= 1 + SCALE_BYTES / max(model.hidden_size, 1)
     if model.quantization == "mxfp4" and weights.part == "experts" and weights.dtype == "U8":
-        size *= _padding(model.hidden_size, 256) * _padding(model.intermediate_size, 128)
+        size *= _padding_factor(model.hidden_size, 256) * _padding_factor(
+            model.intermediate_size, 128
+        )
     ranks, all_ranks = candidate.tensor_parallel, candidate.tensor_parallel * candidate.replicas
-    spread = _spread(weights, model) if candidate.replicas > 1 else 0.0
+    spread = _expert_fraction(weights, model) if candidate.replicas > 1 else 0.0
     return size * spread / all_ranks + of_rank(size * (1 - spread), weights, model, ranks)
 
 
-def _spread(weights: Weights, model: ModelCard) -> float:
+def _expert_fraction(weights: Weights, model: ModelCard) -> float:
     """The fraction of these weights that is experts, which replicas share out; in a drafting layer
     about the same as in the others."""
     if weights.part == "mtp":
@@ -238,7 +240,7 @@ def _spread(weights: Weights, model: ModelCard) -> float:
     return 1.0 if weights.part == "experts" else 0.0
 
 
-def _padding(width: int, multiple: int) -> float:
+def _padding_factor(width: int, multiple: int) -> float:
     """The factor by which a kernel's padding grows a dimension."""
     return ceil(width / multiple) * multiple / width if width else 1.0
 
@@ -255,13 +257,13 @@ def pinned_gib(offload_gib: float, model: ModelCard, ranks: int) -> float:
 def rounding(model: ModelCard, ranks: int) -> float:
     """Size of the pinned copies relative to the weights of a layer."""
     each = BYTES_EACH.get(model.quantization, FOUR_BITS)
-    sizes = [ceil(elements * each) for elements in _parameters(model, ranks) if elements]
+    sizes = [ceil(elements * each) for elements in _count_parameters(model, ranks) if elements]
     if not sizes:
         return MAX_GROWTH
     return sum(1 << (size - 1).bit_length() for size in sizes) / sum(sizes)
 
 
-def _parameters(model: ModelCard, ranks: int) -> Iterator[int]:
+def _count_parameters(model: ModelCard, ranks: int) -> Iterator[int]:
     """Elements of a layer's parameters on one rank, fused as vLLM has them."""
     hidden = model.hidden_size
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim

@@ -293,7 +293,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         sampler = sampler_bytes(
             model, candidate.sequences, candidate.batch_tokens, candidate.drafting
         )
-    activations = max(forward, sampler) + _special(model, candidate)
+    activations = max(forward, sampler) + _special_bytes(model, candidate)
     encodes = not candidate.measured and candidate.vision and candidate.first
     if encodes and not model.model_type.startswith(SMALL_IMAGES):
         activations = max(activations, ENCODING_MIB * MIB)
@@ -309,7 +309,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
     )
 
 
-def _special(model: ModelCard, candidate: Candidate) -> float:
+def _special_bytes(model: ModelCard, candidate: Candidate) -> float:
     """Bytes that only some models and cards need in a step."""
     size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
     if not candidate.first:  # from the previous stage: hidden states and residual

@@ -284,12 +284,12 @@ def packages(frames: Sequence[str]) -> Mapping[str, str]:
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
     if not imports:
         return {}
-    importing, raising = _package(imports[-1]), _package(frames[-1])
+    importing, raising = _package_of(imports[-1]), _package_of(frames[-1])
     known = importing and raising and importing != raising
     return {"importing": importing, "raising": raising} if known else {}
 
 
-def _package(frame: str) -> str:
+def _package_of(frame: str) -> str:
     """The package of a frame's file; "" for a file outside of packages."""
     return frame.rpartition("-packages/")[2].partition("/")[0]
 
