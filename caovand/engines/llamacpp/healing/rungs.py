@@ -65,7 +65,7 @@ def _fewer_layers(plan: Plan, finding: Finding) -> Step | None:
     now = count(plan.value("gpu_layers"))
     if now is None:
         return None
-    goal = max(now - max(now // LESS_LAYERS, 1), 0)
+    goal = max(now - max(now // LAYERS_DIVISOR, 1), 0)
     change = f"layers on the cards {now} -> {goal}"
     return Step({"gpu_layers": goal}, value=str(goal), change=change)
 

@@ -139,7 +139,7 @@ def find_cause(
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase
-            if here == "serving" and row[0].kind == "generic" and trace.is_a_requests:
+            if here == "serving" and row[0].kind == "generic" and trace.is_of_request:
                 trace.files = []
                 continue
             hits.append(Hit(index, message, here, *row))

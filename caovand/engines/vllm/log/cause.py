@@ -93,7 +93,7 @@ def find_cause(
     hit = _first_cause(hits, wrapper)
     if hit is None and not alive:
         hit = _first_symptom(hits, wrapper)
-        if hit is not None and search.stopped and _is_an_end(hit):
+        if hit is not None and search.stopped and _is_end(hit):
             return None
     return _finding(hit, hits, lines) if hit else None
 

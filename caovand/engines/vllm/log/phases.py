@@ -218,7 +218,7 @@ def _with_stage_figures(found: dict[str, Figure], line: str) -> dict[str, Figure
 
 def _mark(row: Row | None, message: str) -> Mark | None:
     if row is None:
-        return _unnamed(message)
+        return _by_later_word(message)
     if row.kind == "note":
         return None
     if row.kind == "bar":

@@ -98,7 +98,7 @@ class Search:
         phase, behind = self._shown_phase or self._phase, self._traces.of(parts)
         if row is UNEVEN and not keeps_drafted_states(behind):
             row, captures = None, {}
-        if phase == "serving" and _is_a_requests(parts, row):
+        if phase == "serving" and _is_of_request(parts, row):
             return
         self._generating = 0
         if not self._shown_phase:
