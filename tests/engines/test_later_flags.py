@@ -88,9 +88,9 @@ def drafts(more: str) -> str:
         ("[[2, 4, 3]]", "its first batch size is not 1"),
         ("[[1, 4, 3], [4, 8, 1]]", "overlap"),
         ("[[1, 4, 3], [9, 8, 1]]", "end before they begin"),
-        ("[[1, 4]]", "no list of [first, last, drafts]"),
-        ("[[1, 4, -1]]", "no list of [first, last, drafts]"),
-        ("7", "no list of [first, last, drafts]"),
+        ("[[1, 4]]", "not a list of [first, last, drafts]"),
+        ("[[1, 4, -1]]", "not a list of [first, last, drafts]"),
+        ("7", "not a list of [first, last, drafts]"),
     ],
 )
 def test_drafts_by_batch_size_are_checked_before_a_start(schedule: str, fact: str) -> None:
@@ -98,7 +98,7 @@ def test_drafts_by_batch_size_are_checked_before_a_start(schedule: str, fact: st
     found = [one for one in refused(NEW, config) if "per_batch_size" in one]
     assert bool(found) is bool(fact)
     assert all(fact in one for one in found)
-    assert "does not know it; use vLLM 0.32 or newer" in refused(CUDA, config)[0]
+    assert "does not support it; use vLLM 0.32 or newer" in refused(CUDA, config)[0]
 
 
 def test_adaptive_verification_needs_whole_graphs_and_one_stage() -> None:
