@@ -9,6 +9,7 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml
 from caovand.engines.common.logs.rows import (
     building,
+    clients,
     exits,
     ggml_families,
     links,
@@ -112,6 +113,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **raised.ADVICE,
     **requests.ADVICE,
     **system.ADVICE,
+    **clients.ADVICE,
     **toolchain.ADVICE,
     **links.ADVICE,
     **packages.ADVICE,
