@@ -19,6 +19,7 @@ from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.hit import MAX_TEXT
 from caovand.engines.common.logs.rows import (
     building,
+    clients,
     exits,
     host,
     kernel,
@@ -64,7 +65,10 @@ _COMMON = frozenset(
     )
 ) | {"disk.full", "disk.error", "ggml.template"}
 """Rows that match output of any engine's libraries: they identify no engine."""
-_REFUSED = frozenset(row.id for row in requests.ROWS)
+_REFUSED: Mapping[str, Failure] = {
+    row.id: row.failure for row in (*requests.ROWS, *requests.OF_LLAMA, *clients.ROWS)
+}
+"""Rows of refused requests: unknown to the daemon, when an engine that served ends; not here."""
 _EXITS = frozenset(row.id for row in exits.ROWS)
 
 
@@ -110,9 +114,13 @@ def _with_lead(
     found: tuple[Writer, Explanation] | None, lines: Sequence[str]
 ) -> tuple[Writer, Explanation] | None:
     """An explanation without a cause, extended by the nearest line that sounds like one."""
-    if found is None or found[1].reached == "serving":
+    if found is None:
         return found
     writer, explanation = found
+    if (refused := explanation.finding) and refused.signature in _REFUSED:
+        return writer, replace(explanation, finding=_told(refused))
+    if explanation.reached == "serving":
+        return found
     finding = explanation.finding
     if finding is not None and not _shows_an_end(writer.engine, finding):
         return found
@@ -125,12 +133,16 @@ def _with_lead(
     if finding is None:
         alone = writer.engine.explain(lines[lead]) if writer.engine else None
         if alone and alone.finding and alone.finding.signature in _REFUSED:
-            refused = replace(alone.finding, line=lead + 1)
+            refused = replace(_told(alone.finding), line=lead + 1)
             return writer, replace(explanation, finding=refused, advice=alone.advice)
         advice = f"Line {lead + 1} sounds like an error, but no known failure matches it: {heard}"
         return writer, replace(explanation, advice=(*explanation.advice, advice))
     captures = {**finding.captures, LEAD: f"line {lead + 1}: {heard}"}
     return writer, replace(explanation, finding=replace(finding, captures=captures))
+
+
+def _told(refused: Finding) -> Finding:
+    return replace(refused, failure=_REFUSED[refused.signature])
 
 
 def _shows_an_end(engine: Engine | None, finding: Finding) -> bool:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from caovand.engines import registry
 from caovand.engines.common.logs import excerpts
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.wrapping import join_wrapped
@@ -161,3 +162,12 @@ def test_a_request_that_is_refused_is_named_where_nothing_else_is_found() -> Non
     assert named(text) == ("vllm", "bad-arguments", 4)
     text += "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
     assert named(text) == ("vllm", "device-oom-load", 5)
+
+
+def test_a_refused_request_is_told_to_a_reader_and_is_never_why_a_server_ended() -> None:
+    refused = "ERROR 11-20 09:13:16 [serving.py:1] ValueError: At most 1 image(s) may be provided"
+    text = f"vLLM API server version 0.11.0\nINFO:     Application startup complete.\n{refused}\n"
+    assert named(text) == ("vllm", "bad-arguments", 3)
+    ended = registry.engine_of("vllm").explain(text).finding
+    assert ended is not None
+    assert ended.failure == "unknown"

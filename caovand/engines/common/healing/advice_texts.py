@@ -9,6 +9,7 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml
 from caovand.engines.common.logs.rows import (
     building,
+    clients,
     container,
     exits,
     ggml_families,
@@ -131,6 +132,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **rocm.ADVICE,
     **servers.ADVICE,
     **system.ADVICE,
+    **clients.ADVICE,
     **toolchain.ADVICE,
     **links.ADVICE,
     **packages.ADVICE,

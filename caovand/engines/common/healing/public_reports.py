@@ -110,6 +110,8 @@ bad-arguments args.tools any agentscope-ai/QwenPaw#1449
 bad-arguments args.tools vllm langchain4j/langchain4j#3475
 bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compressor#54
 bad-arguments args.value vllm vllm-project/vllm#20375
+bad-arguments client.model any QwenLM/Qwen-Agent#110 THUDM/LongBench#102
+bad-arguments client.path any jakobdylanc/llmcord#56 abetlen/llama-cpp-python#1032
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
 bad-arguments container.entry any NVIDIA/nvidia-docker#1528 vllm-project/vllm-omni#3834
@@ -181,14 +183,15 @@ bad-arguments model.head any vllm-project/vllm#43062
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
 bad-arguments nccl.library vllm vllm-project/vllm#4257 vllm-project/vllm#3911
-bad-arguments ollama.address ollama ollama/ollama#14367
+bad-arguments ollama.address ollama ollama/ollama#14367 ollama/ollama#8761
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
 bad-arguments ollama.context-cut ollama ollama/ollama#10368
 bad-arguments ollama.family.import ollama ollama/ollama#13465
 bad-arguments ollama.import ollama intel/ipex-llm#12819 zai-org/GLM-4#769
 bad-arguments ollama.model.architecture ollama ollama/ollama#3638 ollama/ollama#3904
-bad-arguments ollama.model.newer ollama ollama/ollama#14876 dusty-nv/jetson-containers#1562
+bad-arguments ollama.model.newer ollama ollama/ollama#913 ollama/ollama#14876
 bad-arguments ollama.modelfile ollama ollama/ollama#4676 ollama/ollama#8548
+bad-arguments ollama.parallel ollama ollama/ollama#8186
 bad-arguments ollama.path ollama ollama/ollama#8290 dusty-nv/jetson-containers#483
 bad-arguments ollama.request.context ollama nano-step/nano-brain#180
 bad-arguments ollama.template ollama anomalyco/opencode#1647 ollama/ollama#11800

@@ -24,7 +24,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "backend-unsupported": ("This build or card cannot run these settings.",),
     "bad-arguments": (
         "llama-server refused {option}; starting again cannot help. Correct it in [engine]"
-        " extra_args.",
+        " extra_args. `llama-server --help` lists what this build takes: install a newer llama.cpp"
+        " for a newer option.",
     ),
     "model-missing": ("Correct [model] path, or download the file again.",),
     "access-denied": ("Let the engine's user read the file (chmod a+r).",),

@@ -21,6 +21,7 @@ from caovand.engines.common.logs.rows import (
     kernel,
     network,
     python,
+    requests,
 )
 from caovand.engines.common.logs.signature import Signature, signature
 
@@ -160,34 +161,15 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|^Assertion failed: .{1,200}, file (?P<source>.{1,200}), line \d"),
     *ggml_families.ROWS,
     *ggml.ENDS,
-    signature("llama.request.image", "cause", "bad-arguments",
-         r"not compiled for multimodal or the model projector|(?:image"
-         r"|audio) input is not supported"
-         r"|multimodal is not supported"),
+    *requests.OF_LLAMA,
     signature("llama.python.cards", "cause", "bad-arguments",
          r"Attempt to split tensors that exceed maximum supported devices"
          r"|[Nn]ot compiled with GPU offload support"),
-    signature("llama.request.context", "generic", "bad-arguments",
-         r"exceeds the available context size|exceed_context_size_error|Prompt exceeds n_ctx"
-         r"|Context size has been exceeded"
-         r"|[Rr]equested tokens \(\d{1,9}\) exceed context window"),
-    signature("llama.template.request", "generic", "bad-arguments",
-         r"While executing \w{1,40} at line \d|Jinja Exception: (?P<why>.{1,200})"
-         r"|[Uu]nable to generate parser for this template"
-         r"|\brequires? --jinja\b|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w"),
-    signature("llama.request.grammar", "cause", "bad-arguments",
-         r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
-         r"|Failed to initialize samplers"),
     signature("llama.health", "consequence", "start-stall",
          r"[Hh]ealth ?check .{0,80}timed out"),
     signature("llama.quantize", "cause", "bad-arguments",
          r"failed to quantize: (?:(?P<stream>basic_ios::clear: iostream error)"
          r"|Bad layer \d{1,4} for tensor (?P<tensor>[\w.]{1,100}))"),
-    signature("llama.request.tools", "cause", "bad-arguments",
-         r"Unsupported param: (?P<param>\w{1,40})"),
-    signature("llama.request.batch", "generic", "bad-arguments",
-         r"input (?:\((?P<tokens>\d{1,9}) tokens\) )?is too large to process"
-         r"|increase the physical batch size|batch size \d{1,9} > maximum allowed batch size"),
     signature("llama.convert.tokenizer", "cause", "model-missing",
          r"[Mm]issing \S{0,300}tokenizer\.(?:model|json)|File not found: \S{0,300}tokenizer\."
          r"(?:model|json)|Cannot find Llama BPE tokenizer"),

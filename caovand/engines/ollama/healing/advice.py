@@ -107,6 +107,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "of the server to 0.0.0.0 "
         "or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
+        "OLLAMA_HOST is malformed ({asked}): let it be an address and a port with one plain colon "
+        "between (0.0.0.0:11434), or the address alone.",
+        "OLLAMA_HOST is malformed ({named}): let it be an address and a port with one plain colon "
+        "between (0.0.0.0:11434), or the address alone.",
+    ),
+    "ollama.parallel": (
+        "This model answers one request at a time: set OLLAMA_NUM_PARALLEL=1 for the server; for "
+        "more, run several servers behind a proxy.",
     ),
     "ollama.windows": (
         "The runner crashed on Windows (0xc0000{code}), without a reason in this line: install a "

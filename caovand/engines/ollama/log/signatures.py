@@ -100,7 +100,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
     signature("ollama.model.newer", "cause", "bad-arguments",
          r"requires a newer version of Ollama|not supported by your version of Ollama"
-         r"|pull model manifest: 412"),
+         r"|pull model manifest: 412|\bError: invalid version$"),
     signature("ollama.model.unknown", "cause", "model-missing",
          r"pull model manifest: (?P<why>model not found|file does not exist)"
          r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
@@ -142,6 +142,12 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.hub.failed", "cause", "network",
          r"pull model manifest: (?:429|5\d\d)"
          r"|^(?:Error: )?50[0234]: (?!.{0,60}(?:llama|model|runner))"),
+    signature("ollama.address", "cause", "bad-arguments",
+         r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: (?:cannot assign requested addr"
+         r"|.{0,60}address is not valid)"
+         r"|listen tcp:? lookup (?P<asked>\S{1,200}): no such host"
+         r"|dial tcp:? lookup (?P<named>(?:0\.0\.0\.0|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|https?)"
+         r"[^\s\w.]\S{0,100}): no such host"),
     *network.ROWS,
     # The machine
     signature("disk.full", "cause", "unknown",
@@ -162,9 +168,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^Error: (?:open|stat|lstat) (?P<path>[^\s=]{1,300}): (?:file does not exist|no such file"
          r"|The system cannot find)"),
     signature("ollama.home", "cause", "access-denied", r"\$HOME is not defined"),
-    signature("ollama.address", "cause", "bad-arguments",
-         r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: (?:cannot assign requested addr"
-         r"|.{0,60}address is not valid)"),
     signature("ollama.port", "cause", "port-busy",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: "
          r"(?!permission denied|.{0,80}forbidden)"),
@@ -255,6 +258,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|no base model was found|only one adapter|adapter"),
     signature("ollama.family.context", "generic", "bad-arguments",
          r"exceeds maximum context length"),
+    signature("ollama.parallel", "cause", "bad-arguments",
+         r"(?:models?|mllama) (?:do|does)(?:n't| not) support parallel requests"),
     signature("ollama.family.busy", "generic", "bad-arguments",
          r"maximum pending requests exceeded|no slots available after"),
     signature("ollama.family.download", "generic", "network",

@@ -105,7 +105,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.toolkit": ("sampler-plain", "experts", "attention"),
     "jit.major": ("sampler-plain", "experts", "attention"),
     "backend.only": ("attention",),
-    "backend.attention": ("attention", "kv-dtype-plain", "half"),
+    "backend.attention": ("kv-dtype-plain", "attention", "half"),
     "driver.behind": (),
     "kernel.deepgemm": (),
 }

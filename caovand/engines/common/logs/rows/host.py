@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common.logs.rows import container, kernel, rocm, servers, system
+from caovand.engines.common.logs.rows import clients, container, kernel, rocm, servers, system
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
@@ -38,6 +38,7 @@ _RAW = re.compile(
 
 ROWS = (
     *system.ROWS,
+    *clients.ROWS,
     signature("shm.full", "cause", "shm-full",
          r"[Ee]rror while creating shared memory segment(?: (?P<path>/dev/shm/\S{1,100}))?"
          r"|No space left on device.{0,100}/dev/shm/|/dev/shm/.{0,100}No space left on device"
@@ -140,7 +141,7 @@ ROWS = (
 
 def is_raw(line: str) -> bool:
     """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
-    others = (container, rocm, servers)
+    others = (clients, container, rocm, servers)
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line)) or any(
         rows.is_raw(line) for rows in others
     )

@@ -143,6 +143,8 @@ ROWS = (
     signature("engine.dtype", "cause", "backend-unsupported",
          r"expected scalar type (?P<wanted>\w{1,20}) but found (?P<found>\w{1,20})"
          r"|^RuntimeError: Expected .{1,80}(?:scalar_type|dtype)\(\) == .{1,80} to be true, but got"
+         r"|expected (?:m1|mat1) and (?:m2|mat2) to have the same dtype, but got: "
+         r"(?:c10::)?(?P<first>\w{1,20}) != (?:c10::)?(?P<second>\w{1,20})"
          r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
     signature("nccl.library", "cause", "bad-arguments",
          r"^NameError: name 'nccl\w{1,40}' is not defined"),

@@ -7,28 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.signature import signature
 
+_LATER: Mapping[str, Failure] = {"serving": "unknown", "http": "unknown"}
+"""A server refuses requests every day: its end, if it comes without a word, has another cause."""
 ROWS = (
     signature("args.tools", "consequence", "bad-arguments",
-         r"tool choice requires --enable-auto-tool-choice|--enable-auto-tool-choice requires"),
+         r"tool choice requires --enable-auto-tool-choice|--enable-auto-tool-choice requires",
+         _LATER),
     signature("args.media", "consequence", "bad-arguments",
          r"You set (?P<media>\w{1,20})=(?P<allowed>\d{1,4}).{0,60}--limit-mm-per-prompt"
          r"|[Aa]t most (?P<most>\d{1,4}) (?P<kind>\w{1,20})\(s\) may be provided"
-         r"|\b(?P<items>[a-z]{3,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt"),
+         r"|\b(?P<items>[a-z]{3,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt", _LATER),
     signature("args.context", "consequence", "bad-arguments",
          r"maximum context length is (?P<limit>\d{1,9}) tokens"
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
          r"|[Pp]rompt .{0,60}longer than the maximum model length of (?P<most>\d{1,9})"
-         r"|(?:input|prompt) .{0,60}(?:is longer than|exceeds) the model's context length"),
+         r"|(?:input|prompt) .{0,60}(?:is longer than|exceeds) the model's context length", _LATER),
     signature("args.decode", "consequence", "bad-arguments",
          r"LibsndfileError: |cannot identify image file|UnidentifiedImageError|moov atom not found"
          r"|Failed to (?:load|decode|open|fetch) (?:image|audio|video)s?\b"
-         r"|Invalid data found when processing input"),
+         r"|Invalid data found when processing input", _LATER),
     signature("args.roles", "consequence", "bad-arguments",
          r"[Cc]onversation roles must alternate|[Ss]ystem role (?:is )?not supported"
          r"|[Oo]nly user(?:, tool)? and assistant roles are supported"
-         r"|Error in applying chat template|[Ss]ystem message must be at the beginning"),
+         r"|Error in applying chat template|[Ss]ystem message must be at the beginning", _LATER),
     signature("args.runner", "cause", "bad-arguments",
          r"Model Runner V2 (?:supports|does not|doesn't|requires|is not)\b"
          r"|V2 model runner does not"),
@@ -36,6 +40,30 @@ ROWS = (
          r"not initialized from checkpoint: \{[^}]{0,200}'(?:\w{1,40}\.){0,4}"
          r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight"
          r"|bias))'"),
+)  # fmt: skip
+OF_LLAMA = (
+    signature("llama.request.image", "cause", "bad-arguments",
+         r"not compiled for multimodal or the model projector|(?:image"
+         r"|audio) input is not supported"
+         r"|multimodal is not supported", _LATER),
+    signature("llama.request.context", "generic", "bad-arguments",
+         r"exceeds the available context size|exceed_context_size_error|Prompt exceeds n_ctx"
+         r"|Context size has been exceeded"
+         r"|[Rr]equested tokens \(\d{1,9}\) exceed context window", _LATER),
+    signature("llama.template.request", "generic", "bad-arguments",
+         r"While executing \w{1,40} at line \d|Jinja Exception: (?P<why>.{1,200})"
+         r"|[Uu]nable to generate parser for this template"
+         r"|\brequires? --jinja\b|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w",
+         _LATER),
+    signature("llama.request.grammar", "cause", "bad-arguments",
+         r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"
+         r"|Failed to initialize samplers", _LATER),
+    signature("llama.request.tools", "cause", "bad-arguments",
+         r"Unsupported param: (?P<param>\w{1,40})", _LATER),
+    signature("llama.request.batch", "generic", "bad-arguments",
+         r"input (?:\((?P<tokens>\d{1,9}) tokens\) )?is too large to process"
+         r"|increase the physical batch size|batch size \d{1,9} > maximum allowed batch size",
+         _LATER),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.tools": (

@@ -1,0 +1,58 @@
+"""What clients of a server print, and a server of what they ask: rows for every engine's table.
+
+They end no server: they count only where nothing else is found, and never as why one died.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.signature import signature
+
+_LATER: Mapping[str, Failure] = {"serving": "unknown"}
+_API = r"(?:chat/)?completions|embeddings|models"
+_RAW = re.compile(
+    r"(?:\([A-Za-z]{1,20} pid=\d{1,10}\) )?INFO: {1,8}\S{3,60} - \"[A-Z]{3,7} /"
+    r"|.{0,80}HTTP Request: [A-Z]{3,7} https?://|.{0,200}Error code: 40[14] - \{"
+    r"|\{\"(?:object|error)\":|(?:openai|litellm)\.\w{1,40}Error: "
+)
+ROWS = (
+    signature("client.model", "consequence", "bad-arguments",
+         r"[Tt]he model `(?P<asked>[^`]{1,300})` does not exist", _LATER),
+    signature("client.path", "consequence", "bad-arguments",
+         rf"\"[A-Z]{{3,7}} (?P<path>/(?:{_API}))(?:\?\S{{0,200}})? HTTP/[\d.]{{1,3}}\" 404\b"
+         rf"|HTTP Request: [A-Z]{{3,7}} https?://[^\s/]{{1,100}}(?P<asked>/(?:{_API}))"
+         r" \"HTTP/[\d.]{1,3} 404\b"
+         rf"|Invalid URL \([A-Z]{{3,7}} (?P<other>/(?:{_API}))\)", _LATER),
+    signature("client.key", "consequence", "access-denied",
+         r"\"[A-Z]{3,7} /v1/\S{1,100} HTTP/[\d.]{1,3}\" 401\b"
+         r"|openai\.AuthenticationError: Error code: 401", _LATER),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "client.model": (
+        "The client asks for {asked}, and the server serves the model by another name: its path or "
+        "repository as the server was started with, or what --served-model-name says. GET "
+        "/v1/models lists the names; let the client use one, or set --served-model-name.",
+    ),
+    "client.path": (
+        "The client asks for {path}, where the server has no such route: let its base URL end in "
+        "/v1 (http://HOST:PORT/v1).",
+        "The client asks for {asked}, where the server has no such route: let its base URL end in "
+        "/v1 (http://HOST:PORT/v1).",
+        "The client asks for {other}, where the server has no such route: let its base URL end in "
+        "/v1 (http://HOST:PORT/v1).",
+    ),
+    "client.key": (
+        "The server wants a key and the client sends none or another one: let the client send the "
+        "one that --api-key or VLLM_API_KEY of the server names (Authorization: Bearer KEY), or "
+        "start the server without; such a variable may be set in a profile unnoticed.",
+    ),
+}  # fmt: skip
+"""Sentences by row; one with an unknown {name} is left out."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is of a client, or of a server about a request."""
+    return bool(_RAW.match(line))
