@@ -97,7 +97,7 @@ def starts() -> tuple[str, ...]:
 
 
 def explain_log(text: str) -> tuple[Writer, Explanation] | None:
-    """The log's writer and its explanation; None if it is neither an engine's nor the kernel's."""
+    """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
     if exception := python.raised_text(lines):
@@ -280,7 +280,7 @@ def _by_its_words(
 
 
 def _identifies(engine: Engine, explanation: Explanation) -> bool:
-    """Whether only this engine's programs print the message."""
+    """Whether the text is one that only this engine's programs print."""
     finding = explanation.finding
     assert finding is not None
     kind = engine.log.kinds.get(finding.signature)

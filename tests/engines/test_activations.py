@@ -1,4 +1,4 @@
-"""A step's peak memory, against PyTorch's allocator on an H200."""
+"""What a step holds at its peak, against what PyTorch's allocator held on the H200."""
 
 from __future__ import annotations
 

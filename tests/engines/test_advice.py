@@ -1,4 +1,4 @@
-"""Advice exists whenever a plan does not fit, and following it leads to one that does."""
+"""Advice: there is some whenever a plan does not fit, and following it gives one that does."""
 
 from __future__ import annotations
 

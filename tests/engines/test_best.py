@@ -1,4 +1,4 @@
-"""The best candidate of a space: a table of fixed settings by card, and the choice."""
+"""The best candidate of a space: a table of what is fixed on which card, and what is chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache with explicit size, for first starts where vLLM's measurement would leave too little."""
+"""A cache whose size is set: where vLLM, measuring its first start, would leave it too little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbatim options as parsed for llama.cpp and SGLang."""
+"""Verbatim options as llama.cpp and SGLang read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of torch.compile threads, from the cores and the host memory that a start leaves."""
+"""How many threads torch.compile has, of the cores and the host memory that a start leaves."""
 
 from __future__ import annotations
 

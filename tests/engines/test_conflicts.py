@@ -1,4 +1,4 @@
-"""Unusable verbatim flags are passed on and reported, and the plan never counts as fitting."""
+"""Verbatim flags that cannot run: passed as they are, said, and never called fitting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GEMMA = replace(
 ON_TURING = inventory(GEMMA)
 HEADLESS = inventory(replace(QWEN_27B_AWQ, mtp_layers=0))
 MTP = '{"method":"mtp","num_speculative_tokens":3}'
-MAX_REPLANS = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", "fp8")),)))
+CHOICES = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("auto", "fp8")),)))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ MAX_REPLANS = inventory(engine=replace(CUDA, choices=(("--kv-cache-dtype", ("aut
         (TWO, "--attention-backend FLASHINFER -ac.backend TRITON_ATTN", "vLLM accepts one; remove"),
         (TWO, "--attention-backend FLASHINFER --kv-cache-dtype int8_per_token_head", "only TRITON"),
         (TWO, "--attention-backend FLASHINFER --kv-cache-dtype turboquant_k8v4", "only TURBOQ"),
-        (MAX_REPLANS, "--kv-cache-dtype fp7", "use one of auto, fp8"),
+        (CHOICES, "--kv-cache-dtype fp7", "use one of auto, fp8"),
         (TWO, "--max-num-seqs 64 --max-num-batched-tokens 32", "use --max-num-seqs 32 or less"),
         (TWO, "--no-enable-chunked-prefill", "chunked prefill is off; use"),
         (

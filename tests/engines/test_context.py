@@ -1,4 +1,4 @@
-"""The automatically chosen context: its length and its reason."""
+"""The context that nobody asked for: how long it is, and what is said of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers are distributed so that no exchange gains room or speeds up the slowest stage."""
+"""Layers are dealt so that no exchange would leave more room, nor make the slowest stage faster."""
 
 from __future__ import annotations
 

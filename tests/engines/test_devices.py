@@ -1,4 +1,4 @@
-"""Which cards are used, and how far a model may be split."""
+"""Which cards are used, and over how many a model may be split."""
 
 from __future__ import annotations
 

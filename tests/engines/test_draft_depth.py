@@ -1,4 +1,4 @@
-"""The policy's draft depth: by users, by publishers' recommendations, and by active parameters."""
+"""How deep the policy drafts: by users, by what publishers do, and by active parameters."""
 
 from __future__ import annotations
 

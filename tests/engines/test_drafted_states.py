@@ -1,4 +1,4 @@
-"""A drafting hybrid keeps correct states: with the plugin's fixes, or without a cache."""
+"""A hybrid that drafts goes on from right states: by the plugin's fixes, or without a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An 8-bit cache: which attention reads it, its size, and where it is chosen."""
+"""An 8-bit cache: whose attention reads it, what that takes, and where it is chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`explain`: the correct failure, on real and on unknown logs."""
+"""`explain`: the right name for what went wrong, on real logs and on logs nobody has seen."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""16-bit weights that leave no room: rounded while loading before any move to host memory, and the
-pinned memory of those that do."""
+"""16-bit weights that leave no room: rounded while loading before any go to host memory, and what
+those that go there pin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flag table: each row matches the flags of real engines and does what it says."""
+"""The table of flags: each row against the flags of real engines, and does what it says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.core.machines import CUDA, inventory, plan
 SAMPLES = sorted((Path(__file__).parents[1] / "samples" / "engines").glob("*.json"))
 REAL = [json.loads(path.read_text()) for path in SAMPLES]
 KNOWN = {word for engine in REAL for word in engine["flags"]}
-MAX_REPLANS = {word for engine in REAL for word in engine["choices"]}
+CHOICES = {word for engine in REAL for word in engine["choices"]}
 
 
 def rows(which: str, table: Sequence[Any] = FLAGS) -> Any:
@@ -67,7 +67,7 @@ def test_a_row_is_of_a_flag_that_engines_take(row: FlagRow) -> None:
     if row.takes != "nothing":
         assert twin(row.name) not in KNOWN, "it has a twin, and so takes no word"
     else:
-        assert option(row.name) not in MAX_REPLANS
+        assert option(row.name) not in CHOICES
 
 
 def test_every_short_name_of_the_engines_is_known() -> None:

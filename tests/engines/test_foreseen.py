@@ -1,4 +1,4 @@
-"""Failures in which a start is certain to end, and the plan that avoids them."""
+"""What a start is known to end in, and the plan that avoids it."""
 
 from __future__ import annotations
 

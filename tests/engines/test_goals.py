@@ -1,4 +1,4 @@
-"""A configured key is used as set or reported as given up; a pinned one is never given up."""
+"""A typed key is used as typed or reported as given up; a pinned one is never lost."""
 
 from __future__ import annotations
 

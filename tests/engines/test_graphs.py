@@ -1,4 +1,4 @@
-"""CUDA graphs, against vLLM's log."""
+"""CUDA graphs, against what vLLM logged of them."""
 
 from __future__ import annotations
 

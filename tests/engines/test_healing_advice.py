@@ -1,4 +1,4 @@
-"""Advice for people matches the ladder: the same changes, in the same order and words."""
+"""Advice to people and the ladder are one: the same changes, in the same order and words."""
 
 from __future__ import annotations
 

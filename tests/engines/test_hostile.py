@@ -1,4 +1,4 @@
-"""Any log is parsed in reasonable time, because clients control prompts."""
+"""Whatever is in a log, it is read, and in reasonable time: prompts are not ours to choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that an engine's planner reads, and those that it reports as having no effect."""
+"""The keys that an engine's planner reads, and those that it says do nothing."""
 
 from __future__ import annotations
 

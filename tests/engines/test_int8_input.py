@@ -1,5 +1,4 @@
-"""int8 activations: used if requested and possible, refused with the reason, given up when
-necessary."""
+"""int8 activations: taken where asked for and possible, refused with the fact, given up in need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prebuilt kernels, and that plans, starts and the doctor know which are built."""
+"""What is built before any start, and that plans, starts and the doctor know what is built."""
 
 from __future__ import annotations
 

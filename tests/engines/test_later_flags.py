@@ -1,4 +1,4 @@
-"""Flags that vLLM has since 0.32: which plans set them, and which of an operator's cannot work."""
+"""Flags that vLLM has since 0.32: which plans set them, and which of an operator's cannot run."""
 
 from __future__ import annotations
 

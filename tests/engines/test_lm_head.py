@@ -1,4 +1,4 @@
-"""An int8 lm_head: planned if requested and possible, counted, and given up when necessary."""
+"""An int8 lm_head: planned where it is asked for and possible, counted, and given up in need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizing and forecast use the same load: a plan made to fit is forecast to fit."""
+"""Sizing and forecast read one load: what is planned to fit is forecast to fit."""
 
 from __future__ import annotations
 

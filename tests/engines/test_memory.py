@@ -1,4 +1,4 @@
-"""The memory forecast against measured starts."""
+"""The memory forecast against starts that were measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of models for tasks other than text generation, and the requests that prove them."""
+"""Plans of models that do something else than generate text, and the requests that prove them."""
 
 from __future__ import annotations
 

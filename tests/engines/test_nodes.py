@@ -1,4 +1,4 @@
-"""One plan over several machines: its split, and each node's own part."""
+"""One plan over several machines: how it is split, and what is each node's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan over nodes whose ranks Ray starts: refusals, and the command on each node."""
+"""A plan over nodes whose ranks Ray starts: who refuses it, and what runs on each node."""
 
 from __future__ import annotations
 

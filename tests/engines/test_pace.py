@@ -1,4 +1,4 @@
-"""The fastest candidate: chosen among all that fit, and reported with its runner-up."""
+"""The best way by time: chosen among all that fit, and told with its rival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start in vLLM's log: phases, progress, figures."""
+"""What vLLM's log says of a start: phases, progress, figures."""
 
 from __future__ import annotations
 

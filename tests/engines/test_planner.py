@@ -1,4 +1,4 @@
-"""The policy: its decisions, their conditions, and what overrides them."""
+"""The policy: what it decides, for whom, and who overrules it."""
 
 from __future__ import annotations
 

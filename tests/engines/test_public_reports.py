@@ -1,4 +1,4 @@
-"""Published failures are identified correctly; tests/samples/README.md has the rules."""
+"""Failures that people published are named rightly; tests/samples/README.md has the rules."""
 
 from __future__ import annotations
 

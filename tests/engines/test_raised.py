@@ -1,4 +1,4 @@
-"""An exception that no row knows is classified only by the code that raised it."""
+"""An exception that no row knows is classed by the code that raised it, and by nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans against the flags that real vLLM parsers accept.
+"""Plans against the flags that real vLLM parsers take.
 
 The samples were written by the probe in engines installed from the lock files. Each command line
 below was also parsed by those engines.

@@ -1,4 +1,4 @@
-"""Reasons and warnings are true for the machine at hand."""
+"""Reasons and warnings say what is so of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From real logs to remedies: the daemon's reaction to each of these failures."""
+"""From real logs to remedies: what the daemon would do after each of these failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of single rungs: how far each goes, and its limits."""
+"""Steps of single rungs: how far each goes, and what keeps it from going there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every signature matches its real lines, and not similar ones."""
+"""Every signature takes its real lines, and leaves alone what only looks like them."""
 
 from __future__ import annotations
 

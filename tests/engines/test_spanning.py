@@ -1,4 +1,4 @@
-"""Tensor parallelism over a link, or stages: the modelled time per token decides."""
+"""Tensor parallel over a link, or stages: the modelled time of a token decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who sets the draft depth instead of the mode, reported before there is a plan."""
+"""Who sets the drafting depth where the mode does not, told before there is a plan."""
 
 from __future__ import annotations
 

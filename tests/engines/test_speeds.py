@@ -1,4 +1,4 @@
-"""Card speeds, from their own figures, names and generations."""
+"""How fast cards are, by their own figures, their names and their generations."""
 
 from __future__ import annotations
 

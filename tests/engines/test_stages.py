@@ -1,4 +1,4 @@
-"""The memory of each pipeline stage, and the cache that the fullest one leaves to all."""
+"""What each pipeline stage holds, and the cache that the fullest one leaves to all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without nvcc, nothing is planned that requires a build, and each plan names its substitute."""
+"""Without nvcc nothing is planned that has to be built, and each plan says what it does instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, videos and recordings that vLLM does not divide: no planned step is shorter."""
+"""Images, videos and recordings that vLLM does not divide: no step is planned that is shorter."""
 
 from __future__ import annotations
 

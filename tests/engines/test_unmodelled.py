@@ -1,4 +1,4 @@
-"""Flags that change memory: forecast as vLLM computes it, or no forecast, naming the flag."""
+"""Flags that change memory: forecast as vLLM does it, or no verdict that names the flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbatim flags that cannot be intended are refused, and unusual valid ones are understood."""
+"""Verbatim flags that cannot be meant are refused, and odd ones that can are understood."""
 
 from __future__ import annotations
 

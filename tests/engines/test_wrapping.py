@@ -1,4 +1,4 @@
-"""Engine lines are recognised as people paste them, by `explain`, the daemon and every engine."""
+"""Lines of an engine are known as people paste them, by `explain`, the daemon and every engine."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ _MADE_FOR = re.compile(r"sm_?(\d{1,2})(\d)([af]?)\Z")
 _WITHOUT_TENSOR_CORES = re.compile(
     r"\b(GTX 16\d\d|MX[45]50|T400|T500|T550|T600|T1000|T1200|CMP 30HX)\b"
 )
-"""SM75 cards that lack Turing's tensor cores."""
+"""Cards of SM75 that lack Turing's tensor cores."""
 
 
 def compiled_for(engine: EngineInfo, gpu: Gpu) -> bool:

@@ -1,4 +1,4 @@
-"""Doctor's checks that engines share: engine, driver, memory, plan, port, orphans, caches."""
+"""The doctor's checks that engines share: engine, driver, memory, plan, port, orphans, caches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def checkup(*own: Check) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
 
 
 def failed_check(check: str, problem: Problem) -> CheckResult:
-    """A problem as a failed check."""
+    """A problem as a row of the doctor's table."""
     return CheckResult(check, "FAIL", problem.message, problem.remedy)
 
 
 def engine_checks(describe: Callable[[EngineInfo], str]) -> Check:
-    """Check that the engine was found; `describe` names its release and build."""
+    """Whether the engine was found; `describe` names its release and build."""
 
     def check(facts: DoctorFacts) -> Iterator[CheckResult]:
         if facts.engine_problem is not None:
@@ -38,7 +38,7 @@ def engine_checks(describe: Callable[[EngineInfo], str]) -> Check:
 
 
 def usable_card(gpu: Gpu) -> CheckResult:
-    """A check result for a card without problems."""
+    """A card without problems."""
     return CheckResult(CARD, "PASS", f"{gpu.index}: {gpu.name}, {gpu.free_mib} MiB free")
 
 
@@ -73,7 +73,7 @@ def link_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def memory_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check whether the plan fits."""
+    """Whether the plan fits."""
     memory = facts.memory
     if memory is None or memory.fits is None:
         return
@@ -93,7 +93,7 @@ def plan_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def port_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check whether another program listens on the port."""
+    """Whether another program listens on the port."""
     if facts.listeners is None:
         return
     if facts.listeners:

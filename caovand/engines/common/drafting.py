@@ -24,7 +24,7 @@ def overruling(config: Config, environ: Mapping[str, str], typed: Collection[str
 
 
 def depth(config: Config, mode: Mode, environ: Mapping[str, str]) -> tuple[int, Setting]:
-    """The depth, and a setting without value that carries its origin and reason."""
+    """The depth, and its origin and reason in a setting without a value."""
     text = _variable(config, environ)
     if text.isdecimal() and int(text) <= MAX_DEPTH:
         return int(text), Setting(None, "user", f"{AUTO_SPEC} is {text}")

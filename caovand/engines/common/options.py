@@ -17,7 +17,7 @@ STRAY = Problem("pass a word of [engine] extra_args", "it belongs to no option",
 
 @dataclass(frozen=True)
 class Typed:
-    """One verbatim option; `name` is empty for a word that belongs to no option."""
+    """One verbatim option; `name` is empty for a word that belongs to none."""
 
     name: str
     value: Any
@@ -52,7 +52,7 @@ def count(value: Any) -> int | None:
 
 
 def values(found: Iterable[Typed]) -> dict[str, Any]:
-    """Values by name; an option's last occurrence counts."""
+    """Values by name; the last of an option counts."""
     return {one.name: one.value for one in found if one.name}
 
 
@@ -90,7 +90,7 @@ def api_keys(found: Iterable[Typed], separator: str = "") -> tuple[str, ...] | N
 
 
 def _split_values(one: Typed, separator: str) -> list[str]:
-    """Values of an option whose words may each list several."""
+    """The values of an option whose words may each list several."""
     parts = (text.split(separator) if separator else [text] for text in one.values)
     return [part for listed in parts for part in listed if part]
 

@@ -31,7 +31,7 @@ def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def refuse_other_tasks(model: ModelCard, title: str) -> None:
-    """Raise Unplannable for a model that generates no text, on an engine planned only for text."""
+    """Raise Unplannable for a model that generates no text, with an engine planned for text."""
     if model.task == "generate":
         return
     remedy = "llamacpp" if model.gguf else "vllm"
@@ -87,7 +87,7 @@ def idle_keys(
 
 
 def misfit_warnings(memory: MemoryEstimate) -> tuple[str, ...]:
-    """The warning that a plan does not fit; empty if it fits, or if that is unknown."""
+    """The warning that a plan does not fit; nothing if it does, or if that is unknown."""
     if memory.fits is not False:
         return ()
     return ("; ".join((f"it does not fit: {memory.lack}", *memory.advice)),)

@@ -20,7 +20,7 @@ cores wait after each."""
 
 @dataclass(frozen=True)
 class Core:
-    """GB/s of four-bit weights that a core multiplies with one token, and GFLOP/s with many."""
+    """GB/s of four-bit weights that a core multiplies with one token, and its GFLOP/s with many."""
 
     gb_s: float
     gflop_s: float

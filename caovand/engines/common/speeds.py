@@ -30,7 +30,7 @@ a reported older generation is ignored."""
 
 @dataclass(frozen=True)
 class Speed:
-    """Nominal memory bandwidth in GB/s, and dense half-precision TFLOP/s."""
+    """Stated GB/s of memory, and TFLOP/s of half precision without sparsity."""
 
     gb_s: float
     tflop_s: float
@@ -139,7 +139,7 @@ def transfer_s(ranks: int, bytes_s: float, size: float) -> float:
 
 
 def slowest(gpus: Sequence[Gpu]) -> Speed:
-    """Figures of the slowest card, for which the others wait."""
+    """The figures of the slowest card, for which the others wait."""
     speeds = [card_speed(gpu) for gpu in gpus]
     return Speed(
         min(speed.gb_s for speed in speeds) * BANDWIDTH_REACHED,

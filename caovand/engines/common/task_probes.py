@@ -39,7 +39,7 @@ def _rank_request(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
 
 
 def _document(prompt: Sequence[int] | str) -> str:
-    """Return a text unchanged; token ids become a text of that length."""
+    """A text as it is; pairs cannot be made of token ids."""
     return prompt if isinstance(prompt, str) else TEXTS[1]
 
 

@@ -8,7 +8,7 @@ from caovand.core.facts.inventory import ModelCard, Part, Weights
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
-"""Bytes of safetensors' float types."""
+"""Bytes of the float types of safetensors."""
 STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
 """Weights that a checkpoint packs into integers; GPTQ states its own bits."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class UsualRequest:
-    """Tokens of a typical prompt and its answer."""
+    """Tokens of a usual prompt and its answer."""
 
     prompt: int
     answer: int

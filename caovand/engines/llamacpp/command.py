@@ -19,7 +19,7 @@ DRAFTERS = {
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
-    """Build the command line: caovan's options, then the operator's verbatim ones, which win.
+    """The command line: ours first, then the operator's verbatim options, which win.
 
     Options that this build does not accept are omitted. Nothing is compiled: `cache` is not used.
     """

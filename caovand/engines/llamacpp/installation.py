@@ -1,4 +1,4 @@
-"""How to build llama.cpp's server, and how to prove its installation."""
+"""How llama.cpp's server is built, and how an installation of it is proven."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from caovand.engines.llamacpp.tiny_model import tiny_model
 
 SERVER = "llama-server"
 COMPILER_MIB: Mapping[Build, int] = {"cpu": 1024, "cuda": 3072}
-"""Maximum MiB of one compiler process; nvcc needs the most."""
+"""MiB that one compiler may need; nvcc needs more than the others."""
 _COMMON = (
     # one program without its own runtime libraries
     "-DBUILD_SHARED_LIBS=OFF",

@@ -16,7 +16,7 @@ LAYERS, WIDTH, FEED, HEADS, CONTEXT = 1, 64, 64, 2, 2048
 ALIGNMENT = 32
 CONTROLS = (b"<unk>", b"<s>", b"</s>", tiny_chat.START.encode(), tiny_chat.END.encode())
 BYTES = tuple(f"<0x{byte:02X}>".encode() for byte in range(256))
-# In SentencePiece, U+2581 is a space within a piece.
+# U+2581 is a space in a piece of SentencePiece's.
 WORDS = (*CONTROLS, *BYTES, *(piece.replace(" ", "\u2581").encode() for piece in tiny_chat.PIECES))
 FIRST, END = len(CONTROLS) + len(BYTES), CONTROLS.index(tiny_chat.END.encode())
 _UINT32, _INT32, _FLOAT32, _STRING, _ARRAY = 4, 5, 6, 8, 9
@@ -26,7 +26,7 @@ _KINDS += (_NORMAL,) * len(tiny_chat.PIECES)
 
 
 def tiny_model() -> bytes:
-    """The complete file, always byte-identical."""
+    """The whole file; the same bytes every time."""
     facts = [
         _fact(b"general.architecture", _STRING, _string(b"llama")),
         _fact(b"general.name", _STRING, _string(b"tiny")),
@@ -109,7 +109,7 @@ _SILENT = (b"attn_output.weight", b"ffn_down.weight")
 
 
 def _noise() -> Iterator[float]:
-    """Numbers from -0.1 to 0.1 from a linear congruential generator."""
+    """Numbers from -0.1 to 0.1 by a linear congruential generator."""
     state = 1
     while True:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64

@@ -1,4 +1,4 @@
-"""Ollama's only figure is whether it answers: it has no counters.
+"""Ollama has no counters: an answer is the only figure.
 
 `/api/ps` lists the loaded models. It shows that the server lives, not that a model's runner does:
 only test completions detect that a runner hangs.
@@ -11,8 +11,8 @@ from caovand.core.health.observation import Progress
 
 
 def read_ps(text: str, pending: int | None, at: float) -> Reading:
-    """A reading without counts, as a sign of life.
+    """A reading without counts: a sign of life.
 
-    Nothing in it moves during work, so pending requests would look like a hang.
+    Nothing here moves while it works, so pending requests would look like a hang.
     """
     return Reading(Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, None, at), Counters())

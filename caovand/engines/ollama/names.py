@@ -36,7 +36,7 @@ def folders(config: Config, environ: Mapping[str, str]) -> Sequence[str]:
 
 
 def manifest_path(name: str) -> str:
-    """Path of a name's manifest in such a folder; "" for an invalid name."""
+    """The path of a name's entry in such a folder; "" for an invalid name."""
     path, _, tag = name.rpartition(":") if ":" in name.rpartition("/")[2] else (name, "", TAG)
     parts = path.split("/")
     if len(parts) > 3:
@@ -48,7 +48,7 @@ def manifest_path(name: str) -> str:
 
 
 def weights_path(table: Mapping[str, Any]) -> str:
-    """Path of the GGUF file in a manifest; "" without one."""
+    """The path of the GGUF file that an entry names; "" if it names none."""
     layers = table.get("layers")
     for layer in layers[:MAX_LAYERS] if isinstance(layers, list) else ():
         if isinstance(layer, dict) and layer.get("mediaType") == WEIGHTS:

@@ -15,7 +15,7 @@ SERVE = ("-m", "sglang.launch_server")
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
-    """Build the command line: caovan's options, then the operator's verbatim ones, which win.
+    """The command line: ours first, then the operator's verbatim options, which win.
 
     Kernels that are compiled at a start are stored below `cache`, separately for each environment
     and kind of card: those of Triton, Inductor, FlashInfer, SGLang itself (through TVM's FFI) and

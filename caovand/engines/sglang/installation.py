@@ -1,4 +1,4 @@
-"""How to prove an environment with SGLang."""
+"""How an environment with SGLang is proven."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*
 _ONE_PRIORITY = re.compile(r'(?:^|,)priority="[^"]')
 """The label of a queue that is part of the queue without a priority."""
 _WHOLE_ANSWERS = re.compile(r'(?:^|,)is_streaming="false"')
-"""Label of requests without streaming, whose first output is many or all tokens."""
+"""The label of requests without a stream, whose first output is many tokens or all of them."""
 _MODE = re.compile(r'(?:^|,)mode="(\w{1,40})"')
 
 

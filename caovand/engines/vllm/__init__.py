@@ -1,1 +1,1 @@
-"""Everything specific to vLLM: its command line, log lines, failures and metrics."""
+"""Everything peculiar to vLLM: its command line, log lines, failures and metrics."""

@@ -199,7 +199,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
 
 
 def choices(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Report the plan's costs in speed and memory."""
+    """The cost of the plan in speed and memory."""
     share = facts.memory.gpu_memory_utilization if facts.memory else None
     if facts.mtp is None or share is None:
         return

@@ -24,8 +24,7 @@ separate process, once each for the model and the drafter."""
 
 
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
-    """Build the command line: caovan's flags, then the operator's verbatim ones, secrets as
-    variables.
+    """The command line: ours first, then the operator's verbatim flags, secret ones by environment.
 
     Flags that this engine's parser does not accept are omitted. Below `cache` there is one folder
     of caches for each `cache_key`, next to those that plans share.
@@ -78,7 +77,7 @@ def _to_words(name: str, value: Any, engine: EngineInfo) -> list[str]:
 
 
 def cache_key(plan: Plan, engine: EngineInfo) -> str:
-    """Folder name for compiled code that other plans must not use.
+    """A folder name for compiled code that other plans must not use.
 
     vLLM's own key lacks the drafting depth and the cards' compute capability. The ladder sets
     CAOVAN_CACHE if a cache is stale: another folder is safe, a deletion might not be.
@@ -100,7 +99,7 @@ def flashinfer_key(plan: Plan, engine: EngineInfo) -> str:
 
 
 def kernels_key(plan: Plan, engine: EngineInfo) -> str:
-    """Folder name for kernels that their compiler finds by a hash of their source and of itself.
+    """A folder name for kernels whose compiler finds them by a hash of their source and its own.
 
     They include the results of autotuning, which are valid for these cards.
     """

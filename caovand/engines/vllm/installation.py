@@ -1,4 +1,4 @@
-"""How to prove an environment with vLLM."""
+"""How an environment with vLLM is proven."""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ DELTA_NET = Kernel(
 ALL_REDUCE = Kernel(
     label="all-reduce", generator="flashinfer.jit.comm:gen_trtllm_comm_module", arguments={}
 )
-"""Needed only with tensor parallelism."""
+"""Only tensor parallel needs it."""
 
 
 def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kernel, ...]:
-    """Kernels that this release needs on cards of this capability, fastest to build first."""
+    """The kernels that this release needs on cards of this capability, quickest first."""
     if capability == TURING:
         return (SAMPLING, *_attention(ON_TURING))
     if capability >= AMPERE and capability[0] not in OWN_FP8:

@@ -87,7 +87,7 @@ def orphans(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.orphans:
         pids = " ".join(str(pid) for pid, _ in facts.orphans)
         names = ", ".join(sorted({name for _, name in facts.orphans}))
-        text = f"left over from an engine that has ended: {names} (pid {pids.replace(' ', ', ')})"
+        text = f"left over from an engine that is gone: {names} (pid {pids.replace(' ', ', ')})"
         yield CheckResult("GPUs", "FAIL", text, f"kill -9 {pids}")
 
 

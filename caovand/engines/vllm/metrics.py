@@ -45,7 +45,7 @@ MAX_COUNT = float(1 << 53)
 """A value above this, or below 0, is neither a count nor a share."""
 MAX_POSITIONS = 64
 
-# A rejected request (4xx) never reached the engine.
+# A refused request (4xx) never reached the engine.
 _ENDED = re.compile(
     r'http_requests_total\{handler="(?:/v1/(?:completions|chat/completions|responses|messages'
     r'|embeddings|score|rerank|audio/transcriptions)|/score|/rerank|/classify|/pooling)",'

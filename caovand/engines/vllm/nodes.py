@@ -102,7 +102,7 @@ def usable_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
-    """Adapt the head's plan to another node's cards and processors."""
+    """The head's plan on another node: with what depends on that one's cards and processors."""
     env = {name: one for name, one in plan.env.items() if name not in OF_ONE_NODE}
     if inventory.gpus and inventory.engine.build == "cuda":
         names = ",".join(map(device_name, _cards_of_ranks(plan, config, inventory)))
@@ -112,13 +112,13 @@ def local(plan: Plan, config: Config, inventory: Inventory) -> Plan:
     typed = {
         name: Setting(value, "user", "[engine] env of this node")
         for name, value in config.engine.env
-        if name != PARTITION  # layers are assigned once, for all nodes
+        if name != PARTITION  # layers are dealt once, for all nodes
     }
     return replace(plan, env={**env, **typed})
 
 
 def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards that the head's plan uses on this node."""
+    """The cards that the head's plan uses here."""
     ranks = ranks_here(plan.values, count(plan.value("nnodes")) or 1)
     cards = usable_cards(config, inventory)
     if len(cards) < ranks:
@@ -131,7 +131,7 @@ def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[G
 
 
 def own(plan: Plan, place: Place) -> Plan:
-    """One node's part of the plan: its rank, and the address at which others reach it."""
+    """The part of one node: its rank, and the address that the other nodes reach it at."""
     rank, address, interface = place.rank, place.address, place.interface
     settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
     if rank:
@@ -140,7 +140,7 @@ def own(plan: Plan, place: Place) -> Plan:
     by = Setting(interface, "policy", "the interface towards the other nodes")
     env: Mapping[str, Setting] = {over_ray.HOST_IP: reached, "GLOO_SOCKET_IFNAME": by}
     if plan.device != "cpu":
-        # NCCL takes a name as a prefix: eth0 would also match eth0.100.
+        # NCCL takes a name for the beginning of names, such as eth0 for eth0.100 too.
         exact = Setting(f"={interface}", "policy", "this interface and no other towards the nodes")
         env = {**env, "NCCL_SOCKET_IFNAME": exact}
     if over_ray.is_used(plan):
@@ -149,31 +149,29 @@ def own(plan: Plan, place: Place) -> Plan:
 
 
 def all_reduces(plan: Plan) -> bool:
-    """Whether tensor parallelism spans nodes: there are fewer stages than nodes."""
+    """Whether tensor parallel reaches over nodes: there are fewer stages than nodes."""
     return int(plan.value(PIPELINE) or 1) < int(plan.value("nnodes") or 1)
 
 
 def no_rdma(env: Mapping[str, str]) -> str:
-    """Why NCCL uses no InfiniBand or RoCE with this [engine] env; "" if nothing prevents it."""
+    """Why NCCL uses no InfiniBand or RoCE with this [engine] env, "" where that does not say so."""
     return f"[engine] env sets {WITHOUT_RDMA}" if _is_set(env.get(WITHOUT_RDMA, "")) else ""
 
 
 def _is_set(value: str) -> bool:
-    """Whether NCCL reads a variable as set: as a number other than 0, where any word counts as
-    0."""
+    """Whether NCCL reads a variable as set: as a number other than 0, any word as 0."""
     number = value.strip()
     digits = number[1:] if number.startswith(("+", "-")) else number
     return digits.lstrip("0").startswith(tuple("123456789"))
 
 
 def by_host_name(env: Mapping[str, str], interface: str) -> bool:
-    """Whether Gloo listens at the host name's address: it ignores an interface name of one
-    letter."""
+    """Whether Gloo listens where the host's name leads: it takes a name of one letter for none."""
     return len(env.get("GLOO_SOCKET_IFNAME", interface)) < 2
 
 
 def rank_of(title: str) -> str:
-    """The rank in a process title, such as "TP1" or "PP1_TP0"; "" without one."""
+    """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it is none."""
     if title.startswith(_ACTOR):
         return UNTITLED
     found = _TITLE.match(title)

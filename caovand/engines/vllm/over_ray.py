@@ -4,8 +4,8 @@ A plan over nodes is the same with both executors. With Ray, the launcher `adapt
 what vLLM's own `--nnodes` does otherwise: it starts Ray on each node, waits on the head until every
 node has joined with its cards, and starts vLLM there.
 
-From vLLM 0.21 and 0.32: RayExecutorV2 assigns ranks to the head's cards first, then to the other
-nodes in the order of their Ray ids, which are random.
+Read in vLLM 0.21 and 0.32: RayExecutorV2 deals ranks to the head's cards first, then to the other
+nodes in the order of their ids in Ray, which are random.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def environment(place: Place) -> dict[str, Setting]:
 
 
 def launch_command(plan: Plan, argv: Sequence[str]) -> list[str]:
-    """A node's command line: Ray, and on the head also vLLM's own, `argv`."""
+    """The command line of a node: Ray, and on the head vLLM's own, `argv`, as well."""
     nodes = int(plan.value("nnodes"))
     ranks = (count(plan.value(TENSOR)) or 1) * (count(plan.value(PIPELINE)) or 1)
     head = plan.value("master_addr")

@@ -1,4 +1,4 @@
-"""Differences between releases of vLLM, and of the FlashInfer and Ray beneath it.
+"""Differences between releases of vLLM, and of FlashInfer and Ray beneath it, in one place.
 
 An engine's flags come from its own parser, not from here; the wordings of its log are rows in
 `engines/vllm/log`. Each bound is the first release that behaves as the name says.
@@ -13,11 +13,11 @@ OLDEST_TESTED, NEWEST_TESTED = (0, 21), (0, 33)
 REFERENCE = (0, 21, 0)
 """The release assumed for an engine that was not probed."""
 TOKENS_BY_REQUEST = (0, 20)
-"""The cache size is reported as a number of full-length requests, not as blocks and groups."""
+"""The cache size is reported by requests of full length, not by blocks and groups."""
 GRAPHS_SUBTRACTED = (0, 21)
 """The memory of CUDA graphs is subtracted before the cache is sized."""
 FLASHINFER_REFUSES_SM75 = (0, 22)
-"""FlashInfer attention requires SM80, unless a plugin re-enables it."""
+"""FlashInfer's attention requires SM80, unless a plugin offers it again."""
 TRITON_REFUSES_FP8 = (0, 22)
 """Triton's attention refuses every fp8 cache before SM89; 0.21 accepts it, but has no kernel for
 fp8_e4m3."""
@@ -32,25 +32,25 @@ CACHES_PER_TOKEN_HEAD = (0, 32)
 """Triton's attention keeps int8 and int4 caches with one scale per token and head, in a layout that
 the plugin reads; releases between 0.21, which lacks int4, and 0.32 were not checked."""
 STATES_IN_STEPS = (0, 32)
-"""A step may be shorter than a block; earlier releases reject that with prefix caching."""
+"""A step may be shorter than a block; earlier releases refuse that with prefix caching."""
 STATES_BY_THEMSELVES = (0, 33)
 """States are kept at block borders without --mamba-cache-mode, a flag that 0.32 was the last to
 accept."""
 PREFIX_HITS_IN_BLOCKS = (0, 32)
 """--prefix-match-unit: a hybrid model's states are also kept at the last multiple of that many
-tokens of each prompt, so that a hit need not end at a block boundary."""
+tokens of each prompt, so that a hit need not end at the border of a block."""
 KEEP_ALIVE_LINES = (0, 32)
-"""--sse-keep-alive-interval. 0.21 lacks it; releases in between were not checked."""
+"""--sse-keep-alive-interval. 0.21 does not have it; releases between were not checked."""
 DRAFTS_BY_BATCH = (0, 32)
 """num_speculative_tokens_per_batch_size and enable_adaptive_verification of drafts."""
 PCIE_ALL_REDUCE = (0, 33)
 """VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC. 0.32 has it too, with another FlashInfer."""
 EXPERTS_BY_FLAG = (0, 32)
-"""VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton
-precedes FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""
+"""VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
+before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""
 AWQ_EXPERTS_STAY = (0, 22)
-"""The workspace of AWQ experts is kept between layers, as for other experts: not in 0.21, but in
-0.32; releases in between were not checked."""
+"""The workspace of AWQ experts is kept from layer to layer, as for other experts: not yet in 0.21,
+but in 0.32; releases between were not checked."""
 DRAFTS_KEEP_STATES = (0, 32)
 """Drafting requests of a hybrid model keep correct states. Earlier releases corrupt them, silently,
 in three ways: a prefix-cache hit may be a block longer for the states than for the attention, which
@@ -61,29 +61,29 @@ a wrong state (vllm#43559); and under asynchronous scheduling a request whose ro
 gets another row's number of accepted drafts (vllm#51571). 0.32 has neither of the first two, 0.28
 still had one (vllm#53912); the third is only in Model Runner V1, which is not 0.32's default."""
 DRAFTS_OVER_STAGES = (0, 32)
-"""MTP drafts over pipeline stages (vllm#46994). Earlier releases require stages of the draft head
-and fail to start; the first release after 0.21 that supports it was not determined."""
+"""MTP drafts over pipeline stages (vllm#46994). Earlier releases demand stages of the drafting head
+and refuse to start; which release after 0.21 first accepts them was not checked."""
 RAY_EXECUTOR_V2 = (0, 21)
-"""Ray's actors are vLLM's regular workers, with its own queues between them: RayExecutorV2, which
+"""Ray's actors are vLLM's usual workers, with its own queues between them: RayExecutorV2, which
 needs neither Ray's compiled graphs nor cupy. Earlier releases were not checked."""
 RAY_HAS_TOKENS = (2, 52)
 """Ray can require a token of everybody. Earlier releases of Ray ignore RAY_AUTH_MODE, and run the
 code of anyone who reaches their ports."""
 DRAFTS_IN_WHOLE_GRAPHS = (0, 22)
-"""FlashInfer attention is captured with drafts; earlier, vLLM splits the graphs there."""
+"""FlashInfer's attention is captured with drafts; before, vLLM cuts the graphs there."""
 LATENT_IN_WHOLE_GRAPHS = (0, 32)
-"""TRITON_MLA is captured completely, and verifies drafts like decoding. According to the sources,
-0.21 does neither and 0.32 both; releases in between were not checked."""
+"""TRITON_MLA is captured whole, and verifies drafts as it decodes. By their sources 0.21 does
+neither and 0.32 both; releases between were not checked."""
 DELTA_NET_NOT_BY_NVCC = (0, 22)
 """FlashInfer's Gated DeltaNet for Hopper need not be compiled by nvcc: 0.21's is, 0.33's is not."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
-"""First and last release whose attention with 256-wide heads fails to build for SM75."""
+"""The first and the last release whose attention with 256-wide heads fails to build for SM75."""
 REPAIRED_FLASHINFER = (0, 6, 16)
-"""First release that the plugin re-enables in vLLM releases that reject these cards."""
+"""The first release that the plugin offers to vLLM releases that refuse these cards."""
 
 
 def name(release: tuple[int, ...]) -> str:
-    """Format a release: "0.32"."""
+    """The usual spelling: "0.32"."""
     return ".".join(map(str, release))
 
 

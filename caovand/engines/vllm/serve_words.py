@@ -110,7 +110,7 @@ def named_file(words: Sequence[str]) -> str:
 def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[str]:
     """Replace `--config FILE` in the command line with the file's keys; typed flags win.
 
-    `known` are the engine's options: a false key needs its `--no-` form.
+    `known` are the engine's options: a key that is false needs its `--no-` twin.
     """
     at = words.index(FLAG)
     if not isinstance(document, Mapping):
@@ -122,7 +122,7 @@ def expand(words: Sequence[str], document: Any, known: Collection[str]) -> list[
 
 
 def _words(key: str, value: Any, known: Collection[str]) -> list[str]:
-    """One key as vLLM parses it."""
+    """One key as vLLM reads it."""
     if isinstance(value, bool):
         twin = f"--no-{key}"
         return [f"--{key}"] if value else [twin] * (twin in known)

@@ -1,4 +1,4 @@
-"""Models in GGUF files, and machines to plan them for."""
+"""Models in GGUF files, and machines that they are planned for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alternatives from llama.cpp and Ollama for a model that vLLM cannot serve on a machine."""
+"""What llama.cpp and Ollama offer for a model that vLLM cannot serve on a machine."""
 
 from __future__ import annotations
 

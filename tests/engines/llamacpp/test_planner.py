@@ -1,4 +1,4 @@
-"""Plans for llama-server: placement, sizes, and the operator's options."""
+"""Plans for llama-server: what goes where, how much fits, and what the operator typed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program is found and reports its version; caovan does not install it."""
+"""The program is found and asked for its version; it is not caovan's to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Separate attention on each card (--attn-dp-size): when it is planned, and what it costs."""
+"""Attention of its own on each card (--attn-dp-size): where it is planned, and what it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsing the probe's answers from SGLang, and errors without an answer."""
+"""What the probe makes of SGLang's answers, and what is said where there is none."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Memory, context and placement of models in GGUF files that ggml runs."""
+"""The memory that ggml allocates for a model in GGUF files, and the context and placement."""

@@ -19,11 +19,11 @@ BITS: Mapping[str, float] = {"layers": 4.85, "output": 6.56, "embedding": 4.5}
 MXFP4_BITS = 4.25
 """Bits per weight of experts published in MXFP4, which every file keeps."""
 QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
-"""Suffix that marks a quantised checkpoint's name."""
+"""The suffix of a quantised checkpoint's name, after the model's."""
 FASTER = 2.0
 """The speed estimates of two engines err: only a gain this large is worth another download."""
 READING = 10.0
-"""Tokens per second at which people read: a faster engine helps them little."""
+"""Tokens a second as fast as people read: more gains them little."""
 TINY = 100 << 20
 """Bytes of a file below which a model is only made for trials: modelled speeds mean nothing
 there."""
@@ -36,7 +36,7 @@ KNOWN = frozenset({
 })  # fmt: skip
 """Model types for which llama.cpp's converter makes GGUF files (convert_hf_to_gguf.py)."""
 GROUP = "other engines"
-"""The doctor's group for these suggestions."""
+"""The doctor's group for them."""
 
 
 def offer_gguf(

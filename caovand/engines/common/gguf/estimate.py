@@ -18,7 +18,7 @@ def estimate(
     share: float | None,
     advice: tuple[str, ...],
 ) -> MemoryEstimate:
-    """The forecast for the fullest device; `advice` is for a load that does not fit."""
+    """The forecast, for the fullest device; `advice` is for a load that does not fit."""
     host = inventory.host
     rooms = [*(gpu.free_mib * MIB for gpu in gpus), host_room(host, gpus)]
     over = [device.total - room for device, room in zip(found, rooms, strict=True)]

@@ -1,4 +1,4 @@
-"""Place a model's layers on cards and in host memory, and sum the bytes on each."""
+"""The placement of a model's layers on cards and in host memory, and the bytes on each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Placement:
 
     @property
     def layers(self) -> int:
-        """llama-server's number of layers on cards, including the output."""
+        """llama-server's count of layers on cards, the output included."""
         return sum(self.on_cards)
 
 
@@ -71,12 +71,12 @@ class Device:
 
     @property
     def total(self) -> int:
-        """Sum of all parts."""
+        """The sum of all parts."""
         return self.weights + self.cache + self.states + self.compute + self.output + self.prompts
 
 
 def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device, ...]:
-    """Bytes on each card, in order, and then in host memory."""
+    """The bytes on each card, in their order, and then in host memory."""
     gguf, compute = _gguf(model), compute_bytes(model, load)
     units = len(gguf.layers) + 1
     in_ram = max(units - placement.layers, 0)
@@ -90,7 +90,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
     host = replace(
         host,
         weights=host.weights + gguf.embedding,
-        # With every layer on cards, the host computes next to nothing.
+        # With every layer on cards the host computes next to nothing.
         compute=compute if in_ram else 0,
         output=output_bytes(model, load),
         layers=max(in_ram if placement.layers else 0, placement.experts_in_ram),
@@ -170,9 +170,8 @@ def place(
 ) -> Placement:
     """The fastest placement that fits the cards; host memory gets the rest.
 
-    Experts leave the cards before whole layers: a token reads few of them, and attention stays on
-    the cards. This is preferred even if tokens are slightly slower, because prompts are processed
-    far faster.
+    Experts leave the cards before whole layers do: a token reads few of them, and the cards compute
+    all attention. That holds even if a token is a little slower, since prompts are read far faster.
     """
     if not gpus:
         return Placement()
@@ -218,7 +217,7 @@ def _most_layers(
 def _fewest_experts_in_ram(
     model: ModelCard, load: Load, rooms: Sequence[int], units: int
 ) -> Placement | None:
-    """Every layer on the cards, with as few experts as possible in host memory."""
+    """Every layer on the cards, and as few experts as possible in host memory."""
     low, high = 0, units - 1 if model.experts and not load.whole_layers else 0
     if _spread(model, load, rooms, units, high) is None:
         return None
@@ -255,7 +254,7 @@ def _spread(
 
 
 def _split_by_room(rooms: Sequence[int], layers: int) -> list[int]:
-    """Layers in proportion to the rooms, rounded so that they add up."""
+    """The layers in proportion to the rooms, each rounded so that they add up."""
     whole = sum(rooms) or 1
     counts, placed = [], 0
     for card in range(len(rooms)):

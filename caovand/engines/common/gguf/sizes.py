@@ -1,4 +1,4 @@
-"""Memory that ggml allocates for llama.cpp: a load's caches, states and compute buffers.
+"""Bytes that ggml allocates for llama.cpp: caches, states and compute buffers of a load.
 
 The caches are exact for architectures with plain, windowed, latent or recurrent layers; the compute
 buffers were fitted to the sizes that llama-server reports (`tests/engines/llamacpp`).
@@ -58,7 +58,7 @@ def padded_context(context: int) -> int:
 
 
 def cache_bytes(layer: GgufLayer, load: Load) -> int:
-    """A layer's cache for all slots; a draft layer has one only when drafting."""
+    """The cache of one layer for all slots; a drafting layer has one only if it drafts."""
     if layer.mtp and not load.mtp:
         return 0
     cells = padded_context(load.context)
@@ -76,7 +76,7 @@ def cache_read_bytes(layer: GgufLayer, load: Load) -> int:
 
 
 def state_bytes(layer: GgufLayer, load: Load) -> int:
-    """A layer's recurrent state for all slots, with a copy per draft token."""
+    """The recurrent state of one layer for all slots, with a copy for each drafted token."""
     return layer.state_size * load.slots * (1 + load.depth)
 
 
@@ -107,5 +107,5 @@ def compute_bytes(model: ModelCard, load: Load) -> int:
 
 
 def output_bytes(model: ModelCard, load: Load) -> int:
-    """Logits, which are kept in host memory; a draft context has its own."""
+    """Logits, which are kept in host memory; a drafting context has its own."""
     return 4 * model.vocab_size * load.slots * (2 if load.mtp else 1)

@@ -20,14 +20,14 @@ from caovand.engines.common.gguf.sizes import CELLS, Load
 from caovand.engines.common.gguf.weights import tokens_computed
 
 FILLED = {"chat": 4096, "long": 32768, "batch": 2048}
-"""Context tokens at which a workload's time is modelled."""
+"""Tokens of context for which a workload's time is modelled."""
 SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
 """A context for which layers may leave the cards; a longer one is used only if it costs nothing."""
 USEFUL = 8192
-"""Minimum context that is chosen in order to keep every layer on the cards."""
+"""The shortest context that is chosen to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY = 1.1
-"""Saving a tenth of the time does not justify halving requests or context, or fewer cache bits."""
+"""A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
 FAR_LONGER = 1.4
 """How many times longer a context must be to be worth bits of the cache, or half of the requests;
 how many times more requests of a batch are worth bits of the cache."""
@@ -59,7 +59,7 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
 def place_fixed(
     model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
 ) -> SizedLoad:
-    """The best placement of a fixed load."""
+    """The best placement of one load."""
     usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
     placement = place(model, load, gpus, host, rooms) if usable else Placement()
     found = devices(model, load, placement)
@@ -78,7 +78,7 @@ def find_longest(
     rooms: Sequence[int],
     workload: str,
 ) -> SizedLoad:
-    """The load with the longest context that is worth its cost.
+    """The load with the longest context that is worth its price.
 
     The longest with which every layer fits the cards; else at most `SUFFICIENT_CONTEXT`, for which
     layers may leave them. On the CPU the longest that fits its memory, up to MAX_ON_HOST.
@@ -135,7 +135,7 @@ def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int =
 
 
 def _serves_more(one: SizedLoad, than: SizedLoad, enough: int) -> bool:
-    """Whether a load has more concurrent requests, with nearly enough context for each."""
+    """Whether a load has more requests at once, and nearly enough context for each."""
     nearly = one.fits and one.whole and one.load.context * NEARLY >= enough
     return nearly and one.load.slots > than.load.slots
 

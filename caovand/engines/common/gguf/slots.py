@@ -69,7 +69,7 @@ def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
 
 
 def fewer(load: Load) -> Iterator[Load]:
-    """Variants of the load with fewer concurrent requests, down to one."""
+    """The load with fewer requests at once, down to one."""
     while load.slots > 1:
         load = replace(load, slots=load.slots // 2)
         yield load
@@ -110,8 +110,8 @@ def choose(
 
 
 def _lengthen_context(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
-    """Double the context while this costs hardly any time: windowed and recurrent layers make it
-    cheap."""
+    """The longest context, by doubling, that costs hardly more time: windowed and recurrent layers
+    make it cheap."""
     found = sized
     while found.load.context < limit:
         longer = size(replace(found.load, context=min(found.load.context * 2, limit)))

@@ -1,7 +1,7 @@
 """Cut a log at the words with which engines and their libraries begin a message.
 
-For logs in which nothing is recognised as printed: they may contain another program's prefix, an
-HTTP client's exception, a JSON body, Markdown lists or quotes, or a title that quotes the error.
+For logs in which nothing is found as printed: another program's prefix, an HTTP client's exception,
+a body in JSON, a list or quote of Markdown, a title that names the error.
 """
 
 from __future__ import annotations
@@ -84,5 +84,5 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
 
 
 def is_alarming(line: str) -> bool:
-    """Whether a line sounds like a fatal error."""
+    """Whether a line sounds like an error that ends something."""
     return bool(_ALARMING.search(line[:MAX_LINE])) and not _GOES_ON.search(line[:MAX_LINE])

@@ -1,4 +1,4 @@
-"""Candidate lines for the cause of a failure, in printed order."""
+"""Lines that may be the cause of a failure, in the order in which they were printed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.signature import Signature
 
-MAX_TEXT = 400  # characters kept per line
+MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 20
 """The number of lines after a generic cause in which a better one may follow."""
 
@@ -32,7 +32,7 @@ def cause(hits: Sequence[Hit]) -> Finding | None:
 
 
 def _better(causes: Sequence[Hit]) -> Hit:
-    """The first cause; if it is generic, a later one nearby that explains it."""
+    """The first cause; for a generic one, a later one near it that explains it."""
     start = causes[0]
     if start.row.kind == "generic":
         for hit in causes[1:]:

@@ -23,7 +23,7 @@ Sample = tuple[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Explainer:
-    """Explains one engine's logs; call it with the text of a log file.
+    """How one engine's log is explained; call it with the text of a log file.
 
     `begins` matches the first line of a start, and `at_s` reads a line's time in seconds, None
     without one. `read` is the function of the engine's Log; the engine serves once the phase `last`
@@ -77,7 +77,7 @@ class Explainer:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines of a log file as the engine printed them, without colours."""
+    """The lines of a log file as the engine printed them, without colours."""
     return [unwrap(line) for line in re.split(r"\r?\n", without_colours(text))]
 
 

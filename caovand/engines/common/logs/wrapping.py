@@ -1,6 +1,6 @@
 """Strip what other tools add to an engine's line, and what pasting leaves behind.
 
-`explain`, the daemon and every engine share one table: a router that prints for its children,
+One table for `explain`, the daemon and every engine: a router that prints for its children,
 torchrun, docker compose, journald, kubectl, container runtimes, terminals.
 """
 
@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# Copying often loses the escape character: `[1;36m(EngineCore pid=7)[0;0m`.
+# The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
 COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
 OWN_PROCESSES = r"APIServer|EngineCore|StageEngineCore|Worker(?!Dict)|VllmWorker|RayWorker"
 """vLLM's names for its processes: they stay, those of Ray's actors around them go."""
@@ -58,10 +58,10 @@ _NO_LABEL = re.compile(
 _MIN_LABELLED = 3
 """Labels that another program puts on all lines, and prefixes of an engine's own lines."""
 _LOGGER_WITHIN = 60
-_MOST = 4  # prefixes per line: a container's time within a unit's within a terminal's border
+_MOST = 4  # prefixes of one line: a container's time within a unit's within a terminal's border
 _BORDER = " │|"
 _WIDTHS, _MIN_BROKEN = (60, 400), 3
-"""Plausible terminal widths, and the minimum number of broken lines that is no coincidence."""
+"""Columns of a terminal, and how many broken lines are more than a coincidence."""
 _BEGINS = re.compile(
     r" {0,20}File \"|Traceback|\((?:\w{1,40} )?\w{1,40} ?pid=|\[\d{4}-|\[\w{1,40}\.py:|\[rank"
     r"|\d{4}[-/]\d\d|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|time=|\w{3} [ \d]\d \d\d:"
@@ -70,7 +70,7 @@ _BEGINS = re.compile(
 )
 """Prefixes of a separate line; the rest of a broken one may begin with anything."""
 _OPEN = re.compile(r"[\w.]{1,100}(?:Error|Exception):(?: .{0,600}[\w:])?$")
-"""An exception whose message continues on the next line."""
+"""An exception whose text does not end with its line."""
 _REST = re.compile(r"['\"`(\[{a-z\d]")
 """A continuation of an exception's text in the next line, except after a colon."""
 _MAX_REST = 4
@@ -81,7 +81,7 @@ _VALUES = re.compile(r" {12,60}(?:\w{1,30}=)?[\[{]{1,2}'")
 
 def unwrap(line: str) -> str:
     """One line as the engine printed it."""
-    if line.startswith(('{"log":', '{"level":')):  # from Docker's own files, and from Node programs
+    if line.startswith(('{"log":', '{"level":')):  # Docker's own files, and Node's programs
         line = _of_record(line)
     for _ in range(_MOST):
         if "vllm." in line[:_LOGGER_WITHIN] and (logged := _LOGGER.match(line)):
@@ -119,7 +119,7 @@ def without_label(text: str) -> str:
 def join_wrapped(text: str) -> str:
     """The text with the lines joined that a terminal broke at its width, as tmux copies them.
 
-    The remainder of a broken line becomes an empty line, so that line numbers stay the same.
+    The rest of a broken line becomes an empty one, so that every line keeps its number.
     """
     return _join_at_width("\n".join(_with_rest(_with_values(text.split("\n")))))
 
@@ -185,7 +185,7 @@ def without_colours(text: str) -> str:
 def loads(line: str) -> Any:
     """The value of a line of JSON; raises ValueError or RecursionError if it is not one.
 
-    JSON may contain half of a surrogate pair, which cannot be printed: it becomes a question mark.
+    JSON can escape half a surrogate pair, which cannot be printed: it becomes a question mark.
     """
     return json.loads(json.dumps(json.loads(line), ensure_ascii=False).encode(errors="replace"))
 

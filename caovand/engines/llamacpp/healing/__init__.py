@@ -1,1 +1,1 @@
-"""Rungs of the ladder that change llama-server's options, and advice on its failures."""
+"""Rungs of the ladder that change options of llama-server, and advice on its failures."""

@@ -56,7 +56,7 @@ _STOPPED = "cleaning up before exit"
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line reports that the start failed; the cause is nearby."""
+    """Whether a line says that the start failed: the cause is near it."""
     parts = take_apart(line)
     return parts.level == "E" and bool(BY_ID[_ANNOUNCING].pattern.search(parts.message))
 
@@ -67,7 +67,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it reports so.
+    failed only if it says so.
     """
     hits, stopped = _hits(lines, phase)
     if alive and not any(hit.row.id == _ANNOUNCING for hit in hits):

@@ -24,9 +24,9 @@ _RAW_SOURCE = re.compile(
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a line, empty if missing; `at_s` is seconds since the start, None without a time.
+    """A line's parts, empty if missing; `at_s` are seconds since the start, None without a time.
 
-    Lines of the server have a `component`, those of its libraries have none.
+    Lines of the server have a `component`, those of its libraries none.
     """
 
     at_s: float | None

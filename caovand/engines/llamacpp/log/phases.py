@@ -28,7 +28,7 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """A message that contains `pattern`: its phase, a detail for people, figures by group name."""
+    """A message with `pattern` in it: its phase, a detail for people, figures by group name."""
 
     source: str
     start: str

@@ -239,4 +239,4 @@ HARMLESS: tuple[Signature, ...] = (
          r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
     signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
 )  # fmt: skip
-"""Messages that look like a failure, after which llama-server serves anyway."""
+"""Texts that look like a failure, after which llama-server serves anyway."""

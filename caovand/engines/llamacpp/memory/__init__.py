@@ -1,1 +1,1 @@
-"""Forecast a plan's memory by device."""
+"""Forecasts the memory of a plan, by device."""

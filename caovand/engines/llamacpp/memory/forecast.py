@@ -1,4 +1,4 @@
-"""Forecast a plan's memory on each device, and whether it fits."""
+"""The forecast of a plan: what each device will hold, and whether it has room."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def load_of(plan: Plan) -> Load:
-    """The plan's load."""
+    """The load that this plan puts on memory."""
     speculative = plan.value("speculative_config") or {}
     return Load(
         context=count(plan.value(CONTEXT)) or 0,

@@ -1,1 +1,1 @@
-"""From configuration and inventory to llama-server's options."""
+"""From configuration and inventory to the options of llama-server."""

@@ -1,4 +1,4 @@
-"""The doctor's checks for llama.cpp on this machine."""
+"""The doctor's checks of a machine for llama.cpp."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CONTEXT = "max_model_len"
 
 @dataclass(frozen=True)
 class Row:
-    """An option: its setting, its spellings (the first is written), and its value's type.
+    """One option: its setting, its spellings (the first is written), the type of its value.
 
     If every engine has the setting, it has vLLM's name for it in `Plan`.
     """
@@ -94,7 +94,7 @@ def option(name: str) -> str:
 def read(
     words: Sequence[str], known: Collection[str] = (), switches: Collection[str] = ()
 ) -> tuple[Typed, ...]:
-    """Parse the options in order; `known` and `switches` are the engine's, if probed."""
+    """The options in order; `known` and `switches` are the engine's, if its options were probed."""
     found: list[Typed] = []
     at = 0
     while at < len(words):
@@ -116,7 +116,7 @@ def read(
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this llama-server rejects; none if its options were not probed.
+    """The options that this llama-server refuses; none if its options were not probed.
 
     It accepts underscores in place of dashes in a long option.
     """
@@ -129,7 +129,7 @@ def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
 
 
 def carry_secrets(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Secrets by the variable that carries them, and the remaining words."""
+    """Secrets by the variable that carries them, and the words of all other options."""
     env: dict[str, str] = {}
     words: list[str] = []
     for one in found:
@@ -141,7 +141,7 @@ def carry_secrets(found: Iterable[Typed]) -> tuple[dict[str, str], tuple[str, ..
 
 
 def secret_values(words: Sequence[str]) -> tuple[str, ...]:
-    """The secret values; an option may list several."""
+    """The values that are shown to nobody; an option may list several."""
     return common.secret_values(read(words), CARRIERS, SEPARATOR)
 
 

@@ -1,4 +1,4 @@
-"""The policy: from configuration and inventory to llama-server's options."""
+"""The policy: from configuration and inventory to the options of llama-server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     model, engine = inventory.model, inventory.engine
     if model.gguf is None:
         raise Unplannable(
@@ -175,7 +175,7 @@ def _name(config: Config, inventory: Inventory) -> Setting:
 
 
 def _known_options(settings: Mapping[str, Setting], inventory: Inventory) -> dict[str, Setting]:
-    """The settings, with those that this build lacks removed."""
+    """The settings, without a value if this build lacks the option."""
     flags, version = inventory.engine.flags, inventory.engine.version
     return {
         name: setting
@@ -247,5 +247,5 @@ def at_once(plan: Plan) -> int | None:
 
 
 def context_of(plan: Plan) -> int | None:
-    """Maximum request length in tokens."""
+    """The longest request in tokens."""
     return count(plan.value(CONTEXT))

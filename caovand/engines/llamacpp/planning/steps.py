@@ -14,7 +14,7 @@ MIN_STEP, MAX_STEP = 32, 512
 
 
 def on_processor(model: ModelCard, host: Host) -> int:
-    """Tokens per step on these cores: a power of two that takes at most STEP_S seconds."""
+    """Tokens of a step on these cores: a power of two that takes STEP_S seconds at most."""
     rate = tokens_computed(model, host)
     tokens = MIN_STEP
     while tokens * 2 <= min(rate * STEP_S, MAX_STEP):

@@ -15,7 +15,7 @@ from caovand.engines.llamacpp.planning.options import CONTEXT
 MAX_TEXT = 8192
 """Tokens of a text, unless more are configured: its buffers grow with it."""
 SWITCHES: Mapping[ModelTask, str] = {"embed": "embeddings", "score": "reranking"}
-"""Options for tasks other than text generation."""
+"""The options of tasks other than generating text."""
 
 
 def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:

@@ -1,1 +1,1 @@
-"""Rungs of the ladder that change Ollama's variables, and advice on its failures."""
+"""Rungs of the ladder that change variables of Ollama, and advice on its failures."""

@@ -24,7 +24,7 @@ _REFUSED = "ollama.card.refused"
 _OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app")
-"""Signatures that are evidence at any level except debug."""
+"""Signatures that are evidence at any level but debug."""
 _RAW = re.compile(
     r".{0,300}has been blocked by CORS|Ollama(?: API)?\b.{0,100}(?:403 Forbidden|context canceled)"
     r"|.{0,300}404 (?:Client Error: )?Not Found'? for url"
@@ -63,7 +63,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it reports so.
+    failed only if it says so.
     """
     hits, announced = _hits(lines, phase)
     if alive and not announced:

@@ -21,7 +21,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 class Parts:
     """A line's parts, empty if missing: `message` is its text, `rest` the text after it.
 
-    `at_s` is seconds since the start of the month, None without a time.
+    `at_s` are seconds since the month began, None without a time.
     """
 
     at_s: float | None

@@ -27,9 +27,9 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """A message that starts with `start`: its phase, a detail for people, figures by group name.
+    """A message that begins with `start`: its phase, a detail for people, figures by group name.
 
-    At the `end` of "http" the server listens; at the `end` of "load" the model is loaded.
+    At the `end` of "http" the server listens, at the `end` of "load" the model is loaded.
     """
 
     start: str

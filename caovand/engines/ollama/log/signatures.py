@@ -238,7 +238,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.answer", "cause", "network",
          r"invalid character '[^']{1,4}' (?:looking for beginning|after top-level|in literal)"
          r"|unexpected end of JSON input"),
-    # Classes of errors from the server, its client and the conversion.
+    # Classes of what the server, its client and the conversion refuse
     signature("ollama.family.file", "generic", "model-missing",
          r"\b(?:GGUF|gguf)\b.{0,80}(?:invalid|exceeds|overflow|not in|length|pattern|shards|failed)"
          r"|failed to read tensor|tensor \S{1,100} (?:size|offset|elements|dimensions)\b"

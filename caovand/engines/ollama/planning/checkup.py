@@ -1,4 +1,4 @@
-"""The doctor's checks for Ollama on this machine."""
+"""The doctor's checks of a machine for Ollama."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def _of_the_host(gpu: Gpu) -> int:
 
 
 def load_of(plan: Plan) -> Load:
-    """The plan's load."""
+    """The load that this plan puts on memory."""
     kind = variables.text(plan, variables.CACHE_TYPE) or "f16"
     return Load(
         context=plan.value(variables.CONTEXT),

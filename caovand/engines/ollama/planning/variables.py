@@ -27,7 +27,7 @@ def text(plan: Plan, name: str) -> str:
 
 
 def has_flash(plan: Plan) -> bool:
-    """Whether flash attention is on."""
+    """Whether attention runs in one pass."""
     return text(plan, FLASH) not in OFF
 
 

@@ -1,1 +1,1 @@
-"""Rungs of the ladder that change SGLang's options, and advice on its failures."""
+"""Rungs of the ladder that change options of SGLang, and advice on its failures."""

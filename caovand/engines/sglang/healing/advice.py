@@ -1,6 +1,6 @@
 """Advice for people about a failure of SGLang, in sentences with known figures.
 
-The settings to change come from the ladder's tables, in their order and wording.
+The settings to change come from the ladder's tables, in its order and words.
 """
 
 from __future__ import annotations

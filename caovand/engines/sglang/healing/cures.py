@@ -41,8 +41,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "driver.old": (),
     "start.itself": (),
 }
-"""Rows more specific than their failure: only these rungs apply; none means that a person must
-act."""
+"""Rows more specific than their failure: only these rungs apply, none if a person must act."""
 
 HEALING = Healing(
     rungs=RUNGS,

@@ -105,7 +105,7 @@ class _Trace:
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line reports a failed process; the cause is nearby."""
+    """Whether a line says that a process failed: the cause is near it."""
     parts = take_apart(line)
     return parts.at_s is not None and bool(BY_ID["sglang.sigquit"].pattern.match(parts.message))
 
@@ -116,7 +116,7 @@ def find_cause(
     """The cause of the engine's failure in its log; None without evidence.
 
     `phase` is the engine's phase, for logs that do not show it. An engine that is `alive` has
-    failed only if it reports so.
+    failed only if it says so.
     """
     hits: list[Hit] = []
     shown, trace = "", _Trace()
@@ -151,7 +151,7 @@ def find_cause(
 
 
 def _proof(hits: Sequence[Hit]) -> Hit:
-    """The first line that shows how a process ended, else the first that reports an end."""
+    """The first line that shows how a process ended, else the first that says one did."""
     return next((hit for hit in hits if hit.row.kind == "consequence"), hits[0])
 
 

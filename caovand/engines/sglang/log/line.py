@@ -18,8 +18,7 @@ _PREFIX = re.compile(
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a line. `at_s` is seconds since the start of the month, None for a line without
-    prefix."""
+    """A line's parts. `at_s` are seconds since the month began, None for a line without prefix."""
 
     at_s: float | None
     ranks: str

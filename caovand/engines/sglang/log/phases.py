@@ -29,7 +29,7 @@ Figure = float | int | str
 
 @dataclass(frozen=True)
 class Row:
-    """A matching message: its phase, a detail for people, figures by group name.
+    """A message that matches: its phase, a detail for people, figures by group name.
 
     At the `end` of "http" the server is ready.
     """

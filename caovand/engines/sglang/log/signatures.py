@@ -146,4 +146,4 @@ HARMLESS: tuple[Signature, ...] = (
     signature("sglang.retracted", "benign", "unknown",
          r"KV cache pool is full\. Retract requests\."),
 )  # fmt: skip
-"""Messages after which SGLang serves anyway."""
+"""Texts after which SGLang serves anyway."""

@@ -1,1 +1,1 @@
-"""Forecast the memory that SGLang will use."""
+"""The memory that SGLang will take."""

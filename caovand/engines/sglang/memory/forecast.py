@@ -1,4 +1,4 @@
-"""Forecast a plan: the use of the fullest card, and the maximum request length."""
+"""The forecast of a plan: what the fullest card will hold, and how long a request may be."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def unmodelled(model: ModelCard) -> str:
 
 
 def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
-    """The plan's load."""
+    """The load that this plan puts on memory."""
     share = plan.value(options.SHARE)
     groups = options.attention_groups(plan.value)
     return Load(
@@ -123,7 +123,7 @@ def estimate(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> MemoryEstim
 
 
 def cache_room(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> float:
-    """Bytes of the share left for states and cache, on the card with the least free memory."""
+    """Bytes that the share leaves for states and cache on the card with the least free memory."""
     return measured_mib(gpus) * load.share * MIB - weights_bytes(model, load)
 
 

@@ -46,8 +46,7 @@ class Load:
     rounded: bool = False
     """Whether 16-bit weights are quantised to 8 bits."""
     slots: int = 0
-    """Number of recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room
-    for."""
+    """Recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room for."""
 
     @property
     def attending(self) -> int:
@@ -56,7 +55,7 @@ class Load:
 
 
 def weights_bytes(model: ModelCard, load: Load, *parts: Part) -> float:
-    """Weights of one rank, by default of all parts; the draft head's only when drafting.
+    """Weights of one rank, by default of all parts; the drafting head's only if it drafts.
 
     Each attention group has the complete embedding and attention weights.
     """

@@ -14,14 +14,13 @@ from caovand.engines.sglang.memory.load import RECURRENT, Load
 STATES_FOR_CACHE = 0.9
 """Bytes of states per byte of the cache (--mamba-full-memory-ratio)."""
 SLOTS = 5
-"""States that a running request may hold: three, and two more while steps overlap."""
+"""States that a running request may hold: three, and two while steps overlap."""
 CONV_BYTES = 2
 
 
 @dataclass(frozen=True)
 class Division:
-    """Bytes for states and for the cache on one rank, and the number of requests that states
-    allow."""
+    """Bytes for states and for the cache on one rank, and the requests that states allow."""
 
     states: float
     cache: float

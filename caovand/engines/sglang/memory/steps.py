@@ -35,7 +35,7 @@ EXPANDED_TOKENS = 128 * 1024
 RANK_MIB = 128
 """Buffers of NCCL and of all-reduces per rank, by SGLang's rule."""
 WORKSPACE_MIB = 896
-"""FlashInfer's 384 MiB, plus SGLang's own allowance of 512 MiB for metadata and fragments."""
+"""FlashInfer's 384 MiB, and SGLang's own allowance of 512 MiB for metadata and fragments."""
 SLACK = 0.02
 """The fraction of a card that is left for memory that is not counted."""
 VISION_MIB = 1024
@@ -43,7 +43,7 @@ VISION_MIB = 1024
 MARGIN = 1.5
 """Activations are freed and reallocated in other sizes: fragments of half their size remain."""
 SAMPLING_COPIES = 4
-"""Logits, their probabilities, and sorted copies of both, in float32."""
+"""Logits, their probabilities, and both sorted, in float32."""
 
 
 def usual_step(gpus: Sequence[Gpu]) -> int:
@@ -54,7 +54,7 @@ def usual_step(gpus: Sequence[Gpu]) -> int:
 
 
 def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """Memory that this model's steps take outside the share."""
+    """Memory that steps of this model take outside the share."""
     activations = MARGIN * load.step * _token_elements(model, load) * load.activation / MIB
     sampled = load.requests * (1 + load.depth)
     logits = SAMPLING_COPIES * 4 * sampled * model.vocab_size / MIB
@@ -62,7 +62,7 @@ def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
         logits += load.attention_groups * sampled * model.vocab_size * load.activation / MIB
     table = 4 * load.requests * load.context / MIB
     vision = VISION_MIB if load.images else 0
-    graphs = _graphs_mib(model, load) * (2 if load.depth else 1)  # the draft head captures its own
+    graphs = _graphs_mib(model, load) * (2 if load.depth else 1)  # the head has its own
     fixed = WORKSPACE_MIB + load.ranks * RANK_MIB + SLACK * min(gpu.total_mib for gpu in gpus)
     return fixed + activations + logits + table + vision + graphs + _expanded_mib(model, load)
 
@@ -123,7 +123,7 @@ def usual_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
 
 
 def largest_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
-    """The share that leaves what this model's steps take."""
+    """The share that leaves what the steps of this model take."""
     left_mib = steps_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / max(measured_mib(gpus), 1.0))
 

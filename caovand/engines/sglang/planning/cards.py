@@ -72,7 +72,7 @@ def indivisible(model: ModelCard, size: int) -> str:
 
 
 def uneven_cut(model: ModelCard, size: int) -> str:
-    """Why an MLP or expert cannot be split over `size` cards; empty if it can.
+    """Why an MLP or expert cannot be cut over `size` cards; empty if it can.
 
     A card's part must consist of whole groups or blocks of weights with one scale: SGLang ends at
     the first part that does not.
@@ -86,7 +86,7 @@ def uneven_cut(model: ModelCard, size: int) -> str:
 
 
 def whole_experts(model: ModelCard, ranks: int) -> Setting | None:
-    """The setting that keeps experts whole if they cannot be split; None if they can."""
+    """The setting that keeps experts whole if they cannot be cut; None if they can."""
     uneven = uneven_cut(model, ranks) if model.experts else ""
     return Setting(ranks, "policy", f"whole experts on each card: {uneven}") if uneven else None
 
@@ -114,7 +114,7 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
 
 
 def wanted_split(config: Config, inventory: Inventory, gpus: Sequence[Gpu]) -> Setting | None:
-    """The configured split, or one that needs no forecast; None if memory decides."""
+    """The split that is configured, or that needs no forecast; None if memory decides."""
     most, model = config.policy.tensor_parallel_size, inventory.model
     if most is not None:
         unfit = indivisible(model, most)

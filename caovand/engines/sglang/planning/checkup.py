@@ -1,4 +1,4 @@
-"""The doctor's checks for SGLang on this machine."""
+"""The doctor's checks of a machine for SGLang."""
 
 from __future__ import annotations
 

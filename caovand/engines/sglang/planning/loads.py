@@ -29,7 +29,7 @@ GENEROUS_CONTEXT = {"chat": 32768, "long": 131072, "batch": 8192}
 """A context for which another card is used although the cards are not linked, steps are shorter,
 and the cache has fewer bits."""
 USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
-"""Tokens of a typical request, with room to grow."""
+"""Tokens of a usual request, with room for it to grow."""
 SHORT_STEPS = (2048, 1024)
 ROUNDING_MIB = 768
 """Memory in which a layer exists in both types while its weights are quantised."""
@@ -45,7 +45,7 @@ ADA = (8, 9)
 
 @dataclass(frozen=True)
 class SizedLoad:
-    """A load, the tokens that its cache holds, and its concurrent requests.
+    """A load, the tokens that its cache holds, and the requests that it can serve at once.
 
     `share` finds the share of memory for a similar load.
     """

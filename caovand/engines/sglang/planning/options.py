@@ -1,4 +1,4 @@
-"""SGLang's server options known to caovan, and the operator's verbatim ones."""
+"""The options of SGLang's server that caovan knows, and the operator's verbatim ones."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read(words: Sequence[str], switches: Collection[str] = ()) -> tuple[Typed, .
 
 
 def refused(words: Sequence[str], engine: EngineInfo) -> tuple[Problem, ...]:
-    """The options that this SGLang rejects; none if its options were not probed."""
+    """The options that this SGLang refuses; none if its options were not probed."""
     found = read(words, engine.switches) if engine.flags else ()
     return tuple(problem for one in found if (problem := _problem(one, engine)))
 
@@ -98,7 +98,7 @@ def _problem(one: Typed, engine: EngineInfo) -> Problem | None:
 
 
 def values(words: Sequence[str], switches: Collection[str] = ()) -> dict[str, Any]:
-    """Values by name; an option's last occurrence counts."""
+    """Values by name; the last of an option counts."""
     return common.values(read(words, switches))
 
 

@@ -12,7 +12,7 @@ from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH
 
 USERS = {"chat": 16, "long": 4}
-"""Concurrent users by workload; in a batch, as many as the largest graphs serve."""
+"""How many users ask at once; in a batch as many as the largest graphs serve."""
 
 
 def requests_a_second(

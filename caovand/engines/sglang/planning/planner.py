@@ -47,7 +47,7 @@ UNUSED = {
 FOR_WEIGHTS = 0.9
 """The fraction of a card that weights may take for vLLM to have room next to them."""
 FREE_OF_OTHERS_MIB = 512
-"""Memory of a card that the driver uses while no program runs."""
+"""Memory of a card that the driver keeps while no program uses it."""
 NEVER_RUN = (
     "no card older than compute capability 8.0 ever ran SGLang under caovan, and its wheels have no"
     ' kernels for one; [engine] kind = "vllm" supports it'
@@ -62,7 +62,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
     _check(config, inventory, typed)
@@ -242,7 +242,7 @@ def _environment(
 
 
 def _check_options(plan: Plan, inventory: Inventory) -> None:
-    """Reject a plan that this SGLang's parser would reject."""
+    """Refuse a plan that this SGLang's parser would refuse."""
     engine = inventory.engine
     choices = dict(engine.choices)
     for name, setting in plan.settings.items():
@@ -263,8 +263,8 @@ def _check_options(plan: Plan, inventory: Inventory) -> None:
 
 
 def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
-    """Raise Unplannable if the cards have no room for the smallest useful context, even without
-    other programs. Sizes set by the operator are respected."""
+    """Raise Unplannable if the cards have no room for the smallest useful context, even while
+    nothing else uses them. Sizes that the operator sets stand."""
     sizes = (plan.settings[name] for name in (CONTEXT, options.SHARE, RANKS))
     if any(setting.origin == "user" for setting in sizes):
         return
@@ -327,5 +327,5 @@ def at_once(plan: Plan) -> int | None:
 
 
 def context_of(plan: Plan) -> int | None:
-    """Maximum request length in tokens."""
+    """The longest request in tokens."""
     return count(plan.value(CONTEXT))

@@ -130,7 +130,7 @@ def settings(
 
 
 def _has_replicas(inventory: Inventory) -> bool:
-    """Whether this SGLang supports replicas; assumed if its options were not probed."""
+    """Whether this SGLang serves several replicas; assumed if its options were not probed."""
     flags = inventory.engine.flags
     return not flags or option(REPLICAS) in flags
 

@@ -6,6 +6,6 @@ and has the table of `rows/` in order. `search.py` collects the hits of a log, w
 that vLLM handled (`handled.py`). `component.py` blames a component by their tracebacks;
 `vanished.py` detects processes that ended silently. `cause.py` picks the cause among the hits.
 
-`reader.py` is the record of all this for the daemon, `explain.py` reads a complete log for
+`reader.py` is the record of all this for the daemon, `explain.py` reads a whole log for
 `caovanctl explain`. `engines/common/logs` describes the path for every engine.
 """

@@ -37,7 +37,7 @@ _TEXT = 500  # characters kept of a causing line
 
 _RUNS = re.compile(r"EngineCore|(?:Vllm|Ray)?Worker")
 
-# Failures blamed on a component instead of on the engine's installation or the split.
+# Failures blamed on a component, instead of on the engine's installation or the split.
 _NOT_OPERATORS: Mapping[str, Failure] = {"plugin": "plugin-error", "drafter": "unknown"}
 _OPERATORS = frozenset(
     {
@@ -99,7 +99,7 @@ def find_cause(
 
 
 def announces_failure(line: str) -> bool:
-    """Whether a line is a wrapper, whose cause is nearby."""
+    """Whether a line is a wrapper: the cause is near it."""
     if "ERROR" not in line:
         return False
     parts = take_apart(line)

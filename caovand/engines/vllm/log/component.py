@@ -47,7 +47,7 @@ _MISFIT = re.compile(
 )
 
 
-# Functions of vLLM's workers that belong to a single phase of a start.
+# Functions of vLLM's workers that belong to one phase of a start alone.
 _PHASE_OF = {
     "load_model": "load", "determine_num_available_blocks": "profile",
     "determine_available_memory": "profile", "profile_run": "profile",
@@ -61,7 +61,7 @@ _SERVES = frozenset({"run_busy_loop", "run_engine_loop", "engine_step", "_proces
 
 
 class Tracebacks:
-    """Frames of each process's latest traceback."""
+    """The frames of each process's latest traceback."""
 
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, bool], deque[str]] = {}
@@ -134,7 +134,7 @@ def component_of(hit: Hit) -> str:
     """The component whose code is in the traceback.
 
     An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
-    exception, only nearby frames do.
+    exception only nearby frames do.
     """
     near = hit.frames if hit.signature else hit.frames[-4:]
     if any(_PLUGIN.search(frame) for frame in near):

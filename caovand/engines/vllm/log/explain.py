@@ -29,7 +29,7 @@ from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
-COLLAPSED = 3  # consecutive intervals with drafts and none accepted
+COLLAPSED = 3  # intervals in a row with drafts and none accepted
 _METHOD = re.compile(r"""['"]method['"]: ['"]([\w-]{1,40})""")
 
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -39,13 +39,13 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line that may contain one
-_WSL = re.compile(r"\bWSL2?\b")  # only a few warnings mention it
-_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log clients' input
+_WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
+_PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A printed line and its number in the file; bars share a number."""
+    """One printed line and its number in the file; bars share a number."""
 
     number: int
     text: str
@@ -87,7 +87,7 @@ def explain(text: str) -> Explanation:
 
 
 def _over_windows(windows: Mapping[str, Sequence[float]]) -> Mapping[str, Figure]:
-    """From vLLM's statistics every ten seconds: the typical value while busy, and the best rate."""
+    """From vLLM's statistics every ten seconds: the usual value while busy, and the best rate."""
     found: dict[str, Figure] = {name: round(median(values), 2) for name, values in windows.items()}
     if "generation_tps" in windows:
         found["generation_best_tps"] = max(windows["generation_tps"])

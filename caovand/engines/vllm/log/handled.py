@@ -1,4 +1,4 @@
-"""Errors that vLLM handled: such a line, and the traceback after it, are no evidence."""
+"""Errors that vLLM handled: such a line and the traceback after it are not evidence."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_wrapper(message: str) -> bool:
 class HandledErrors:
     """Knows which lines belong to a handled error.
 
-    All lines of a record from vLLM's logger have the same process, time and file. Raw output ends
+    A record of vLLM's logger has the same process, time and file on all its lines. Raw output ends
     at the next line with a prefix, or at the end of the traceback.
     """
 

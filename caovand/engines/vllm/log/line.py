@@ -27,7 +27,7 @@ _STAGE = re.compile(r"Worker(?:_[A-Z]+\d+){0,4}?_PP(\d{1,3})(?:_|$)")
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a line, empty if missing. `source` is a file name."""
+    """A line's parts, empty if missing. `source` is the name of a file."""
 
     process: str
     pid: str
@@ -38,7 +38,7 @@ class Parts:
 
     @property
     def uvicorn(self) -> bool:
-        """Whether the HTTP server wrote it instead of vLLM's own logger."""
+        """Whether the HTTP server wrote it, not vLLM's own logger."""
         return bool(self.level) and not self.source
 
 
@@ -60,7 +60,7 @@ def stage_of(line: str) -> str:
 
 
 def message_of(line: str) -> str:
-    """Only the message, for callers that read every line.
+    """The message alone, for callers that read every line.
 
     Newer versions put a tag such as `[backbone] ` before compiler messages; it is dropped.
     """

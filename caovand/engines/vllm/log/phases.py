@@ -32,13 +32,12 @@ PHASES = (
 
 Figure = float | int | str
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
-"""Figures reported per pipeline stage: its log lines also yield, for example,
-`stage_0_weights_gib`."""
+"""Figures reported per pipeline stage: its log lines also yield, say, `stage_0_weights_gib`."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A message that starts with `start`: its phase, a detail for people, figures by group name.
+    """A message that begins with `start`: its phase, a detail for people, figures by group name.
 
     `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in Mark,
     "note" for figures alone.
@@ -106,7 +105,7 @@ ROWS = (
     _row("Loading weights took", "load", "weights read", r"took (?P<weights_read_s>[\d.]+) s"),
     _row("Loading drafter model", "drafter", "loading the draft model"),
     _row("Detected MTP model", "drafter", "sharing weights with the draft model"),
-    # A profiling run follows, which compiles first if compilation is enabled.
+    # Next comes a profiling run, which compiles first if compiling is on.
     _row("Model loading took", "profile", "model loaded",
          r"took (?P<weights_gib>[\d.]+) GiB (?:memory )?and (?P<load_s>[\d.]+) s"),
     _row("Warming up model for the compilation", "compile", "compiling"),
@@ -184,7 +183,7 @@ _NCCL = re.compile(
     r" NCCL INFO Channel \d{1,4}(?:/\d)? : (?P<rank>\d{1,4})\[\w{1,16}\] -> "
     r"(?P<to>\d{1,4})\[\w{1,16}\] \[send\] via NET/(?P<network>[\w/-]{1,40})"
 )
-"""The transport between ranks of two nodes, which NCCL prints with NCCL_DEBUG=INFO."""
+"""The network between ranks of two nodes; NCCL names it if NCCL_DEBUG is INFO."""
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
@@ -246,7 +245,7 @@ def _read_figures(row: Row | None, message: str) -> dict[str, Figure]:
 
 def _find(message: str) -> Row | None:
     word = message.split(" ", 1)[0]
-    # In `world_size=1 rank=0`, the row's first word ends before the number.
+    # In `world_size=1 rank=0` the row's first word ends before the number.
     for row in _BY_WORD.get("world_size=" if word.startswith("world_size=") else word, ()):
         if message.startswith(row.start):
             if row.kind == "note" and row.figures and not row.figures.search(message[:MAX_LINE]):

@@ -22,8 +22,8 @@ from caovand.engines.vllm.log.line import Parts, take_apart
 from caovand.engines.vllm.log.phases import phase_of, read_figures
 from caovand.engines.vllm.log.signatures import BY_ID, is_evidence, is_exception, match_text
 
-WENT_ON = 2  # consecutive statistics with new tokens: a single one may still count older tokens
-_CALL = 400  # lines in which workers report a failed call before the engine core does
+WENT_ON = 2  # statistics in a row with new tokens: a single one may still count older tokens
+_CALL = 400  # lines in which workers report a failed call, before the engine core does
 _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
 _WORKER = re.compile(r"(?:Vllm)?Worker")
 _CALLED = re.compile(r"while processing method (\w{1,60})")
@@ -42,7 +42,7 @@ _STOPPING = re.compile(
 
 
 class Search:
-    """Reads a log line by line, and keeps candidates for the cause as `hits`.
+    """Reads a log line by line, and keeps the lines that may be the cause as `hits`.
 
     `stopped`: the engine was asked to stop.
     """
@@ -90,7 +90,7 @@ class Search:
             self.hits = []
 
     def _add(self, index: int, parts: Parts) -> None:
-        """Keep a line with a known message or an exception, unless it concerns a single request."""
+        """Keep a line with a known text or an exception, unless it concerns a single request."""
         found = self._texts.match(index, parts)
         if found is None:
             return
@@ -109,7 +109,7 @@ class Search:
 
 
 class _Texts:
-    """Messages of lines that are evidence. Each pending request of a dead engine repeats one."""
+    """The texts of lines that are evidence. Each pending request of a dead engine repeats one."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines
@@ -140,7 +140,7 @@ def _plain(message: str) -> str:
 
 
 def _drop_failed_call(hits: list[Hit], index: int) -> None:
-    """Drop the workers' lines about a failed call that the engine core survives at `index`.
+    """Drop the workers' lines about a failed call that the engine core, at `index`, survives.
 
     Workers report it in the same words as a failure that ends them.
     """
@@ -173,8 +173,8 @@ def _is_of_request(parts: Parts, row: Signature | None) -> bool:
     """Whether a line belongs to a request: while serving, only the engine's end and exceptions in
     its own processes are the engine's.
 
-    The API server's errors belong to requests. Any message may contain a request's name, which
-    clients choose; only its beginning is safe.
+    The API server's errors belong to requests. Any text may contain a request's name, which clients
+    choose; only a text's beginning is safe.
     """
     ends = row is not None and row.kind in ("wrapper", "consequence")
     # Newer versions begin with a tag such as `[shutdown] `.

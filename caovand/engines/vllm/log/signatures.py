@@ -2,8 +2,8 @@
 
 The rows are in `rows/`: one per text, with the failure it means.
 
-A row matches only lines that may be evidence: an ERROR of vLLM's logger, the last line of a
-traceback, or a raw line of a library or the kernel. INFO and WARNING lines may quote prompts and
+A row matches only lines that can be evidence: an ERROR of vLLM's logger, the last line of a
+traceback, or a raw line of a library or of the kernel. INFO and WARNING lines may quote prompts and
 never count. `tests/samples/<id>.log` has real lines for each row, and lines it must not match.
 
 Order matters within a line: the first matching row wins (`rows/` says which rows come first).
@@ -20,7 +20,7 @@ from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.vllm.log.line import Parts
 from caovand.engines.vllm.log.rows import arguments, cards, ends, memory, model
 
-# In the order in which they are tried; messages of any program come last.
+# In the order in which they are tried; a text of any program last.
 SIGNATURES: tuple[Signature, ...] = (
     *memory.ROWS, *cards.ROWS, *arguments.ROWS, *model.ROWS, *ends.ROWS,
     *python.ANY_PROGRAM,
@@ -30,7 +30,7 @@ BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 _FAILING = tuple(s for s in SIGNATURES if s.kind != "benign")
 _BENIGN = tuple(s for s in SIGNATURES if s.kind == "benign")
 
-# How a raw line must start to be evidence: an exception's name, a program's error, a C++ log
+# How a raw line must begin to be evidence: an exception's name, a program's error, a C++ log
 # prefix, the kernel. Source lines inside a traceback are indented and never match.
 _EXCEPTION = re.compile(
     r"(?:socket\.gaierror|Exception|(?:\w+\.)+(?:_?[A-Z]\w*|\w{1,60}(?:Error|Exception))"
@@ -55,9 +55,9 @@ _PASSED_ON = re.compile(
     r"(RuntimeError: )Worker failed with error '(.{1,2000}?)', please check"
     r"|(\w{1,40}Error: )Error in model execution(?: \(input dumped to \S{1,300}\))?: (.{1,2000})"
 )
-# Files that import the compiled extension, and log nothing else.
+# Files that import the compiled parts, and log nothing else.
 _IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
-# The file that waits for Ray's cards, and logs nothing else.
+# Waits for Ray's cards, and logs nothing else.
 _WAITING = "ray_utils.py"
 
 
@@ -72,10 +72,10 @@ def is_crash(message: str) -> bool:
 
 
 def is_evidence(parts: Parts) -> bool:
-    """Whether a line of this kind may be evidence of a failure."""
+    """Whether a line of this kind can be evidence of a failure."""
     message = parts.message
     if parts.level in ("ERROR", "CRITICAL"):
-        dump = parts.source.endswith("dump_input.py")  # the scheduled batch, which includes prompts
+        dump = parts.source.endswith("dump_input.py")  # the scheduled batch, prompts included
         return not dump and (message[:2] != "  " or _RAW.match(message) is not None)
     if parts.source.endswith(_WAITING):
         return True
@@ -89,7 +89,7 @@ def is_evidence(parts: Parts) -> bool:
 
 
 def match(parts: Parts) -> tuple[Signature, Mapping[str, str]] | None:
-    """The row that matches a line, and the captured values; None if the line is no evidence."""
+    """The row that matches a line, and the values it reads; None if it is not evidence."""
     return match_text(parts.message) if is_evidence(parts) else None
 
 

@@ -1,1 +1,1 @@
-"""vLLM's use of a card's memory, computed as vLLM computes it."""
+"""What vLLM takes of a card's memory, computed as vLLM computes it."""

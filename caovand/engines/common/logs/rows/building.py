@@ -191,7 +191,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "prebuilt binary.",
     ),
 }
-"""Advice by row; a sentence with an unknown {name} is omitted."""
+"""Sentences by row; one with an unknown {name} is left out."""
 
 
 def is_raw(line: str) -> bool:

@@ -89,7 +89,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "sh -c ./FILE, or its own APE loader).",
     ),
 }
-"""Advice by row."""
+"""Sentences by row."""
 
 
 def is_raw(line: str) -> bool:

@@ -6,7 +6,7 @@ import re
 
 from caovand.engines.common.logs.signature import signature
 
-# Before b6900, lines of llama.cpp have no level.
+# Before b6900 no line of llama.cpp has a level.
 _RAW = re.compile(
     r"(?:llama\.cpp: )?[Ff]ailed to initialize the context: |LLAMA_SPLIT_MODE"
     r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
@@ -41,7 +41,7 @@ ROWS = (
          r"|V cache quantization requires flash_attn"),
     signature("ggml.attention", "cause", "backend-unsupported",
          r"\bfattn[\w-]{0,40}\.cuh?:\d+: (?:fatal error|GGML_ABORT)"),
-    # The scheduler found no device that supports an operation where its tensor is placed.
+    # The scheduler found no device that runs an operation on a tensor placed where it cannot be
     signature("ggml.operation", "cause", "backend-unsupported",
          r"pre-allocated tensor \((?P<tensor>.{1,200}?)\) in a buffer \((?P<buffer>[^)]{1,60})\)"
          r" that cannot run the operation|unsupported op[: ]|unsupported types: dst: "
@@ -75,7 +75,7 @@ ENDS = (
          r"|(?P<nameless>without))"
          r"|^libc\+\+abi: terminating (?:due to|with) uncaught exception(?: of type "
          r"(?P<type>\w{1,40}(?:::\w{1,60}){0,6}))?"),
-    # A backtrace from a debugger or ggml itself, and llamafile's report of a signal.
+    # A debugger's or ggml's own backtrace, and how llamafile reports a signal
     signature("ggml.aborted", "consequence", "engine-died",
          r"^\[Inferior \d{1,3} \(process"
          r"|^#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?(?P<function>ggml_abort|ggml_print_backtrace"
@@ -129,9 +129,9 @@ FILE = (
     signature("llama.model.other", "generic", "model-missing",
          r"error loading model: (?P<why>\S.{1,300})"),
 )  # fmt: skip
-"""Errors that the loader finds in a model's file; Ollama's server repeats them."""
+"""Faults that the loader finds in a model's file; Ollama's server repeats them."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line without a level starts like one of its libraries' messages."""
+    """Whether a line without a level begins like one of its libraries."""
     return bool(_RAW.match(line))

@@ -154,9 +154,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "release, or another backend's build, may not have the problem.",
     ),
 }
-"""Advice by row; a sentence with an unknown {name} is omitted."""
+"""Sentences by row; one with an unknown {name} is left out."""
 
 
 def is_raw(line: str) -> bool:
-    """Whether a line without a level starts like these messages."""
+    """Whether a line without a level begins like these texts."""
     return bool(_RAW.match(line))

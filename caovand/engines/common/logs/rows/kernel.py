@@ -12,7 +12,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.signature import first, signature
 
-MAX_TEXT = 500  # characters kept per line
+MAX_TEXT = 500  # characters kept of a line
 
 CARD_LOST = (
     signature("xid.lost", "cause", "gpu-lost",
@@ -140,7 +140,7 @@ _XID_PID = re.compile(r"\bpid='?(\d+)")
 
 
 def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Finding | None:
-    """Find a GPU fault, or an out-of-memory kill of one of `pids`, in kernel log lines.
+    """A GPU fault, or an out-of-memory kill of one of `pids`, in lines of the kernel log.
 
     None stands for the processes of another machine: any may be the engine's.
     """
@@ -156,7 +156,7 @@ def find_in_kernel(lines: Sequence[str], pids: Collection[int] | None) -> Findin
         if row not in OF_PROGRAM:
             return fault
         if pids is not None and captures["xid"] == CLEANUP:
-            continue  # on this machine, the daemon observes what ended it
+            continue  # here, what ended it is seen
         # Skip another program's fault on the same card. If no pid is named, the engine's log
         # decides.
         blamed = _XID_PID.search(line)

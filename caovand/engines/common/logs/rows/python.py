@@ -20,7 +20,7 @@ _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 _RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
 MAX_REST = 3
-"""Maximum lines of source and markers after a frame."""
+"""Lines of source and marks after a frame."""
 REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
@@ -28,7 +28,7 @@ REFUSES = re.compile(
 """Exceptions with which code that reads arguments and configurations refuses them."""
 RAISED = 8  # lines before an exception to search for the frame that raised it
 SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
-"""A proven engine is complete: while it serves, the cause is an unusual request."""
+"""A verified engine lacks nothing: while it serves, the cause is an unusual request."""
 UNSURE: Mapping[str, Failure] = {
     **SERVED,
     **dict.fromkeys(
@@ -103,7 +103,7 @@ ROWS = (
          r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
          r"|no module or parameter named '?"
          r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
-    # The checkpoint is complete, but the engine's class has no such tensor.
+    # The checkpoint is whole, but the engine's class for it has no such tensor
     signature("model.tensor", "cause", "model-missing",
          r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
          r"(?:scale|absmax|zero|g_idx|qweight"
@@ -156,7 +156,7 @@ ROWS = (
          r"|[Nn]o socket interfaces? found|NET/(?:IB|Socket) : "
          r".{0,100}[Gg]ot completion.{0,40}error"),
 )  # fmt: skip
-# Messages of Transformers, the hub and quantisation kernels, among an engine's rows.
+# What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
 NO_MODEL = (
     r"is not a local folder and is not a valid model identifier"
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
@@ -200,14 +200,14 @@ _NAMED = (
     r"| (?:['\"(]\S{1,60} )?(?:must|should|cannot|has to"
     r"|needs to|can only|is (?:not|set|greater|less|larger|smaller))\b))"
 )
-"""An option, or a setting with its value or a requirement for it."""
+"""An option, or a setting with its value or a demand on it."""
 _DEMAND = (
     r"\b(?:must|should|cannot|can't|can only|has to|needs? to|not allowed|not valid|[Ii]nvalid"
     r"|[Rr]equires?|required|greater|larger|less|smaller|exceeds?|at (?:least|most)|conflicts?"
     r"|exclusive|[Pp]lease (?:set|use|specify|provide|pass|disable|enable)"
     r"|try (?:to )?\w{2,10}ing)\b"
 )
-# Exceptions of any program, last in an engine's table, because its own rows may know them better.
+# Exceptions of any program, last in an engine's table: its own rows know some of them better.
 ANY_PROGRAM = (
     # A call that the called function does not accept: two packages, or a setting and a release, do
     # not fit
@@ -242,7 +242,7 @@ ANY_PROGRAM = (
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
-    # Kernels are named after what they multiply and who wrote them.
+    # Kernels are called after what they multiply and who wrote them
     signature("kernel.named", "generic", "backend-unsupported",
          r"^(?:Runtime|Value|Assertion|Type)Error: (?:Worker failed with error ')?"
          r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|\wgemm|gemm\w|cutlass|wna16|machete|exllama"
@@ -320,15 +320,14 @@ def raised_text(lines: Sequence[str]) -> str:
 
 
 def frame_of(line: str) -> re.Match[str] | None:
-    """File, `line` and `function` of a traceback's frame."""
+    """The file, `line` and `function` of a frame of a traceback."""
     return _FRAME.match(line)
 
 
 def raised_at(before: Iterable[str]) -> str:
-    """The place where an exception without a message was raised, and the code there, from the
-    preceding lines.
+    """Where an exception without a message was raised, and by which code, from the lines before.
 
-    `before` starts with the nearest line. "" if it contains no frame.
+    The nearest comes first. "" without a frame among them.
     """
     code = ""
     for line in before:

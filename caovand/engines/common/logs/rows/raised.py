@@ -33,7 +33,7 @@ _LOADING: Mapping[str, Failure] = {
 class Family:
     """Exceptions of one kind of code: `row` matches their text, `frames` a frame `file:function`.
 
-    `nearest` families match only the frame that raised the exception.
+    `nearest` families count only for the frame that raised it.
     """
 
     row: Signature
@@ -271,7 +271,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
-"""Families of code that reads and builds, and so fails identically at every start."""
+"""Families of code that reads and builds: it fails the same way at every start."""
 _ENTRY = re.compile(
     r"/(?:vllm/(?:entrypoints|engine|v1/engine/(?:llm_engine|async_llm|core_client|utils)|utils)"
     r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"
@@ -280,7 +280,7 @@ _ENTRY = re.compile(
 
 
 def packages(frames: Sequence[str]) -> Mapping[str, str]:
-    """Packages in the frames: the one whose import failed, and the one that rejected it."""
+    """The package whose import failed, and the one that refused it, by the frames."""
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
     if not imports:
         return {}

@@ -1,4 +1,4 @@
-"""Rows for system limits that any program may hit."""
+"""Limits of the system that any program runs into: rows for every engine."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ ROWS = (
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
-    # These libraries have CUDA's version numbers.
+    # These libraries are numbered as CUDA is
     signature("engine.cuda", "cause", "bad-arguments",
          r"(?:^|[ \[(:'\"/])(?P<library>lib(?:nvrtc|cudart|cublas|cublasLt)\.so\."
          r"(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: cannot open shared object file", SERVED),
@@ -62,7 +62,7 @@ ROWS = (
          r"|'NoneType' object has no attribute "
          r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
          r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
-    # The lines that follow contain the reasons.
+    # The reasons are in the lines after it
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
@@ -146,4 +146,4 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         ".",
     ),
 }
-"""Advice by row; a sentence about another owner is omitted."""
+"""Advice by row; a sentence about another owner is left out."""

@@ -5,5 +5,5 @@
 belongs before one for its class, in an earlier file or further up in its own. Rows that engines
 share (`engines/common/logs/rows`) are placed by their subject.
 
-`by_phase.py` has the failures that one message means in different phases of a start.
+`by_phase.py` has the failures that one text means in different phases of a start.
 """

@@ -26,10 +26,10 @@ ROWS: tuple[Signature, ...] = (
          r"|" + python.UNEVEN),
     signature("args.match-unit", "cause", "bad-arguments",
          r"Invalid prefix_match_unit=(?P<unit>\d{1,9})"),
-    # A message that names an argument that is too small, and its required value.
+    # A text that names an argument that is too small, and how large it must be
     signature("args.raise", "cause", "bad-arguments",
          r"\b(?P<wanted>\d{1,9})\)? is (?:greater|larger) than (?P<argument>max_\w{1,40})"),
-    # A message that names an argument and its limit.
+    # A text that names an argument and its limit
     signature("args.limit", "cause", "bad-arguments",
          r"(?:[Ll]ower|[Rr]educe|[Dd]ecrease|[Ll]imit|[Ss]et) [`'\"]?(?:--)?"
          r"(?P<argument>[a-z][a-z_-]{3,40})"
@@ -66,7 +66,7 @@ ROWS: tuple[Signature, ...] = (
          r"(?P<library>[^\s:]{1,200}): "
          r"(?:undefined symbol|cannot open shared)"
          r"|^Failed to import Triton kernels\b.{0,200}Error: (?P<reason>.{1,200})", SERVED),
-    # Its code could not be imported: the reason is in the preceding lines.
+    # Its code could not be imported: the reason is in the lines before
     signature("model.uninspected", "generic", "bad-arguments",
          r"CalledProcessError: .{1,200}vllm\.model_executor\.models\.registry|Model architectures "
          r"\['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),

@@ -1,5 +1,4 @@
-"""Rows for the card and its driver, for kernels that cannot run or be built, and for
-compilation."""
+"""The card and its driver, kernels that it cannot run or that cannot be built, compiling."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
 ROWS: tuple[Signature, ...] = (
-    # What the host refuses or lacks.
+    # The host denies something
     *host.ROWS,
     # The device
     *kernel.CARD_LOST,
@@ -32,12 +31,12 @@ ROWS: tuple[Signature, ...] = (
          r"unspecified launch failure|cudaErrorLaunchFailure|device-side assert triggered"
          r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered"
          r"|" + runtime.STREAM),
-    # A fault surfaces in the next library that launches a kernel, which cannot explain it.
+    # A fault surfaces in the next library that launches a kernel, which cannot explain it
     signature("cublas.failed", "generic", "launch-failure",
          r"(?:CUBLAS|CUDNN)_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|NOT_INITIALIZED"
          r"|INVALID_VALUE|MAPPING_ERROR)"),
     *kernel.OF_PROGRAM,
-    # The CPU build's Gated DeltaNet. The first counts only if that code raises it (cause.py).
+    # The CPU build's Gated DeltaNet. The first counts only where that code raises it (cause.py)
     signature("drafts.uneven", "generic", "engine-died",
          r"^RuntimeError: The size of tensor a \((?P<wanted>\d+)\) must match the size of tensor b "
          r"\((?P<found>\d+)\)"),

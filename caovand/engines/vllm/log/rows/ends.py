@@ -1,4 +1,4 @@
-"""Rows for Ray, the host, general causes, consequences, wrappers, and harmless messages."""
+"""Ray, the host, general causes, consequences, wrappers, and harmless texts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ ROWS: tuple[Signature, ...] = (
          r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,6}) seconds"),
     # The host
     kernel.HOST_KILLED,
-    # vLLM's configuration is rejected; rows above have the known reasons.
+    # vLLM's configuration refuses; rows above have the known reasons
     signature("args.value", "cause", "bad-arguments",
          r"^(?:  )?(?:(?:Value error|Assertion failed), )?"
          r"(?P<reason>(?:(?! \[type=).){1,1000}) \[type=[a-z_]{1,40}[,\]]"
          r"|^  Value error, (?P<all>.{1,1000})"),
-    # torch reports a card out of memory; rows above know more precisely where.
+    # Torch reports a card out of memory; rows above know more precisely where
     signature("oom.cuda", "generic", "device-oom-run",
          r"(?:torch\.(?:cuda\.)?OutOfMemoryError|(?:CUDA|HIP|XPU|NPU) out of memory(?:\.| occ)"
          r"|CUDA (?:driver )?[Ee]rror: out of memory|cudaErrorMemoryAllocation"
@@ -54,7 +54,7 @@ ROWS: tuple[Signature, ...] = (
          r"^torch\._(?:inductor|dynamo)\.exc\.\w+|BackendCompilerFailed|CppCompileError"
          r"|\bauto_functionalized was not removed"
          r"|^triton\.compiler\.errors\.\w+|^RuntimeError: PassManager::run failed"),
-    # The following lines contain the reason.
+    # The reason is in the lines after it
     signature("args.refused", "consequence", "bad-arguments",
          r"^pydantic(?:_core)?\S*ValidationError: .* for (?P<section>\w+)"),
     signature("nccl.failed", "consequence", "collective-timeout",

@@ -1,4 +1,4 @@
-"""Rows for memory of the card and of the host."""
+"""Memory of the card and of the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS: tuple[Signature, ...] = (
     signature("oom.kv.tokens", "cause", "kv-cache-short",
          r"max seq len \((?P<len>\d+)\) is larger than the maximum number of tokens that can be "
          r"stored in KV cache \((?P<fits>\d+)\)"),
-    # A hybrid model keeps one state per request that it decodes.
+    # A hybrid model keeps one state for each request that it decodes
     signature("states.short", "cause", "kv-cache-short",
          r"max_num_seqs \((?P<requests>\d{1,9})\) exceeds available Mamba cache blocks "
          r"\((?P<most>\d{1,9})\)|: assert num_cache_lines >= batch$"),
@@ -45,7 +45,7 @@ ROWS: tuple[Signature, ...] = (
          r"|Unable to allocate [\d.]+ [GM]iB for an array|\[Errno 12\] Cannot allocate memory"
          r"|Cannot allocate memory \(12\)|std::bad_alloc"
          r"|Unexpected bus error encountered(?!.{0,60}insufficient shared)"),
-    # ninja's 137 is SIGKILL; ninja names the target, the compiler drivers name the killed program.
+    # ninja's 137 is SIGKILL; ninja names the target, the compilers' drivers the killed program
     signature("build.killed", "cause", "host-oom",
          r"^FAILED: \[code=137\] (?P<object>\S{1,400})"
          r"|(?P<compiler>(?<=Killed signal terminated program )[\w+.-]{1,40}"

@@ -1,4 +1,4 @@
-"""Rows for the model's files, and the hub that they come from."""
+"""The model's files, and the hub that they come from."""
 
 from __future__ import annotations
 
