@@ -1,6 +1,6 @@
 """Find the tests of a module: by rule, or by a table for modules that no test imports.
 
-python -m tests.addresses caovand/core/config/schema.py    prints the files for a narrow pytest run
+python -m tests.addresses caovand/core/config/schema.py    prints files for a narrow pytest
 """
 
 from __future__ import annotations

@@ -108,6 +108,21 @@ def identity(answer: Mapping[str, Any]) -> Iterator[Text]:
         if server := answer.get(name):  # earlier releases have none
             url = server["url"]
             yield row(name, url if server["serving"] else f"{url} (not served)")
+    if "totals" in (gateway := answer.get("gateway") or {}):  # before an upgrade there are none
+        yield row("clients", _requests(gateway))
+
+
+def _requests(gateway: Mapping[str, Any]) -> str:
+    """The requests at the gateway now, and those that have ended since the daemon's start."""
+    now = f"{gateway['waiting']:,} waiting, {gateway['at_engine']:,} at the engine"
+    totals = gateway["totals"]
+    ended = [
+        f"{count:,} {f'with {code}' if code != '0' else 'left by the client'}"
+        for code, count in sorted(totals["ended"].items(), key=lambda one: (one[0] == "0", one))
+        if count
+    ]
+    resent = f", {totals['resent']:,} sent again" if totals["resent"] else ""
+    return f"{now}; ended: {', '.join(ended)}{resent}" if ended else now
 
 
 def nodes(answer: Mapping[str, Any]) -> Iterator[Text]:

@@ -25,7 +25,7 @@ class BadDocument(ValueError):
     """A document that cannot be read: `part` of it is wrong, "" for all of it."""
 
     def __init__(self, part: str, fact: str) -> None:
-        super().__init__(f"{part or 'the document'} {fact}")
+        super().__init__(f"{part or 'it'} {fact}")
 
 
 def read_or_none(reader: Reader[T], document: Any) -> T | None:
@@ -63,13 +63,23 @@ def string(max_chars: int | None = None) -> Reader[str]:
 _STRING = string()
 
 
+def is_number(value: Any, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> bool:
+    """Whether this is a number within bounds; NaN is in none."""
+    return type(value) in (int, float) and bool(low <= value <= high)
+
+
+def is_whole(value: Any, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> bool:
+    """Whether this is a whole number within bounds."""
+    return type(value) is int and low <= value <= high
+
+
 def whole(low: int = 0, high: int = MAX_NUMBER) -> Reader[int]:
     """Read a whole number within bounds."""
 
     def read(value: Any, part: str) -> int:
-        if type(value) is not int or not low <= value <= high:
+        if not is_whole(value, low, high):
             raise BadDocument(part, f"is not a whole number from {low} to {high}")
-        return value
+        return value  # type: ignore[no-any-return]
 
     return read
 
@@ -78,7 +88,7 @@ def number(low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> Reader[float]:
     """Read a number within bounds; NaN is in none."""
 
     def read(value: Any, part: str) -> float:
-        if type(value) not in (int, float) or not low <= value <= high:
+        if not is_number(value, low, high):
             raise BadDocument(part, f"is not a number from {low:.0f} to {high:.0f}")
         return value  # type: ignore[no-any-return]
 

@@ -93,6 +93,8 @@ class Gateway:
     async def _rules(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         connections = self.connections
         assert connections is not None
+        if request.transport is None:
+            raise ConnectionResetError("the client left before its request was read")
         connections.asked(request.transport)
         try:
             if len(request.headers) > MAX_HEADERS:

@@ -124,7 +124,7 @@ TASK = AllReduce(2, "custom = None", {})
         ("print('{')", "unclear", "it printed nothing"),
         ("print('[]')", "unclear", "it printed nothing"),
         ("print(json.dumps({'verdict': 'perhaps'}))", "unclear", "it printed nothing"),
-        ("assert json.loads(sys.argv[3])['ranks'] == 2; assert 'summed' in sys.argv[2];"
+        ("assert json.loads(sys.argv[3])['ranks'] == 2; assert 'check_all_reduce' in sys.argv[2];"
          "sys.exit('as asked')", "unclear", "as asked"),
         ("import os; sys.exit(os.environ['OMP_NUM_THREADS'] + ' thread')", "unclear", "1 thread"),
     ],

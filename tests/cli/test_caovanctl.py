@@ -160,6 +160,23 @@ def test_a_refusal_of_the_daemon_is_exit_status_5(daemon: FakeDaemon, ctl: Ctl) 
 # -- status ---
 
 
+def test_the_requests_at_the_gateway_are_counted_by_how_they_ended(
+    daemon: FakeDaemon, ctl: Ctl
+) -> None:
+    server = {"url": "http://h:1/", "serving": True, "problem": "", "pid": 9}
+    ended = {"200": 1234, "503": 5, "0": 2, "429": 0}
+    totals = {"ended": ended, "waited_s": 1.0, "resent": 3}
+    daemon.answers["status"] = status(
+        gateway={**server, "waiting": 7, "at_engine": 12, "totals": totals}
+    )
+    assert (
+        "  clients   7 waiting, 12 at the engine; ended: 1,234 with 200, 5 with 503,"
+        " 2 left by the client, 3 sent again\n"
+    ) in ctl("status").out
+    daemon.answers["status"] = status(gateway=server)  # a daemon from before an upgrade
+    assert "waiting" not in ctl("status").out
+
+
 def test_serving_is_exit_status_0_and_says_what_is_served(daemon: FakeDaemon, ctl: Ctl) -> None:
     figures = {
         "running": 2.0, "waiting": 1.0, "kv_cache_usage": 0.25, "prefix_hits": 0.5,

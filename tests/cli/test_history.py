@@ -69,7 +69,7 @@ def test_events_that_are_left_out_are_counted_with_the_option_that_shows_them(
 ) -> None:
     daemon.answers["history"] = answer(marks_left_out=1234)
     *_, text, event = ctl("history", "--since", "30d").out.splitlines()
-    assert text == "1,234 earlier events are left out; `--until 239m` shows those before"
+    assert text == "1,234 earlier events are omitted; `--until 239m` shows them"
     assert event.endswith("  restart  hang")
     assert json.loads(ctl("history", "--json").out)["marks_left_out"] == 1234
     *_, text, _ = ctl("history", "--since=30d", "--until=2h").out.splitlines()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from caovand.core.document import (
     anything,
     flag,
     into,
+    is_number,
+    is_whole,
     listed,
     number,
     one_of,
@@ -143,3 +146,28 @@ def test_any_document_is_read_or_refused(whatever: Any) -> None:
         except BadDocument as refused:
             refusal = str(refused)
         assert one_line(refusal) == refusal
+
+
+@pytest.mark.parametrize(
+    ("value", "number", "whole"),
+    [
+        (0, True, True),
+        (-7, True, True),
+        (1.5, True, False),
+        (2.0, True, False),
+        (True, False, False),
+        (math.nan, False, False),
+        (-math.inf, False, False),
+        (10**400, False, False),
+        ("1", False, False),
+        (None, False, False),
+        ([1], False, False),
+    ],
+)
+def test_what_is_a_number(value: Any, number: bool, whole: bool) -> None:
+    assert (is_number(value), is_whole(value)) == (number, whole)
+
+
+def test_the_bounds_are_numbers_too() -> None:
+    assert [is_number(value, 0, 8) for value in (-0.1, 0, 8, 8.1)] == [False, True, True, False]
+    assert [is_whole(value, 1, 8) for value in (0, 1, 8, 9)] == [False, True, True, False]

@@ -146,7 +146,7 @@ def test_who_has_taken_memory_is_asked_of_the_driver_once_ours_were_seen(
         assert await slot.taken_since([CARD]) == "", "in a container pids are others"
         sample = GpuSample(0, 5_615, 22_527, None, None, None, 0.0, users=((7, 5_000),))
         one._samples([sample])
-        assert slot.besides == {0: 615}
+        assert slot.others_mib == {0: 615}
         assert await slot.taken_since([CARD]) == "python (pid 9) has taken 4000 MiB of GPU 0"
         assert slot.others() == {0: 4_000}, "what a degraded plan is kept with"
 

@@ -24,6 +24,7 @@ from caovand.core.reporting.wire import MAX_BYTES, Reply, encode_reply
 from caovand.daemon.cluster import document, selection
 from caovand.daemon.cluster.head import Head
 from caovand.daemon.cluster.links import Peer
+from caovand.daemon.cluster.part import Membership
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.workers import Member
 from caovand.daemon.shared import now
@@ -57,9 +58,9 @@ class Checked:
         )  # fmt: skip
         self.port = free_port()
         pairs = Pairs(b"", b"", b"", b"")
-        self.head = Head(
-            "head1", f"127.0.0.1:{self.port}", Quorum(nodes, least or nodes, 60.0), pairs, slot
-        )
+        assert ENGINE.nodes is not None
+        member = Membership("head1", f"127.0.0.1:{self.port}", pairs, ENGINE.nodes)
+        self.head = Head(member, Quorum(nodes, least or nodes, 60.0), slot)
         self.selection = self.head._selection
         self.selection.facts = HEAD
         self.head._links.check = self._check  # type: ignore[method-assign]
@@ -89,7 +90,7 @@ class Checked:
 
         async def work() -> None:
             async with self.head._links.turn:
-                await self.selection._choose()
+                await self.selection._choose(HEAD)
 
         asyncio.run(work())
         return self.selection.team.ranks

@@ -8,6 +8,7 @@ import gzip
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,6 +122,22 @@ def test_a_client_that_goes_ends_its_request_at_the_engine(tmp_path: Path) -> No
         await soon(lambda: one.daemon.reports and one.daemon.reports[-1]["at_engine"] == 0)
 
     run(tmp_path, test)
+
+
+def test_a_client_that_left_before_its_request_was_read_is_no_fault(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def reads(request: web.Request) -> web.Response:
+        raise RuntimeError("Connection closed.")  # the library's, for the body of such a request
+
+    async def test(one: World) -> None:
+        gone = web.Request.__new__(web.Request)
+        gone._protocol = SimpleNamespace(transport=None)  # type: ignore[assignment]
+        with pytest.raises(ConnectionResetError):
+            await one.gateway._rules(gone, reads)  # type: ignore[attr-defined]
+
+    run(tmp_path, test)
+    assert capfd.readouterr().err == ""
 
 
 def test_the_key_is_the_servers_in_either_form(tmp_path: Path) -> None:

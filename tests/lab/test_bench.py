@@ -277,7 +277,7 @@ def test_a_restarted_engine_ends_it_and_what_is_complete_is_kept(box: Box, ctl: 
     box.daemon.answers["status"] = look
     said = ctl(*SHORT, "--json")
     assert said.code == 1
-    assert "the engine ended or was restarted meanwhile: hang: no progress" in said.err
+    assert "the engine ended or was restarted: hang: no progress" in said.err
     assert said.json["complete"] is False
     assert [cell["at_once"] for cell in said.json["cells"]] == [1]
 

@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 from caovand.core import api_key, limits
+from caovand.core.document import is_whole
 from caovand.core.engine.record import TaskRequest, Upload
-from caovand.core.json_values import is_whole
 from caovand.core.printable import one_line
 
 MAX_ANSWER_BYTES = 8 << 20

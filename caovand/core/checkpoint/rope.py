@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
-from caovand.core.json_values import is_number
+from caovand.core.document import is_number
 
 STRETCHED = ("linear", "ntk", "dynamic")
 """Kinds whose table covers all scaled positions."""

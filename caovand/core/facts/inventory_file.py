@@ -12,8 +12,8 @@ from dataclasses import asdict, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from caovand.core.document import is_number
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
-from caovand.core.json_values import is_number
 
 T = TypeVar("T", Gpu, Host, EngineInfo)
 LARGEST = 1 << 40

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.adapters.network.cluster_key import Pairs
 from caovand.adapters.network.cluster_link import HeadLink, numeric_address
 from caovand.adapters.network.http import Endpoint
 from caovand.core import addresses
@@ -18,7 +17,6 @@ from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import from_document
 from caovand.core.document import BadDocument
-from caovand.core.engine.record import Place
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
@@ -32,6 +30,7 @@ from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import (
     Changed,
     ClusterSlotProtocol,
+    Membership,
     NextPlan,
     Notices,
     Part,
@@ -47,7 +46,7 @@ ENDING_S = 60.0
 
 
 class Head(Part):
-    """The head called `name`, which workers join at `address`.
+    """The head, which workers join at `member.head`.
 
     `executor` is [cluster] executor, which starts the ranks.
     """
@@ -55,25 +54,23 @@ class Head(Part):
     role = "head"
 
     def __init__(
-        self, name: str, address: str, quorum: Quorum, pairs: Pairs, slot: ClusterSlotProtocol,
-        executor: str = "mp",
-    ) -> None:  # fmt: skip
-        self._name, self._address = name, address
-        self._quorum = quorum
-        self._pairs, self._slot = pairs, slot
+        self, member: Membership, quorum: Quorum, slot: ClusterSlotProtocol, executor: str = "mp"
+    ) -> None:
+        self._member, self._quorum, self._slot = member, quorum, slot
+        self._name, self._address = member.name, member.head
         self._boot = os.urandom(8).hex()
         self._changed, self._gone = Changed(), Changed()
-        host, port = addresses.split_address(address)
-        self._workers = Workers(name)
-        self._links = Links(name, host, port + 1, self._changed)
+        host, port = addresses.split_address(member.head)
+        self._workers = Workers(member.name)
+        self._links = Links(member.name, host, port + 1, self._changed)
         self._selection = Selection(
-            name, address, quorum, self._workers, self._links, slot, executor, self._gone
+            member, quorum, self._workers, self._links, slot, executor, self._gone
         )
         self._start, self._generation = "", 0
         self._plan: Plan | None = None
         self._notices = Notices(slot.notice)
         self._since = now()
-        self._own_ranks = here.Ranks(slot)
+        self._own_ranks = here.Ranks(slot, member.nodes)
         self._latest = ""  # the last start, even once it has ended
         self._evidence = Collector(slot, self._silence)
 
@@ -115,7 +112,7 @@ class Head(Part):
             fact = f"{self._address} is this machine's own loopback address, {address}"
             remedy = "set [cluster] head to an address that workers reach"
             raise ProblemError("hear any worker", fact, remedy)
-        return HeadLink(address, self._pairs, self._on_frame, self._slot.runtime)
+        return HeadLink(address, self._member.pairs, self._on_frame, self._slot.runtime)
 
     # -- hearing ----------------------------------------------------------------------------
 
@@ -235,13 +232,10 @@ class Head(Part):
         """The head's part of the plan: rank 0."""
         if self._team.count == 1:
             return plan
-        nodes = self._slot.engine.nodes
-        assert nodes is not None
-        own = self._selection.facts
-        assert own is not None
         members = (self._workers.by_name[name].facts for name in self._team.ranks)
         others = tuple(facts.address for facts in members if facts is not None)
-        return nodes.own(plan, Place(0, own.address, own.interface, others, self._pairs.token))
+        place = replace(self._selection.place, others=others, token=self._member.pairs.token)
+        return self._member.nodes.own(plan, place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """The engine is starting here: let the workers start theirs."""

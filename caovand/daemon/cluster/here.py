@@ -10,16 +10,17 @@ from typing import Any
 
 from caovand.adapters import node_facts
 from caovand.adapters.system import processes
+from caovand.core import addresses
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.link import link_document as shown_link
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import public_facts
 from caovand.core.engine.log import TRANSPORT
-from caovand.core.engine.record import UNTITLED
+from caovand.core.engine.record import UNTITLED, Nodes
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import card_of
 from caovand.core.problem import ProblemError
-from caovand.daemon.cluster.part import ClusterSlotProtocol
+from caovand.daemon.cluster.part import ClusterSlotProtocol, Membership
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import Obstacle
 
@@ -30,18 +31,18 @@ Known = tuple[tuple[str, int, int | None], ...]
 """Names of ranks, such as "TP1", each with its process's pid and its card, if known."""
 
 
-async def facts(name: str, slot: ClusterSlotProtocol, inventory: Inventory, head: str) -> NodeFacts:
-    """The facts of this node, called `name`.
+async def facts(member: Membership, slot: ClusterSlotProtocol, inventory: Inventory) -> NodeFacts:
+    """The facts of this node.
 
-    Raises Obstacle if there is no route to `head`, and Unplannable if ranks can use no card here.
+    Raises Obstacle if there is no route to the head, and Unplannable if ranks can use no card here.
     """
-    config, nodes = slot.config(), slot.engine.nodes
-    assert nodes is not None
+    config, nodes = slot.config(), member.nodes
+    head, _ = addresses.split_address(member.head)
     by_host_name = partial(nodes.by_host_name, dict(config.engine.env))
     cards = nodes.offered(config, inventory)
     try:
         return await asyncio.to_thread(
-            node_facts.read, name, inventory, head, config.cluster.interface,
+            node_facts.read, member.name, inventory, head, config.cluster.interface,
             kind=slot.engine.name, cards=cards, cache=slot.cache, by_host_name=by_host_name,
         )  # fmt: skip
     except ProblemError as problem:
@@ -108,9 +109,9 @@ class Ranks:
     log. Reading a title may hang together with its process.
     """
 
-    def __init__(self, slot: ClusterSlotProtocol) -> None:
+    def __init__(self, slot: ClusterSlotProtocol, nodes: Nodes) -> None:
         self.known: Known = ()
-        self._slot = slot
+        self._slot, self._nodes = slot, nodes
         self._next = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._by_log: dict[int, str] = {}
@@ -126,14 +127,12 @@ class Ranks:
             self.known = ()
 
     async def _read(self, pids: Sequence[int]) -> None:
-        nodes = self._slot.engine.nodes
-        assert nodes is not None
         with contextlib.suppress(RuntimeError):  # too many threads: the next attempt follows soon
             titles = await asyncio.to_thread(lambda: [(processes.command_of(p), p) for p in pids])
-            named = {pid: nodes.rank_of(title) for title, pid in titles}
+            named = {pid: self._nodes.rank_of(title) for title, pid in titles}
             untitled = [pid for pid, rank in named.items() if rank == UNTITLED]
             if set(untitled) - self._by_log.keys():
-                found = nodes.ranks_in(self._slot.lines())
+                found = self._nodes.ranks_in(self._slot.lines())
                 known = {**self._by_log, **found}
                 self._by_log = {pid: rank for pid, rank in known.items() if pid in named}
             named.update({pid: self._by_log.get(pid, UNTITLED) for pid in untitled})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from caovand.adapters.incidents import Incidents
+from caovand.adapters.network.cluster_key import Pairs
 from caovand.adapters.network.http import Endpoint
 from caovand.core.config.schema import Config
-from caovand.core.engine.record import Engine
+from caovand.core.engine.record import Engine, Nodes
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
@@ -100,6 +102,17 @@ class SlotEvidence(Protocol):
 
 class ClusterSlotProtocol(SlotMachine, SlotEngine, SlotEvidence, Protocol):
     """The interface between a role and its slot."""
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a node needs in a cluster: its `name`, the head's HOST:PORT, the keys, and how its
+    engine runs on several machines."""
+
+    name: str
+    head: str
+    pairs: Pairs
+    nodes: Nodes
 
 
 class Part:

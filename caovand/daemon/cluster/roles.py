@@ -9,7 +9,7 @@ from caovand.adapters.network import cluster_key
 from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.head import Head
-from caovand.daemon.cluster.part import ClusterSlotProtocol, Part
+from caovand.daemon.cluster.part import ClusterSlotProtocol, Membership, Part
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 
@@ -19,15 +19,16 @@ def part_of(slot: ClusterSlotProtocol) -> Part:
     section = slot.config().cluster
     if section.role == "off":
         return Part()
-    if slot.engine.nodes is None:
+    nodes = slot.engine.nodes
+    if nodes is None:
         fact = f"{slot.engine.title} serves from one machine"
         raise ConfigError([f"[cluster] role is {section.role}, and {fact}; use vLLM, or remove it"])
     try:
         pairs = cluster_key.derive_pairs(cluster_key.read(Path(section.key_file)))
     except ProblemError as problem:
         raise ConfigError([f"[cluster] key_file: {problem}"]) from None
-    name = section.name or socket.gethostname()
+    member = Membership(section.name or socket.gethostname(), section.head, pairs, nodes)
     if section.role == "worker":
-        return Worker(name, section.head, pairs, slot)
+        return Worker(member, slot)
     quorum = Quorum(section.nodes, section.min_nodes or section.nodes, section.wait_s)
-    return Head(name, section.head, quorum, pairs, slot, section.executor)
+    return Head(member, quorum, slot, section.executor)

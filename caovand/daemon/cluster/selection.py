@@ -12,6 +12,7 @@ from caovand.core import addresses
 from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.messages import EACH_S
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.engine.record import Place
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.network import Network
@@ -26,6 +27,7 @@ from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
     ClusterSlotProtocol,
+    Membership,
     NextPlan,
     is_stopped,
     state_of,
@@ -89,22 +91,21 @@ class Quorum:
 
 
 class Selection:
-    """The `team` of the current or next start, selected from the `workers` of the head called
-    `name`.
+    """The `team` of the current or next start, selected from the `workers` of a head.
 
-    Workers join at `address`, ranks rendezvous at the next port, and `executor` starts them. A
-    change of a worker wakes `gone`.
+    Ranks rendezvous at the port after the one where workers join, and `executor` starts them. A
+    change of a worker wakes `gone`. `place` is where the head's part of the last plan runs.
     """
 
     def __init__(
-        self, name: str, address: str, quorum: Quorum, workers: Workers, links: Links,
-        slot: ClusterSlotProtocol,
-        executor: str, gone: Changed,
+        self, member: Membership, quorum: Quorum, workers: Workers, links: Links,
+        slot: ClusterSlotProtocol, executor: str, gone: Changed,
     ) -> None:  # fmt: skip
         self.team = Team({})
         self.facts: NodeFacts | None = None  # of the head
-        self._name, self._executor = name, executor
-        self._host, port = addresses.split_address(address)
+        self.place = Place(0, "", "")
+        self._member, self._executor = member, executor
+        self._host, port = addresses.split_address(member.head)
         self._port = port + 1
         self.quorum, self._workers, self._links, self._slot = quorum, workers, links, slot
         self._gone = gone
@@ -118,18 +119,17 @@ class Selection:
 
         Workers are chosen first, because whether a model fits depends on the cards of all.
         """
-        nodes = self._slot.engine.nodes
-        assert nodes is not None
+        nodes = self._member.nodes
         self._short = False
         try:
-            inventory = await self._inspect(coming)
+            inventory, facts = await self._inspect(coming)
         except Obstacle:
             if not living:
                 self.facts = None  # a machine that cannot be inspected cannot serve
             raise
         if not living:
             async with self._links.turn:
-                why = await self._choose()
+                why = await self._choose(facts)
             if why:
                 self._slot.notice(
                     "cluster", f"starts on {self.team.count} of {self.quorum.nodes} nodes: {why}"
@@ -142,34 +142,32 @@ class Selection:
         if self.team.count == 1:
             self._all_reduces = False
             return plan, endpoint
-        assert self.facts is not None
         try:
             spread = nodes.spread(
                 plan, replace(inventory, others=self.team.nodes), self._host, self._port,
-                self._no_rdma, self._executor, self.facts.address,
+                self._no_rdma, self._executor, facts.address,
             )  # fmt: skip
         except Unplannable as problem:
             raise obstacle_of(problem) from problem
+        self.place = Place(0, facts.address, facts.interface)
         self._all_reduces, self._each = nodes.all_reduces_over_link(spread), len(spread.cards or ())
         return spread, endpoint
 
-    async def _inspect(self, coming: NextPlan) -> Inventory:
+    async def _inspect(self, coming: NextPlan) -> tuple[Inventory, NodeFacts]:
         """Inspect the machine and make the result the head's facts. Raises Obstacle."""
-        nodes = self._slot.engine.nodes
-        assert nodes is not None
         inventory = await coming.inspect()
-        self._refused = nodes.refusal(self._executor, inventory.engine)
+        self._refused = self._member.nodes.refusal(self._executor, inventory.engine)
         if self._refused and self.quorum.strict:
             raise Obstacle("bad-arguments", str(self._refused), hold=True)
         try:
-            self.facts = await here.facts(self._name, self._slot, inventory, self._host)
+            facts = self.facts = await here.facts(self._member, self._slot, inventory)
         except Unplannable as problem:
             raise obstacle_of(problem) from problem
-        return inventory
+        return inventory, facts
 
     # -- choosing ---------------------------------------------------------------------------
 
-    async def _choose(self) -> str:
+    async def _choose(self, own: NodeFacts) -> str:
         """Choose the workers of the next start by their links; returns and raises like `_ready`."""
         self._links.forget_failures()
         why = self._ready()
@@ -179,7 +177,7 @@ class Selection:
         while not checked.issuperset(self.team.boots.items()):
             fit = self._fit(wanted=len(self._workers.by_name)).workers
             checked.update((name, one.report.boot) for name, one in fit.items())
-            await self._check(fit.values())
+            await self._check(own, fit.values())
             why = self._ready()
         self.quorum.on_start(self.team.count)
         self._no_rdma = self._why_no_rdma(self.team.ranks)
@@ -223,16 +221,15 @@ class Selection:
         members = {name: one for name, one in known.items() if name not in without}
         return choose(members, found, wanted or self.quorum.nodes - 1, unheard, ours)
 
-    async def _check(self, members: Collection[Member]) -> None:
-        """Check the links of these workers."""
-        assert self.facts is not None
+    async def _check(self, own: NodeFacts, members: Collection[Member]) -> None:
+        """Check the links of these workers to each other and to the head, whose facts are `own`."""
         peers = [
             Peer(one.report.name, one.report.boot, one.facts.address)
             for one in members
             if one.facts and not one.lost
         ]
         if peers:
-            await self._links.check(self.facts.address, peers)
+            await self._links.check(own.address, peers)
 
     async def check_links(self) -> None:
         """Check all links, unless an engine runs or is about to."""
@@ -242,7 +239,7 @@ class Selection:
             if not idle or self._slot.pids() or self.facts is None:
                 return
             free = [one for one in self._workers.present.values() if not one.report.running]
-            await self._check(free)
+            await self._check(self.facts, free)
             if free:
                 self.try_again()
 
@@ -287,8 +284,7 @@ class Selection:
     @property
     def _comparison(self) -> Comparison:
         """The current basis for comparing workers."""
-        nodes = self._slot.engine.nodes
-        assert nodes is not None
+        nodes = self._member.nodes
         configured = nodes.no_rdma(dict(self._slot.config().engine.env))
         package = nodes.packages.get(self._executor)
         return Comparison(
@@ -324,7 +320,7 @@ class Selection:
         if self.facts is None:
             snapshot = self._slot.snapshot()
             state, stopped = state_of(snapshot), is_stopped(snapshot)
-            yield self._name, unfit_text(self._name, state, stopped=stopped)
+            yield self._member.name, unfit_text(self._member.name, state, stopped=stopped)
         for name, one in self._workers.present.items():
             if one.facts is None or one.report.stopped:
                 yield name, uncompared_text(one)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from caovand.adapters.network.cluster_key import Pairs
 from caovand.adapters.network.cluster_link import LINKS_EACH, WorkerLink
 from caovand.adapters.network.http import Endpoint
 from caovand.adapters.system import wall_clock
@@ -32,6 +31,7 @@ from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
     ClusterSlotProtocol,
+    Membership,
     NextPlan,
     Notices,
     Part,
@@ -56,19 +56,21 @@ Stage = tuple[str, float | None, str]
 
 
 class Worker(Part):
-    """The worker called `name`, under the head at `head`, HOST:PORT."""
+    """A worker of the head at `member.head`."""
 
     role = "worker"
     answers = False
 
-    def __init__(self, name: str, head: str, pairs: Pairs, slot: ClusterSlotProtocol) -> None:
-        self._name, self._head, self._pairs, self._slot = name, head, pairs, slot
-        self.planned_by = head
+    def __init__(self, member: Membership, slot: ClusterSlotProtocol) -> None:
+        self._member, self._slot = member, slot
+        self._name, self._head = member.name, member.head
+        self.planned_by = member.head
         self._boot = os.urandom(8).hex()
         self._facts: NodeFacts | None = None
         self._order, self._heard = Order(head=""), float("-inf")
         self._unread = ("", float("-inf"))  # the last order's error, and when it came
         self._planned = self._order  # the order for which the next rank starts
+        self._place = Place(0, "", "")  # where the planned rank runs
         self._running = ""  # the start whose engine runs here
         self._generation = 0
         self._failed: tuple[str, Finding | None] = ("", None)
@@ -78,9 +80,9 @@ class Worker(Part):
         self._notices = Notices(slot.notice)
         self._since = now()
         self._changed = Changed()
-        self._ranks = here.Ranks(slot)
+        self._ranks = here.Ranks(slot, member.nodes)
         self._witness = Witness(slot)
-        self._prober = Prober(name, head, self._changed)
+        self._prober = Prober(member.name, member.head, self._changed)
 
     async def begin(self) -> None:
         """Report to the head and follow its orders, until cancelled."""
@@ -102,7 +104,7 @@ class Worker(Part):
             link.close()
 
     async def _connect(self) -> WorkerLink:
-        return WorkerLink(self._head, self._pairs, self._on_frame, self._slot.runtime)
+        return WorkerLink(self._head, self._member.pairs, self._on_frame, self._slot.runtime)
 
     def _on_frame(self, sender: bytes, frame: bytes) -> None:
         try:
@@ -193,13 +195,11 @@ class Worker(Part):
         """The head's plan for this node; raises Obstacle while there is none."""
         if self._running and not living:
             self._ended()  # processes that had outlived KILL are gone now
-        config, nodes = self._slot.config(), self._slot.engine.nodes
-        assert nodes is not None
+        config, nodes = self._slot.config(), self._member.nodes
         self._waits = ""
-        host = addresses.split_address(self._head)[0]
         try:
             inventory = await self._slot.inspect()
-            self._facts = await here.facts(self._name, self._slot, inventory, host)
+            facts = self._facts = await here.facts(self._member, self._slot, inventory)
         except Unplannable as problem:
             self._forget(living)
             raise Obstacle(problem.failure, str(problem), hold=True) from problem
@@ -222,6 +222,9 @@ class Worker(Part):
             plan = replace(nodes.local(order.plan, config, inventory), model=config.model.path)
         except Unplannable as problem:
             raise Obstacle(problem.failure, str(problem), hold=True) from problem
+        self._place = Place(
+            order.rank, facts.address, facts.interface, token=self._member.pairs.token
+        )
         return self._slot.adopt(plan, inventory)
 
     def _forget(self, living: bool) -> None:
@@ -232,12 +235,7 @@ class Worker(Part):
 
     def own(self, plan: Plan) -> Plan:
         """This node's part of the plan."""
-        nodes = self._slot.engine.nodes
-        assert nodes is not None
-        assert self._facts is not None
-        address, interface = self._facts.address, self._facts.interface
-        place = Place(self._planned.rank, address, interface, token=self._pairs.token)
-        return nodes.own(plan, place)
+        return self._member.nodes.own(plan, self._place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """The rank is being started."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from caovand.core.gateway.events import (
     Arrived,
     Begun,
+    Closing,
     Complete,
     Done,
     Effect,
@@ -157,27 +158,31 @@ orders = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 999)), max_si
 
 
 @examples(2000)
-@given(orders)
-@example([("arrive", 0), ("engine", 1), ("engine", 1), ("engine", 2)])  # the suspect alone, twice
+@given(orders, st.booleans())
+@example([("arrive", 0), ("engine", 1), ("engine", 1), ("engine", 2)], False)  # alone, twice
 def test_in_any_order_no_request_is_forgotten_starved_or_begun_twice(
-    steps: list[tuple[str, int]],
+    steps: list[tuple[str, int]], closes: bool
 ) -> None:
-    live(steps)
+    live(steps, closes=closes)
 
 
 @pytest.mark.long
 def test_ten_thousand_random_orders_keep_the_same_promises() -> None:
     chance = random.Random(35)
-    for _ in range(ORDERS):
-        live([(chance.choice(STEPS), chance.randrange(1000)) for _ in range(60)])
+    for number in range(ORDERS):
+        steps = [(chance.choice(STEPS), chance.randrange(1000)) for _ in range(60)]
+        live(steps, closes=number % 10 == 0)
 
 
-def live(steps: list[tuple[str, int]]) -> None:
-    """Do these steps, then let an engine answer what is left."""
+def live(steps: list[tuple[str, int]], *, closes: bool) -> None:
+    """Do these steps, then end the gateway, or let an engine answer what is left."""
     shell = Shell()
     for what, which in steps:
         shell.do(what, which)
-    shell.finish()
+    if closes:
+        shell.take(Closing)
+    else:
+        shell.finish()
     assert shell.open == set(), "each has its answer, or its error"
     policy = shell.policy
     assert (policy.at_engine, policy.waiting, policy._bytes) == (0, 0, 0)

@@ -134,6 +134,11 @@ class Coming:
         return self._again or plan(inventory()), Endpoint("127.0.0.1", 1)
 
 
+def member(name: str) -> part.Membership:
+    assert ENGINE.nodes is not None
+    return part.Membership(name, ADDRESS, PAIRS, ENGINE.nodes)
+
+
 def configured(role: str, **more: Any) -> Config:
     """The configuration of a node, with these further sections."""
     cluster = {"role": role, "head": ADDRESS}
@@ -333,12 +338,12 @@ class World:
     async def head(self, nodes: int = 2, least: int | None = None, executor: str = "mp") -> AtHead:
         slot = self._slot("head")
         quorum = Quorum(nodes, least or nodes, WAIT_S)
-        one = Head("n1", ADDRESS, quorum, PAIRS, slot.hooks, executor)
+        one = Head(member("n1"), quorum, slot.hooks, executor)
         return AtHead(self.clock, slot, one, await self._begun(slot, one))
 
     async def worker(self, **more: Any) -> AtWorker:
         slot = self._slot("worker", **more)
-        one = Worker("n2", ADDRESS, PAIRS, slot.hooks)
+        one = Worker(member("n2"), slot.hooks)
         return AtWorker(self.clock, slot, one, await self._begun(slot, one))
 
 

@@ -236,7 +236,7 @@ def test_nobody_waits_for_a_worker_that_is_lost(boots: dict[str, str]) -> None:
             assert two.links.probe("n2") is not None
             two.links.keep(boots)
             link = await asyncio.wait_for(checking, links.REPORT_S / 2)
-            assert link.unreported == "its daemon ended, or was cut off, meanwhile"
+            assert link.unreported == "its daemon ended or was cut off in the meantime"
 
     run(work)
 

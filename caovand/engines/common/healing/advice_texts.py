@@ -155,6 +155,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The {probe} probe had no answer: the engine still loads, or it ended. `kubectl logs` (and "
         "--previous) show which; add a startupProbe that covers download and load.",
     ),
+    "pod.restarts": (
+        "The container {container} ends again and again: `kubectl logs --previous -c {container}` "
+        "has its last lines, and `kubectl describe pod` how it ended.",
+    ),
     "pod.ended": (
         "The container was ended by a signal (137 is SIGKILL: the memory limit, or a failed "
         "liveness probe): `kubectl describe pod` and `kubectl logs --previous` show which.",

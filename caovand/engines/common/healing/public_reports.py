@@ -136,7 +136,7 @@ bad-arguments env.service vllm vllm-project/vllm#34199
 bad-arguments exit.linked any withcatai/catai#48
 bad-arguments exit.linked llamacpp JamePeng/llama-cpp-python#52 ggml-org/llama.cpp#8428
 bad-arguments family.batch any abetlen/llama-cpp-python#1288
-bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051
+bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051 gpustack/gpustack#2387
 bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 flagdizero/jenny-android-ai-agent#2
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
@@ -269,6 +269,7 @@ engine-died ollama.library ollama ollama/ollama#5643 ollama/ollama#6804
 engine-died ollama.runner ollama ollama/ollama#11447 ollama/ollama#4912
 engine-died ollama.windows ollama ollama/ollama#4442 ollama/ollama#5504
 engine-died pod.ended any kubernetes/kubernetes#93014
+engine-died pod.restarts any NVIDIA/k8s-device-plugin#652
 engine-died pod.unready any vllm-project/aibrix#1054
 engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sampling.nan any sgl-project/sglang#1764 meta-llama/llama#380
@@ -295,7 +296,7 @@ engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189 ollama/ollama#1941
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
-engine-unusable system.program any vllm-project/production-stack#454 LMCache/LMCache#906
+engine-unusable system.program any vllm-project/production-stack#454 containers/ramalama#970
 engine-unusable unit.absent ollama ollama/ollama#6248
 gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
 gpu-absent container.driver any cedricxie/apollo_perception_ros#20
@@ -484,6 +485,7 @@ shm-full shm.full vllm MiniMax-AI/MiniMax-01#42 microsoft/WSL#12467
 start-stall llama.health llamacpp containers/ramalama#2570
 start-stall ollama.canceled ollama icereed/paperless-gpt#454
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
+start-stall ramalama.waits any containers/ramalama#2132
 start-stall start.itself sglang sgl-project/sglang#28493
 start-stall start.timeout vllm vllm-project/vllm#32116
 start-stall swap.slow any mostlygeek/llama-swap#92

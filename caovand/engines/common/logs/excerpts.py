@@ -18,7 +18,7 @@ _BEGINS = re.compile(
     r"|\((?:APIServer|EngineCore|Worker)\w{0,20} pid=\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d "
     r"|(?:ggml|gguf|llama|llm|clip|mtmd|common|alloc)_\w{1,60}: "
-    r"|ggml-cuda was compiled"
+    r"|ggml-cuda was compiled|get_(?:logits|embeddings)_ith: "
     r"|error loading model|(?:CUDA|ROCm|HIP|SYCL|MUSA) error: |GGML_ASSERT\(|LLAMA_ASSERT: "
     r"|pre-allocated tensor \(|terminate called "
     r"|vk::\w{1,40}::|vk::\w{1,60}: |(?:unable|failed) to allocate (?:\w{2,20} )?buffer"

@@ -77,7 +77,8 @@ def find_cause(
     symptoms = [hit for hit in hits if hit.row.kind in ("consequence", "wrapper")]
     if not symptoms or stopped:
         return None
-    return finding(symptoms[0])
+    ends = [hit for hit in symptoms if hit.row.kind == "consequence"]
+    return finding((ends or symptoms)[0])
 
 
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:

@@ -46,7 +46,8 @@ SIGNATURES: tuple[Signature, ...] = (
          cuda.NO_MEMORY, _ROOM),
     signature("llama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
     signature("llama.cuda.weights", "cause", "device-oom-load",
-         r"unable to allocate backend buffer|Error allocating (?:vulkan )?memory"
+         r"not enough GPU memory to load the model|unable to allocate backend buffer"
+         r"|Error allocating (?:vulkan )?memory"
          r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
          r"failed to allocate " + cuda.BUFFER + r" of size (?P<bytes>\d+)"),

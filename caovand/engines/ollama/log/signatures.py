@@ -65,7 +65,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
     signature("ollama.runtime", "generic", "gpu-absent",
-         r"(?:cudart|cuda|nvcuda|nvml)\w{0,10} (?:vram )?init failure: (?:(?P<state>999|3|46|802"
+         r"(?:cudart|cuda|nvcuda|nvml)\w{0,10} (?:vram "
+         r"|driver library )?init failure: (?:(?P<state>999|3|46|802"
          r"|304)|(?P<old>35)|(?P<none>100)|(?P<code>\d{1,4}))\b"
          r"|cudaSetDevice err: (?:(?P<state_of>999|3|46|802|304)|(?P<old_of>35)|(?P<none_of>100)"
          r"|(?P<code_of>\d{1,4}))\b"),
@@ -181,7 +182,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|error parsing tool call|failed to parse tool call|XML syntax error"),
     signature("ollama.numbers", "cause", "answers-degenerate",
          r"(?P<numbers>logits sum to NaN|contains NaN or Inf|unsupported value: [+-]?(?:NaN|Inf)"
-         r"|invalid logits|failed to sample token)"),
+         r"|invalid logits(?! id)|failed to sample token)"),
     signature("ollama.cloud", "cause", "access-denied",
          r"requires sign in|not (?:currently )?signed in|plan upgrade required"
          r"|account unavailable|remote inference is unavailable|cannot run this remote model"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from caovand.core.json_values import is_number
+from caovand.core.document import is_number
 from caovand.engines.vllm.flags.spelling import count, is_left_to_vllm
 
 

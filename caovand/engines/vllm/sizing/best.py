@@ -33,7 +33,7 @@ from caovand.engines.vllm.sizing.search import (
     whole_blocks,
     with_context,
 )
-from caovand.engines.vllm.sizing.space import Choice, Space
+from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
 
 ENOUGH_EXACT = 32_768
 """The rules' own cache type is kept if it holds a context of this length, seven usual
@@ -46,6 +46,9 @@ two levels, which was before 0.21 (vLLM's blog, April 2026). On an A100 the cach
 as much, prompts were read 2 to 5 % slower, answers came up to 5 % faster (vllm#42058): more
 concurrent requests make up for that where the cache limits them. Layers with a small window gain
 little."""
+AS_QUICK = 0.9
+"""Text alone must make a token take less than this share of its time for the vision tower to be
+dropped although it leaves a context long enough."""
 MIN_EXACT = 8192
 """If 16-bit weights leave no room for a context this long, they are quantised to 8 bits."""
 BEHIND_EXACT = 1e6
@@ -100,6 +103,27 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
 
 
 def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+    """The best of these bases; one with the vision tower if that costs no speed and holds enough,
+    however much more text alone would."""
+    choice = _search_all(space, among, model, gpus)
+    seeing = [at for at in among if space.bases[at].vision]
+    if choice.candidate.vision or not seeing or space.workload.batch:
+        return choice
+    kept = _search_all(space, seeing, model, gpus)
+    if not kept.sound or not _holds_enough(space, kept, model):
+        return choice
+    times = [
+        Pace(model, space.bases[one.base], gpus, space.workload, space.nodes).seconds(one.candidate)
+        for one in (choice, kept)
+    ]
+    slower = times[0] / times[1]
+    quick = slower >= AS_QUICK
+    return replace(kept, runner_up=RunnerUp(choice.candidate, slower)) if quick else choice
+
+
+def _search_all(
+    space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]
+) -> Choice:
     """The best of these bases. Layers are dealt to the stages for the leanest candidate first, and
     again for the chosen one if its best deal differs."""
     bases = [space.bases[at] for at in among]

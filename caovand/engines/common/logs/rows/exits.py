@@ -16,17 +16,20 @@ _RAW = re.compile(
     r"|E(?:xited|XITED) \(\d{1,3}\)|OSError: (?:\[WinError -?\d|exception: )"
     r"|OSError: |.{0,300}?: cannot open shared object file|.{0,300}? version [`'](?:GLIBC|CXXABI)"
     r"|.{0,200}?Windows Error 0x|(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute|Exec format error)"
-    r"|run-detectors: |\(Exit code: \d|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]"
-    r"|\S{1,200}\.llamafile(?:\.exe)?: \w|CANNOT LINK EXECUTABLE "
+    r"|.{0,400}llama\.cpp terminated unexpectedly|run-detectors: |\(Exit code: \d"
+    r"|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]|\S{1,200}\.llamafile(?:\.exe)?: \w"
+    r"|CANNOT LINK EXECUTABLE "
 )
 _CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",
          _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
-         r"|\[WinError (?:126|127|1114|193)\]|Windows Error 0xc0000(?:135|139|07b)"),
+         r"|\[WinError (?:126|127|1114|193)\]|llama\.cpp exit status: exit status 0xc0000(?:135"
+         r"|139|07b)|Windows Error 0xc0000(?:135|139|07b)"),
     signature("exit.instruction", "cause", "backend-unsupported",
          _CODE + r"(?:3221225501|-1073741795|132|-4)\b|\[WinError -1073741795\]"
+         r"|llama\.cpp exit status: exit status 0xc000001d"
          r"|Windows Error 0xc000001d"),
     signature("exit.memory", "cause", "host-oom",
          _CODE + r"(?:3221225495|3221225773|-1073741801|-1073741523)\b|\[WinError (?:1455|8|14)\]"
@@ -35,7 +38,8 @@ ROWS = (
          _CODE + r"(?:(?P<silent>137|-9\b)|13[3-9]|-(?:5|6|7|8|11)\b|32212\d{5}|3765269347"
          r"|-107374\d{4}|-1\b"
          r"|1844674407\d{10})|OSError: exception: (?P<exception>.{1,120})"
-         r"|\[LMS\w{1,40}\].{0,200}Error loading model|^\(Exit code: (?:5|6|8|10|11)\)"
+         r"|llama\.cpp exit status: exit status 0x[ce]\d|^\(Exit code: (?:5|6|8|10|11)\)"
+         r"|\[LMS\w{1,40}\].{0,200}Error loading model"
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
     signature("exit.managed", "consequence", "engine-died",
          r"^Fatal error\. System\.(?P<managed>AccessViolationException)"),

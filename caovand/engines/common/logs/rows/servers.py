@@ -15,6 +15,7 @@ _RAW = re.compile(
     r"|Error: Shard|`inputs`)"
     r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TensorRT-LLM\]\[(?:ERROR|WARNING)\]"
     r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TRT\] \[E\]|\[TM\]\[(?:ERROR|FATAL)\]|rpc error: code = "
+    r"|.{0,60}\bHealth check of container "
     r"|(?:\d{3}: )?unable to start process: |!!! Health check error: "
     r"|.{0,200}(?:could not load model: rpc error|grpc process not found: )"
     r"|Error: (?:Shard|DownloadError|WebserverFailed|ArgumentValidation)"
@@ -58,7 +59,9 @@ ROWS = (
          r"grpc process not found: (?P<path>\S+)"),
     signature("localai.ended", "consequence", "engine-died",
          r"(?:could not load model: |^)rpc error: code = (?:Unavailable|Canceled|Unknown) desc ?="),
-    # llama-swap
+    # RamaLama and llama-swap
+    signature("ramalama.waits", "consequence", "start-stall",
+         r"Health check of container (?P<container>\S{1,100}) failed, retrying"),
     signature("swap.slow", "cause", "start-stall", r"health check (?:failed|timed out) after \d"),
     signature("swap.path", "cause", "bad-arguments", r"Health check error: status code: 40[45]"),
     signature("swap.ended", "consequence", "engine-died", r"upstream command exited prematurely"),
@@ -127,6 +130,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "localai.ended": (
         "LocalAI's backend process ended or refused the model, and the reason is in its own lines: "
         "start LocalAI with DEBUG=true, and explain the lines that begin with `stderr`.",
+    ),
+    "ramalama.waits": (
+        "RamaLama waits for the server in its container, which does not answer: it still loads, or "
+        "it ended; `podman logs {container}` (docker logs) has its own lines. Explain those.",
     ),
     "swap.slow": (
         "llama-swap gave up before the model was loaded: raise healthCheckTimeout in its "

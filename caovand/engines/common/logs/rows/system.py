@@ -21,6 +21,8 @@ ROWS = (
          r"|unable to (?:create|start) (?:new )?(?:native )?thread"),
     signature("system.program", "cause", "engine-unusable",
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): (?:command )?not found"
+         r"|executable file [`'](?P<sought>[^`']{1,200})[`'] not found in \$PATH"
+         r"|(?P<init>catatonit)\b.{0,20}: failed to exec pid1: No such file"
          r"|exec: \"(?P<started>(?!-)[^\"]{1,200})\": (?:executable file not found"
          r"|(?:stat )?[^\":]{0,200}: no such file)"),
     signature("system.execute", "cause", "access-denied",
@@ -49,8 +51,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "There is no program {program} on the PATH of this user or unit: use its full path"
         ", or activate the environment that it is installed in.",
         "The image has no program {started}: correct the command or the entrypoint, or use the "
-        "image with the engine"
-        ".",
+        "image with the engine.",
+        "The image has no program {sought}: what follows the image's name is the command to run, "
+        "so that options belong before that name; or use the image with the engine.",
+        "The image lacks the program that the command names ({init} only reports it): pull the "
+        "image of the release that the tool expects, or correct the command.",
     ),
     "system.execute": (
         "The user may not execute {program}: a folder above it or the interpreter of its first "

@@ -1,4 +1,4 @@
-"""Images, videos and recordings that vLLM does not divide: no step is planned that is shorter."""
+"""Vision towers: steps that hold an image or video, room to encode it, and when a tower is kept."""
 
 from __future__ import annotations
 
@@ -45,6 +45,16 @@ def test_shorter_steps_by_hand_are_refused_with_the_remedy() -> None:
     assert f"use --max-num-batched-tokens {VIDEO} or more, or --language-model-only" in told
     assert conflicts("--language-model-only") == []
     assert conflicts("--limit-mm-per-prompt", '{"video": 0}') == []
+
+
+def test_vision_is_kept_while_the_context_is_long_enough_however_long_it_were_without() -> None:
+    for mib, sees in ((23028, False), (23400, True)):
+        box = box_with("a10", model("Qwen3.5-9B"))
+        (gpu,) = box.gpus
+        made = plan(replace(box, gpus=(replace(gpu, total_mib=mib, free_mib=mib - 300),)))
+        assert (made.value("language_model_only") is None) == sees
+        assert sees == (32768 <= made.value("max_model_len") < 65536)
+        assert not sees or "text alone would hold" in made.settings["max_model_len"].reason
 
 
 def test_a_cache_that_we_size_leaves_room_to_encode_the_largest_image() -> None:
