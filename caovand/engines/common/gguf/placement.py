@@ -254,7 +254,7 @@ def _spread(
 
 
 def _split_by_room(rooms: Sequence[int], layers: int) -> list[int]:
-    """Layers in proportion to the rooms, rounded so that they add up."""
+    """The layers in proportion to the rooms, each rounded so that they add up."""
     whole = sum(rooms) or 1
     counts, placed = [], 0
     for card in range(len(rooms)):

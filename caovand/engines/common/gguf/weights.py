@@ -28,6 +28,6 @@ def tokens_computed(model: ModelCard, host: Host) -> float:
 
 
 def _count_weights(model: ModelCard) -> float:
-    """Number of weights, derived from each type's bits."""
+    """The number of weights, by the bits of each type."""
     assert model.gguf is not None
     return sum(size * 8 / BITS.get(name, 4.5) for name, size in model.gguf.types)

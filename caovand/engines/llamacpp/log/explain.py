@@ -41,7 +41,7 @@ def _read_rate(line: str) -> Sample | None:
 def _find_cause(
     lines: Sequence[str], phase: str = "serving", *, alive: bool = False
 ) -> Finding | None:
-    """The cause of the end, else what ends no server: an unused card, or refused requests."""
+    """The cause of the end, else what ends no server: no card is used, requests are refused."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     for number, line in enumerate(lines, 1):

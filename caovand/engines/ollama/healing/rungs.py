@@ -45,7 +45,7 @@ def _flash_off(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _raise_overhead(plan: Plan, finding: Finding) -> Step | None:
-    """Leave less of each card to Ollama, which decides itself how many layers it holds."""
+    """Leave Ollama less of each card: it decides itself how many layers go there."""
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
     now = variables.number(plan, OVERHEAD)

@@ -60,7 +60,7 @@ def make_plan(
     environ: Mapping[str, str] = MappingProxyType({}),
     remembered: Plan | None = None,
 ) -> Plan:
-    """The plan for this configuration on this machine; raises Unplannable."""
+    """The plan for this configuration on this machine; raises Unplannable if there is none."""
     _refuse_unsupported(config)
     refuse_other_tasks(inventory.model, "Ollama")
     gpus = _choose_cards(config, inventory)

@@ -140,7 +140,7 @@ def _plain(message: str) -> str:
 
 
 def _drop_failed_call(hits: list[Hit], index: int) -> None:
-    """Drop the workers' lines about a failed call that the engine core survives at `index`.
+    """Drop the workers' lines about a failed call that the engine core, at `index`, survives.
 
     Workers report it in the same words as a failure that ends them.
     """
