@@ -60,7 +60,7 @@ def test_the_group_may_read_it(tmp_path: Path) -> None:
 
 def test_a_key_that_is_there_is_never_overwritten(key: Path) -> None:
     before = key.read_bytes()
-    with pytest.raises(BadKey, match="it is there already; use it, or remove it first"):
+    with pytest.raises(BadKey, match="it exists already; use it, or remove it first"):
         cluster_key.make(key, ABSENT)
     assert key.read_bytes() == before
 

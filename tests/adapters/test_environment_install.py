@@ -204,7 +204,7 @@ ERROR: No matching distribution found for six==1.0"""
     [
         (UNREACHABLE, "index cannot be reached"),
         ("ERROR: six.whl is not a supported wheel on this platform.", "this system cannot use"),
-        ("boom\nERROR: something new\n\n[notice] trivia", "saying: ERROR: something new"),
+        ("boom\nERROR: something new\n\n[notice] trivia", "printed: ERROR: something new"),
     ],
 )
 def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fact: str) -> None:
@@ -224,7 +224,7 @@ def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fac
         ),
         (
             '{"python":"3.11.2","errors":[],"version":"1.0","cuda":null}',
-            "it has vLLM 1.0, the lock 9",
+            "it has vLLM 1.0; the lock names 9",
         ),
         (
             '{"python":"3.11.2","errors":[],"version":"9.9.9","torch":"2","cuda":"13.0"}',
@@ -232,13 +232,13 @@ def test_pips_failures_become_one_line(index: Path, root: Path, output: str, fac
         ),
         (
             '{"python":"3.11.2","errors":[],"version":"9.9.9","torch":"2.0+cpu","cuda":null}',
-            r"it has torch 2\.0\+cpu, the lock 1\.0\+cpu",
+            r"it has torch 2\.0\+cpu; the lock names 1\.0\+cpu",
         ),
         (
             '{"python":"3.11.2","errors":["torch.cuda: The NVIDIA driver here is too old"]}',
             "install a newer NVIDIA driver",
         ),
-        ("Traceback\nMemoryError", "status 1 saying: MemoryError"),
+        ("Traceback\nMemoryError", "status 1 and printed: MemoryError"),
     ],
 )
 def test_an_engine_that_is_not_what_it_should_be_is_not_used(
@@ -399,7 +399,7 @@ def test_a_plugin_that_was_ordered_and_is_not_there_is_no_engine(
 def test_two_wheels_that_own_one_file_are_refused(index: Path, root: Path) -> None:
     engine_fakes.wheel(index, "six", "1.0", {"torch/__init__.py": "another", "setup.py": "1"})
     engine_fakes.wheel(index, "extra", "1.0", {"setup.py": "2"})
-    with pytest.raises(EngineError, match=r"six and torch both own torch/__init__.py: .*chance"):
+    with pytest.raises(EngineError, match=r"six and torch both own torch/__init__.py: .*random"):
         installed(index, root)
     assert places.current(root) is None
 

@@ -39,7 +39,7 @@ def test_only_its_own_files_can_be_read(tmp_path: Path) -> None:
 def test_a_file_that_comes_later_is_added_whole_to_an_incident_that_is_still_there(
     tmp_path: Path,
 ) -> None:
-    store = Incidents(tmp_path, most_bytes=25_000)
+    store = Incidents(tmp_path, max_bytes=25_000)
     first, second = (store.write("hang", REPORT, {}) for _ in range(2))
     store.add(second, "node-1.json", "{}")
     assert store.read(2, "node-1.json", 0, 9) == b"{}"
@@ -65,14 +65,14 @@ def test_fields_that_come_later_are_added_to_the_report(tmp_path: Path) -> None:
 
 
 def test_the_oldest_go_when_there_are_too_many_and_numbers_go_on(tmp_path: Path) -> None:
-    store = Incidents(tmp_path, most=3)
+    store = Incidents(tmp_path, max_count=3)
     for _ in range(5):
         store.write("hang", REPORT, {})
     assert [row["number"] for row in store.listed()] == [3, 4, 5]
 
 
 def test_the_oldest_go_when_they_are_too_large(tmp_path: Path) -> None:
-    store = Incidents(tmp_path, most_bytes=25_000)
+    store = Incidents(tmp_path, max_bytes=25_000)
     for _ in range(4):
         store.write("hang", REPORT, {"log.txt": "x" * 10_000})
     assert [row["number"] for row in store.listed()] == [3, 4]

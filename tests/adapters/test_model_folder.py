@@ -265,7 +265,7 @@ def test_a_mistyped_path_is_no_name_on_a_hub(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    assert "there is no such folder; set [model] path to one" in refused("models/Qwen3-8B")
+    assert "there is no such folder; set [model] path to a folder" in refused("models/Qwen3-8B")
     assert "by its full path" in refused("models/Qwen3-8B")
     assert f'did you mean "{folder}"? Otherwise set' in refused(folder.with_name(f"{folder.name}x"))
     assert "no such file; set [model] path to a GGUF file" in refused("/srv/none.gguf")

@@ -51,7 +51,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
     [
         ('[model]\npath = ""', "[model] path is empty; set it to a model's folder"),
         ('[model]\npath = "/srv/none"', "cannot read model /srv/none: there is no such folder"),
-        ('[model]\npath = "models/x"', "there is no such folder; set [model] path to one"),
+        ('[model]\npath = "models/x"', "there is no such folder; set [model] path to a folder"),
         (
             '[model]\npath = "a/b"\n[server]\napi_key_file = "/etc/nokey"',
             "cannot read [server] api_key_file /etc/nokey: No such file or directory; write",

@@ -204,7 +204,7 @@ def test_a_gguf_model_that_is_not_there_is_named_with_those_that_are(
     hub.files.clear()
     hub.files |= FILES
     said = ctl("model", "pull", f"{NAME}:Q5_K_M", *gguf_words[1:])
-    assert "leave :Q5_K_M out" in said.err
+    assert "omit :Q5_K_M" in said.err
     hub.files["tiny-Q4_0.gguf"] = b"GGUF" + bytes(100)
     said = ctl("model", "pull", f"{NAME}:Q4_0", *gguf_words[1:])
     assert "tiny-Q4_0.gguf is unusable" in said.err
@@ -251,7 +251,7 @@ def test_an_unfinished_pull_is_listed_and_can_be_removed(
     [
         (("pull", "gpt2"), "name it as OWNER/NAME"),
         (("pull", NAME, "--from", "http://hub.example.org"), "not encrypted"),
-        (("verify", "nothing/here"), "/nothing--here; caovanctl model list"),
+        (("verify", "nothing/here"), "/nothing--here; run `?caovanctl model list"),
         (("remove", "nothing/here"), "there is no "),
         (("remove", ".."), "there is no |was not pulled"),
     ],

@@ -153,7 +153,7 @@ def test_a_gguf_file_is_served_by_llama_cpp_with_the_same_meaning() -> None:
     assert (policy.tensor_parallel_size, policy.max_num_seqs) == (2, 4)
     assert (policy.kv_cache_dtype, policy.gpu_memory_utilization) == ("q8_0", 0.9)
     assert order.secrets == {"VLLM_API_KEY": "sk-1"}
-    assert order.note.startswith("left out: --tokenizer; ")
+    assert order.note.startswith("ignored: --tokenizer; ")
     embeds = serve.read(["/m/bge.gguf", "--runner", "pooling"]).config
     assert embeds.engine.extra_args == ("--embeddings",)
     assert embeds.model.served_name == "/m/bge.gguf"

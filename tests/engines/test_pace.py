@@ -248,9 +248,9 @@ def test_checkpoints_in_fewer_bits_are_named_where_weights_leave_the_cards() -> 
     (told,) = [
         text
         for text in plan(box_with("h800-x8", model("DeepSeek-R1"))).warnings
-        if "offloaded" in text
+        if "host memory" in text
     ]
-    assert "take a 4-bit checkpoint (DeepSeek-R1-AWQ or DeepSeek-R1-GPTQ-Int4): about" in told
+    assert "use a 4-bit checkpoint (DeepSeek-R1-AWQ or DeepSeek-R1-GPTQ-Int4): about" in told
     assert "a context of 163840 tokens" in told
 
 

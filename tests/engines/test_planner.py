@@ -580,7 +580,7 @@ def test_a_typed_share_is_lowered_to_what_is_free_and_said() -> None:
     busy = tuple(replace(gpu, free_mib=15000) for gpu in turing(2))
     found = plan(inventory(gpus=busy), policy={"gpu_memory_utilization": 0.9})
     assert found.value("gpu_memory_utilization") < 0.67
-    assert "asks for 0.9" in found.settings["gpu_memory_utilization"].reason
+    assert "requests 0.9" in found.settings["gpu_memory_utilization"].reason
     pinned = {"gpu_memory_utilization": 0.9, "pinned": ["gpu_memory_utilization"]}
     found = plan(inventory(gpus=busy), policy=pinned)
     assert found.value("gpu_memory_utilization") == 0.9

@@ -492,7 +492,7 @@ def test_typed_drafts_over_stages_are_a_conflict() -> None:
             "vLLM 0.21.0 does not support stages for Zamba2ForCausalLM; use --tensor-parallel-size",
         ),
         (inventory(), {PARTITION: "40,20"}, f"{PARTITION} is 40,20, and the model has 64 layers"),
-        (inventory(), {PARTITION: "62,2,0"}, "name 2 numbers whose sum is 64"),
+        (inventory(), {PARTITION: "62,2,0"}, "use 2 numbers whose sum is 64"),
         (inventory(), {PARTITION: "2,62"}, "with 2,62 layers one of them has no attention layer"),
         (inventory(replace(LLAMA_70B_AWQ, layer_types=("full_attention",))), {}, "it has 1 layers"),
         (inventory(TINY_HYBRID, (), CPU), {}, "layers one of them has no attention layer"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from caovan_vllm_sm75_turbo3 import dispatch
 
-from caovand.engines.vllm.log.phases import figures
+from caovand.engines.vllm.log.phases import read_figures
 
 ROOT = Path(__file__).resolve().parents[2]
 TURING = dispatch.Facts(
@@ -77,7 +77,7 @@ def test_caovan_notes_a_refusal_unless_the_kernels_are_for_other_cards_or_models
 ) -> None:
     why = dispatch.refusal(replace(TURING, **changed))
     said = f"INFO 11-25 20:24:35 [a.py:1] caovan: Gated DeltaNet stays on vLLM's own kernels: {why}"
-    assert figures(said).get("kernels_refusal") == (why if noted else None)
+    assert read_figures(said).get("kernels_refusal") == (why if noted else None)
 
 
 ATTENTION = dispatch.AttentionFacts(
@@ -122,7 +122,7 @@ def test_a_layer_that_attends_otherwise_is_refused_in_words(
     why = dispatch.attention_refusal(replace(ATTENTION, **changed)) or ""
     assert words in why
     said = f"INFO 11-27 00:24:35 [a.py:1] caovan: attention stays on vLLM's own kernels: {why}"
-    assert figures(said).get("kernels_refusal") == (why if noted else None)
+    assert read_figures(said).get("kernels_refusal") == (why if noted else None)
 
 
 @pytest.mark.parametrize(

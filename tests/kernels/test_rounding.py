@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from caovan_vllm_sm75_turbo3 import rounding
 
-from caovand.engines.vllm.log.phases import figures
+from caovand.engines.vllm.log.phases import read_figures
 
 LM_HEAD = rounding.LmHeadFacts(
     platform="cuda",
@@ -50,7 +50,7 @@ def test_an_lm_head_that_cannot_be_int8_is_refused_in_words(
     assert why is None if words is None else words in (why or "")
     said = f"INFO 11-27 00:24:35 [a.py:1] caovan: the lm_head stays in 16 bits: {why}"
     if why:
-        assert figures(said).get("kernels_refusal") == (why if noted else None)
+        assert read_figures(said).get("kernels_refusal") == (why if noted else None)
 
 
 @pytest.mark.parametrize(

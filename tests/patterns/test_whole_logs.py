@@ -15,7 +15,7 @@ from caovand.engines.common.logs.rows.kernel import find_in_kernel
 from caovand.engines.vllm.log.cause import announces_failure, find_cause
 from caovand.engines.vllm.log.explain import explain
 from caovand.engines.vllm.log.json_lines import plain
-from caovand.engines.vllm.log.phases import figures, read
+from caovand.engines.vllm.log.phases import read, read_figures
 from caovand.engines.vllm.metrics import parse_metrics
 
 GROWTH = 9.0  # times as long for 4 times the log; 4 is linear, 16 quadratic
@@ -97,7 +97,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "hide": lambda log: hide(log, ("sesame-4711", 'with"quote\\')),
     "hide_in": lambda log: hide_in({"a": [log, {"api_key": log}]}),
     "read": lambda log: [read(text) for one in log.split("\n") for text in plain(one)],
-    "figures": lambda log: [figures(one) for one in log.split("\n")],
+    "figures": lambda log: [read_figures(one) for one in log.split("\n")],
     "announces": lambda log: [announces_failure(one) for one in log.split("\n")],
     "echo": lambda log: [engine_line("json", "vllm", one) for one in log.split("\n")],
     "find_in_kernel": lambda log: find_in_kernel(log.split("\n"), {1}),

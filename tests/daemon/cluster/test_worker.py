@@ -150,7 +150,7 @@ def test_a_worker_says_that_orders_cannot_be_read_and_goes_by_none_of_them(world
         await soon(lambda: "cannot be read" in worker.slot.snapshot.reason)
         held = await worker.slot.until(State.HOLD)
         assert held.reason == (
-            "waits for the head at 10.0.0.1:7070: its orders cannot be read: the document is not"
+            "waits for the head at 10.0.0.1:7070: its orders cannot be read: it is not"
             " of version 1: nodes must have the same caovan; install the same caovan on all"
             " nodes, then: sudo systemctl restart caovan"
         )

@@ -592,7 +592,9 @@ def test_graphs_are_as_large_as_the_most_requests_at_once() -> None:
 
 def test_a_model_that_ranks_is_refused_with_the_engine_for_it() -> None:
     found = machine()
-    with pytest.raises(Unplannable, match=r'for reranking, .* set \[engine\] kind = "vllm"'):
+    with pytest.raises(
+        Unplannable, match=r'its task is reranking, .* set \[engine\] kind = "vllm"'
+    ):
         plan(replace(found, model=replace(found.model, task="score")))
 
 
