@@ -85,9 +85,9 @@ class Streams:
     ) -> list[TimedAnswer]:
         """Send all prompts at once and return their answers.
 
-        Meanwhile `on_progress` is called at least every POLL_S with the numbers of requests that
-        have their first token and that are complete. Raises the first failure, which ends all
-        others and makes every later call fail.
+        Meanwhile `on_progress` is called at least every POLL_S, and once all have ended, with the
+        numbers of requests that have their first token and that are complete. Raises the first
+        failure, which ends all others and makes every later call fail.
         """
         ready = threading.Barrier(len(prompts))
         answers: dict[int, TimedAnswer] = {}
@@ -114,6 +114,7 @@ class Streams:
                 while thread.is_alive():
                     thread.join(POLL_S)  # in short waits, so that Ctrl-C gets through
                     on_progress(len(first), len(answers))
+            on_progress(len(first), len(answers))  # a thread may end before it is waited for
         except BaseException:
             ready.abort()
             self.stop()
