@@ -51,8 +51,8 @@ SLOT_VALUES = {
     "first_token_p50_s": "sum(first_token_p50_s * requests)"
     " / nullif(sum(requests * (first_token_p50_s IS NOT NULL)), 0)",
     "first_token_p99_s": "max(first_token_p99_s)",
-    "token_p50_s": "sum(token_p50_s * requests)"
-    " / nullif(sum(requests * (token_p50_s IS NOT NULL)), 0)",
+    "token_p50_s": "sum(token_p50_s * requests) / nullif(sum(requests * (token_p50_s IS NOT NULL)),"
+    " 0)",
     "token_p99_s": "max(token_p99_s)",
 }
 CARD_VALUES = {

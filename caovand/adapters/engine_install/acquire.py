@@ -63,8 +63,7 @@ def carry(version: str, folder: Path, root: Path, run: Run) -> Path:
             f"find Python {version}",
             f"there is no usable one here or in {folder}, and --wheels downloads nothing",
             f"apt install python{version} python{version}-venv python{version}-dev, or choose one "
-            "with --python PATH, or fill the folder with: caovanctl engine fetch --with-python"
-            "",
+            "with --python PATH, or fill the folder with: caovanctl engine fetch --with-python",
         )
     archives = root / ARCHIVES
     try:

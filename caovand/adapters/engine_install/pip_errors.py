@@ -43,8 +43,7 @@ def explain(what: str, finished: Finished) -> EngineError:
             what,
             "the package index cannot be reached",
             "check network, proxy and pip's index-url, or install offline with --wheels DIR; "
-            "downloaded files are kept"
-            "",
+            "downloaded files are kept",
         )
     if missing := not_found(output):
         return EngineError(

@@ -239,8 +239,7 @@ def _download_batch(
                 f"the configured index has no {missing}, and {lock.extra_index}, which publishes "
                 f"it, {fate}",
                 "make that index reachable, or set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS to a "
-                "place that "
-                "has it",
+                "place that has it",
             )
     if finished.code:
         raise pip_errors.explain(what, finished)

@@ -45,8 +45,7 @@ def wait_before_retry(
             cannot,
             f"{cut}, after {attempt} attempts{later}" if attempt > 1 else f"{cut}{later}",
             "check the network, the proxy and the endpoint, then run the same command again: "
-            "downloaded data is kept"
-            "",
+            "downloaded data is kept",
         ) from None
     world.say(f"      {cut}; again in {wait_s:.0f} s")
     world.sleep(wait_s)

@@ -15,10 +15,8 @@ from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (f
 from caovand.core.printable import one_line
 
 PR_SET_CHILD_SUBREAPER = 36
-# to find the parents of a process, which may end meanwhile Variables that systemd, a terminal and a
-# virtual environment set for the daemon alone.
-LOOKS = 5
-# What systemd, a terminal and a virtual environment give to the daemon alone.
+LOOKS = 5  # to find the parents of a process, which may end meanwhile
+# Variables that systemd, a terminal and a virtual environment set for the daemon alone.
 PRIVATE_VARIABLES = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
     | {"SYSTEMD_EXEC_PID"}

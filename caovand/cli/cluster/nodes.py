@@ -73,8 +73,7 @@ VERB = Verb(
     name="nodes",
     help="show the cluster's machines",
     description="Show the cluster's machines: state, address, engine, cards and ranks, and which"
-    " are"
-    " missing or refused. A worker shows itself and the head.",
+    " are missing or refused. A worker shows itself and the head.",
     epilog="example: caovanctl cluster nodes",
     arguments=arguments,
     run=run,

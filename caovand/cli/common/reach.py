@@ -95,8 +95,8 @@ def _unreachable(path: Path, problem: OSError, timeout_s: float) -> CommandError
     refused = problem.errno == errno.ECONNREFUSED
     reason = "nobody listens there" if refused else problem.strerror or str(problem)
     remedy = (
-        "start it with `sudo systemctl start caovan`;"
-        " for the daemon of `make run`, first run `. .caovan/env`"
+        "start it with `sudo systemctl start caovan`; for the daemon of `make run`, first run `."
+        " .caovan/env`"
     )
     if SYSTEM_RUNTIME not in (path, path.parent):
         remedy = "start the caovand of this folder, or check --runtime and RUNTIME_DIRECTORY"

@@ -55,9 +55,8 @@ VERB = Verb(
     name="add",
     help="make a key for a client",
     description="Create a key for a client of the gateway, and print it; it is never shown again."
-    "As soon as there is a key, every client must send one, and the key in [server] api_key_file"
-    " is no"
-    " longer accepted.",
+    " As soon as there is a key, every client must send one, and the key in [server] api_key_file"
+    " is no longer accepted.",
     epilog="example: caovanctl key add alice --models my-model --rpm 60",
     arguments=arguments,
     effects=True,

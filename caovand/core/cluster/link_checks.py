@@ -157,8 +157,7 @@ def _worker_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> Check
         return finding(
             "FAIL",
             f"{_cannot_connect(head, worker)}: {link.to_worker}. Its own connections come from"
-            f" {link.seen}:"
-            f" {worker.name} is behind NAT, as a container with a network of its own",
+            f" {link.seen}: {worker.name} is behind NAT, as a container with a network of its own",
             HOST_NETWORK,
             worker,
         )

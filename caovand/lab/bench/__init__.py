@@ -177,7 +177,7 @@ VERB = Verb(
     name="bench",
     help="measure the served model as clients see it",
     description="Measure the served model as its clients see it: real text of several languages"
-    "and code, prompts of several lengths, several requests at once, answers streamed. Each"
+    " and code, prompts of several lengths, several requests at once, answers streamed. Each"
     " prompt begins with unique words, so that no prefix cache contains it. Shows prefill and"
     " decode speed, times, drafts accepted by position, and tokens per joule if the cards report"
     " energy and were busy for most of the time. It competes with other clients. Each result is"

@@ -121,14 +121,13 @@ VERB = Verb(
     name="soak",
     help="load the served model for hours and judge the result",
     description="Load the served model for hours like many clients, and judge the result:"
-    " conversations that continue, short and long prompts, answers in JSON of a"
-    " schema, clients"
+    " conversations that continue, short and long prompts, answers in JSON of a schema, clients"
     " that disconnect, streamed and whole answers, greedy and sampled, with pauses. Prompts are"
-    " real text, chosen by --seed. Greedy answers taken at the start are compared again and"
-    " again, alone and under load. Fails on wrong answers, errors, restarts, incidents, growing"
-    "memory or open files, slower answers, and drafts that are no longer accepted. Ctrl-C ends it"
-    " early with the verdict so far. The result is stored with those of `bench`. Exit status:"
-    " 0 passed, 1 failed.",
+    " real text, chosen by --seed. Greedy answers taken at the start are compared again and again,"
+    " alone and under load. Fails on wrong answers, errors, restarts, incidents, growing memory or"
+    " open files, slower answers, and drafts that are no longer accepted. Ctrl-C ends it early with"
+    " the verdict so far. The result is stored with those of `bench`. Exit status: 0 passed, 1"
+    " failed.",
     epilog="example: caovanctl soak 8 --at-once 8",
     arguments=arguments,
     run=run,

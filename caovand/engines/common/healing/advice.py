@@ -64,7 +64,6 @@ _ACCEPTED = re.compile(
 _UNSURE = (
     "That is what the line says; it came from code that was already running, so another start or "
     "another kernel may not need the change."
-    ""
 )
 
 

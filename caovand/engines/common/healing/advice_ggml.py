@@ -32,10 +32,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ggml.assertion": (
         "A check in the program's own code failed. That is a fault of this release with this model "
-        "or these settings, not of the card: install a newer release (or an older one, if it "
-        "began with an update). Until then avoid rarely used features: several slots (-np, "
-        "--parallel "
-        "1 instead), drafts, quantized caches, --flash-attn, a split over cards.",
+        "or these settings, not of the card: install a newer release (or an older one, if it began "
+        "with an update). Until then avoid rarely used features: several slots (-np, --parallel 1 "
+        "instead), drafts, quantized caches, --flash-attn, a split over cards.",
     ),
     "ggml.operation": (
         "A backend has no implementation of an operation of this model: install a newer release "
@@ -63,8 +62,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ggml.backend": (
         "A backend's library does not match the program: remove it, and install one release's "
-        "files "
-        "only.",
+        "files only.",
     ),
     "ggml.rpc": (
         "A node that runs rpc-server does not answer, or crashed: start it again, with the same "
@@ -72,8 +70,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.model.split": (
         "Parts of a split GGUF file are missing, or do not belong together: download all of one "
-        "release, and pass the first part."
-        "",
+        "release, and pass the first part.",
     ),
     "llama.model.projector": (
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "
@@ -96,23 +93,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.model.type": (
         "The file has tensors in a quantization that this release does not support: install a "
-        "newer "
-        "release, or download another quantization.",
+        "newer release, or download another quantization.",
     ),
     "llama.model.other": (
         "The loader gave up for this reason: {why}. If that names the file, download it again; if "
-        "it names the model's format"
-        ", use a newer release first.",
+        "it names the model's format, use a newer release first.",
     ),
     "llama.draft.vocabulary": (
         "The draft model's vocabulary differs from the model's: use one of the same family, or "
-        "remove it."
-        "",
+        "remove it.",
     ),
     "llama.model.architecture": (
         "This release of the engine does not support the architecture {architecture}: install a "
-        "newer "
-        "release, or use another model.",
+        "newer release, or use another model.",
     ),
     "llama.model.tokenizer": (
         "This release of the engine cannot use the file's tokenizer: install a newer release, or "
@@ -120,9 +113,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.cache.flash": (
         "A quantised cache for values needs flash attention, which is off, or which this model or "
-        "card does not support"
-        ": turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or keep the "
-        "cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
+        "card does not support: turn it on (--flash-attn on; Ollama: OLLAMA_FLASH_ATTENTION=1), or "
+        "keep the cache in f16 (--cache-type-v f16; Ollama: unset OLLAMA_KV_CACHE_TYPE).",
     ),
     "llama.metal": (
         "Metal cannot compile or start llama.cpp's kernels on this Mac: update macOS and use a "

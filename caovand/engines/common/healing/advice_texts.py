@@ -29,8 +29,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "bad-arguments": ("A setting is refused, and starting again cannot help: the line names it.",),
     "device-oom-load": (
         "The weights do not fit the card: use a smaller quantization, or check with nvidia-smi "
-        "which other processes use it"
-        ".",
+        "which other processes use it.",
     ),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
@@ -86,17 +85,15 @@ _CRASHED: tuple[Failure, ...] = ("illegal-access", "launch-failure", "gpu-lost")
 _OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
     "Vulkan": (
         "The card stopped working for Vulkan: its driver reset it, or the release demands more "
-        "than it can do; these lines do not show which"
-        ". Keep fewer layers on it "
-        "(--gpu-layers), update its driver (Mesa, AMD, Intel or NVIDIA), and try an older or newer "
-        "release; the log of the kernel or of Windows names a reset.",
+        "than it can do; these lines do not show which. Keep fewer layers on it (--gpu-layers), "
+        "update its driver (Mesa, AMD, Intel or NVIDIA), and try an older or newer release; the "
+        "log of the kernel or of Windows names a reset.",
     ),
     "SYCL": (
         "The SYCL backend, which drives Intel's cards, reported an error: its device, often the "
         "processor's own graphics, or its driver does not support the operation. Exclude that "
-        "device (--device)"
-        ", use the build for Vulkan or for the processor, or update Intel's driver and "
-        "oneAPI.",
+        "device (--device), use the build for Vulkan or for the processor, or update Intel's "
+        "driver and oneAPI.",
     ),
     "ROCm": (
         "A kernel failed on the AMD card: check that this build of ROCm supports it (rocminfo, "
@@ -140,8 +137,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "disk.full": ("The disk is full: free some space, then start again.",),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= "
-        "include AF_UNIX "
-        "AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 address.",
+        "include AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 "
+        "address.",
     ),
     "pod.probe": (
         "The kubelet killed the container because its {probe} probe failed: loading takes longer "
@@ -183,14 +180,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The server waited for itself at {itself} and did not reach it: the lines do not show why. "
         "See whether an http_proxy is set without no_proxy=127.0.0.1,localhost,::1, whether IPv6 "
         "works on this machine's loopback, pass another --host (127.0.0.1), or skip the warm-up "
-        "request; if it is a bug of the release, another one helps"
-        ".",
+        "request; if it is a bug of the release, another one helps.",
     ),
     "host.library.other": (
         "{library} is loaded, which is not the release that the program was built for ({version} "
         "is not in it): a library of the machine is found before the program's own. Remove its "
-        "folder from LD_LIBRARY_PATH "
-        "and /etc/ld.so.conf.d, remove links to it, or install that "
+        "folder from LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove links to it, or install that "
         "release; then start again.",
     ),
     "driver.fabric": (
@@ -236,14 +231,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "model.architecture": (
         "This release of the engine does not support the model's architecture: use a newer "
-        "release, "
-        "or another model.",
+        "release, or another model.",
     ),
     "gpu.busy": (
-        "Another process has the card for itself, or the card is not in a state to take one: "
-        "check with nvidia-smi which process uses it, that its compute mode is Default (sudo "
-        "nvidia-smi -c "
-        "0), and what CUDA_VISIBLE_DEVICES names.",
+        "Another process has the card for itself, or the card is not in a state to take one: check "
+        "with nvidia-smi which process uses it, that its compute mode is Default (sudo nvidia-smi "
+        "-c 0), and what CUDA_VISIBLE_DEVICES names.",
     ),
     "gpu.peer": (
         "The cards cannot read each other's memory: set NCCL_P2P_DISABLE=1, and turn custom "
@@ -259,8 +252,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "cache.fp8": (
         "This card does not support 8-bit floating point (it needs compute capability 8.9): store "
-        "the "
-        "cache in 16 bits, or choose a model that is not quantized to FP8.",
+        "the cache in 16 bits, or choose a model that is not quantized to FP8.",
     ),
     "nvrm.init": (
         "The driver cannot start the card: power the machine off and on. If that does not help, "

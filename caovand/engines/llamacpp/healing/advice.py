@@ -57,8 +57,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.cards.unused": (
         "llama.cpp sees no card that it can use, ignores --gpu-layers and serves on the processor. "
         "Either it was built without a backend for the card (build it with -DGGML_CUDA=ON, "
-        "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or install such a package)"
-        ", or its backend finds none: "
+        "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or install such a package), or its backend finds none: "
         "`llama-server --list-devices` shows what it sees.",
     ),
     "llama.cuda.oom": (
@@ -81,8 +80,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
     "llama.args.tls": (
         "This llama-server was built without TLS: put a proxy in front of it, or omit the "
-        "certificate"
-        ".",
+        "certificate.",
     ),
     "llama.threads": (
         "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit"
@@ -111,10 +109,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The hub has no such repository or file: correct its name and quantization.",
     ),
     "llama.python.load": (
-        "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True to"
-        " see it. The path may be wrong, the file damaged, or in a format or architecture that "
-        "only another release of the package supports"
-        "; or memory is short.",
+        "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True "
+        "to see it. The path may be wrong, the file damaged, or in a format or architecture that "
+        "only another release of the package supports; or memory is short.",
     ),
     "llama.request.image": (
         "The server has no projector for images or audio: start it with --mmproj and the file "
@@ -192,10 +189,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.request.grammar": (
         "llama.cpp cannot use the grammar, or the grammar that it made from a JSON schema or from "
-        "the tools"
-        ":"
-        " simplify patterns and repetitions in the schema, pass GBNF to --grammar, or"
-        " install a newer release.",
+        "the tools: simplify patterns and repetitions in the schema, pass GBNF to --grammar, or "
+        "install a newer release.",
     ),
     "llama.health": (
         "The server did not answer its supervisor's health check in time: a large model or slow"
@@ -203,10 +198,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.convert": (
         "This release of the conversion script does not support the model: use "
-        "convert_hf_to_gguf.py"
-        " of the newest llama.cpp with its own gguf package, and all files of the model; if that "
-        "does not support it either, search for a GGUF file that others made"
-        ".",
+        "convert_hf_to_gguf.py of the newest llama.cpp with its own gguf package, and all files of "
+        "the model; if that does not support it either, search for a GGUF file that others made.",
     ),
     "llama.backend.missing": (
         "The program does not find its own llama.cpp: install or choose a backend in its settings,"

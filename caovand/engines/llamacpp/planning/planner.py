@@ -90,10 +90,9 @@ def _refuse_crawling(plan: Plan, config: Config, inventory: Inventory) -> None:
     if tokens_s >= MIN_TOKENS_S and config.policy.workload != "long":
         return
     raise Unplannable(
-        f"cannot {lack.cannot}: {lack.fact}, and the CPU would generate {tokens_s:.1f} tokens a"
-        f" second; {lack.remedy}, or pass --gpu-layers 0 in [engine] extra_args to start it on the "
-        "CPU anyway"
-        "",
+        f"cannot {lack.cannot}: {lack.fact}, and the CPU would generate {tokens_s:.1f} tokens a "
+        f"second; {lack.remedy}, or pass --gpu-layers 0 in [engine] extra_args to start it on the "
+        "CPU anyway",
         "backend-unsupported",
     )
 

@@ -256,7 +256,6 @@ def _choose_context(
         reason = (
             f"the longest that fits {inventory.host.available_mib} MiB: the free memory that "
             "earlier prompts leave"
-            ""
         )
     return sized, Setting(context, "policy", reason)
 

@@ -49,8 +49,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
         "reboot. This is common after suspend.",
         "The driver's library {library} finds no card: run nvidia-smi; in a virtual machine pass "
-        "the "
-        "card through, in a container let its runtime do so (--gpus all).",
+        "the card through, in a container let its runtime do so (--gpus all).",
         "In a container: restart it, with each /dev/nvidia* device passed by name.",
     ),
     "ollama.runtime": (
@@ -99,13 +98,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.path": (
         "A file with the folder's name is in the way at {path}: correct HOME or OLLAMA_MODELS of "
-        "the "
-        "server's service.",
+        "the server's service.",
     ),
     "ollama.address": (
         "This machine has no address {host}, or not yet when the service starts: set OLLAMA_HOST "
-        "of the server to 0.0.0.0 "
-        "or an address of this machine (`ip addr`), and set the address "
+        "of the server to 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
         "of another machine for the client only.",
         "OLLAMA_HOST is malformed ({asked}): let it be an address and a port with one plain colon "
         "between (0.0.0.0:11434), or the address alone.",
@@ -129,9 +126,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.origin": (
         "Ollama refuses requests of this web page or extension: add its origin (or *) to "
-        "OLLAMA_ORIGINS of the server"
-        ", and restart the server (systemctl edit ollama; launchctl setenv "
-        "on macOS).",
+        "OLLAMA_ORIGINS of the server, and restart the server (systemctl edit ollama; launchctl "
+        "setenv on macOS).",
     ),
     "ollama.canceled": (
         "The client gave up before the model was loaded or had answered: raise the client's "
@@ -144,14 +140,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.file": (
         "There is no {path}: paths in a Modelfile are relative to its own folder. Run `ollama "
-        "create` "
-        "in the folder with the file, or write its full path; FROM and ADAPTER take "
-        "a folder with all files of a model or adapter, or one GGUF file.",
+        "create` in the folder with the file, or write its full path; FROM and ADAPTER take a "
+        "folder with all files of a model or adapter, or one GGUF file.",
     ),
     "llama.model.version": (
         "The file is not a GGUF file that this release can read. FROM in a Modelfile takes a GGUF "
-        "file, "
-        "or the folder (not a single file) with config.json, tokenizer and safetensors of an "
+        "file, or the folder (not a single file) with config.json, tokenizer and safetensors of an "
         "architecture that Ollama can import; convert others with llama.cpp's "
         "convert_hf_to_gguf.py, and use a newer release.",
     ),
@@ -175,8 +169,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "reserved, or the installation is broken.",
     ),
     "ollama.http": (
-        "Ollama answered with its own error, and only its log shows the reason: `journalctl "
-        "-u "
+        "Ollama answered with its own error, and only its log shows the reason: `journalctl -u "
         "ollama`, `docker logs`, or server.log.",
     ),
     "ollama.request.image": (
@@ -208,8 +201,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.family.file": (
         "The model's file is damaged, or in a format that this Ollama does not read: install a "
-        "newer "
-        "release, remove the model (`ollama rm`), and pull or convert it again.",
+        "newer release, remove the model (`ollama rm`), and pull or convert it again.",
     ),
     "ollama.family.import": (
         "Ollama cannot import this as it is: write a folder with all files of the model, or a GGUF "
@@ -229,8 +221,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.import": (
         "Ollama's own import (`ollama create` from safetensors) supports few architectures and "
-        "needs the folder of the model in FROM"
-        ": convert it to a GGUF file with llama.cpp's "
+        "needs the folder of the model in FROM: convert it to a GGUF file with llama.cpp's "
         "convert_hf_to_gguf.py and use that file, or install a newer release.",
     ),
     "ollama.template": (
@@ -246,8 +237,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.runner.missing": (
         "Ollama's own runner is missing or cannot be executed: install Ollama again, and exclude "
-        "its temporary folder from cleaners "
-        "(OLLAMA_TMPDIR in older releases).",
+        "its temporary folder from cleaners (OLLAMA_TMPDIR in older releases).",
     ),
     "ollama.instruction": (
         "The runner uses instructions that this processor lacks (AVX or AVX2): install a release "
@@ -264,9 +254,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.cards.unused": (
         "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "
-        "or "
-        "rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. In a "
-        "container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with rocm).",
+        "or rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. "
+        "In a container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with "
+        "rocm).",
     ),
     "ollama.ram.killed": (
         "The kernel killed the model's runner, most likely for lack of memory: journalctl -k | grep"

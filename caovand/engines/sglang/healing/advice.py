@@ -40,8 +40,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "sglang.transfer": (
         "The prefill and the decode server could not hand a request's KV cache over: check that "
-        "both run, that their RDMA devices match (--disaggregation-ib-device, ibstat)"
-        ", that each "
+        "both run, that their RDMA devices match (--disaggregation-ib-device, ibstat), that each "
         "reaches the other's address, and that both have the same releases of SGLang and of the "
         "transfer engine.",
     ),
@@ -57,8 +56,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "sglang.attention": (
         "The attention backend does not support this model on this card: choose one that the line "
-        "lists as supported or required with --attention-backend, or omit the option."
-        "",
+        "lists as supported or required with --attention-backend, or omit the option.",
     ),
     "sglang.modelopt": (
         "The checkpoint is quantized to FP4, and was read as FP8: pass --quantization modelopt_fp4 "
@@ -66,8 +64,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "sglang.warmup": (
         "The server's own warm-up request was answered with {status}, most likely by a proxy "
-        "instead of the server"
-        ": set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "
+        "instead of the server: set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "
         "http_proxy, or pass --skip-server-warmup.",
     ),
     "sglang.context": (

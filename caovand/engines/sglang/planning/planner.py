@@ -115,7 +115,6 @@ def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> No
             "cannot ask for the key of [server] api_key_file with SGLang: it accepts a key only on "
             "its command line, which every user of this machine can read; put a proxy that checks "
             "keys in front of it"
-            ""
         )
     for name, key in (
         ("config", "[engine] extra_args themselves"), ("host", "[server] host"),

@@ -299,7 +299,6 @@ def _dtype(config: Config, typed: Mapping[str, Any], *, old: bool) -> Setting:
         raise Unplannable(
             "cannot use [policy] dtype bfloat16: cards before compute capability 8.0 do not "
             "support it; set half"
-            ""
         )
     if config.policy.dtype is not None:
         return Setting(config.policy.dtype, "user", "[policy] dtype")

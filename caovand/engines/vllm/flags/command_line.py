@@ -307,16 +307,13 @@ def check_values(verbatim: Mapping[str, Any]) -> None:
     if "config" in verbatim:
         raise Unplannable(
             f"cannot plan with --config {verbatim['config']}: only vLLM reads that file, so the "
-            "plan would silently overrule it"
-            "; write its keys as flags in [engine]"
-            " extra_args (`port: 8000` is --port 8000), or pass the file to caovan-vllm-serve as a "
-            "separate word (--config FILE)"
-            ""
+            "plan would silently overrule it; write its keys as flags in [engine] extra_args "
+            "(`port: 8000` is --port 8000), or pass the file to caovan-vllm-serve as a separate "
+            "word (--config FILE)"
         )
     for name, wanted in WANTED.items():
         if name in verbatim and not wanted.accepts(verbatim[name]):
             raise Unplannable(
                 f"cannot use {option(name)} {verbatim[name]!r}: it is {wanted.fact}; write "
                 f"{wanted.remedy}, or remove it"
-                f""
             )

@@ -27,8 +27,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-capture": (
         "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card.",
         "Check with nvidia-smi which other processes use the card's memory; more GPUs "
-        "(tensor_parallel_size) "
-        "or a smaller quantization also leave more of it.",
+        "(tensor_parallel_size) or a smaller quantization also leave more of it.",
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
     "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
@@ -62,8 +61,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "access-denied": (
         "Permission denied: for a folder, let the engine's user read it, and add folders that it "
-        "writes to to [engine] writable"
-        "; for a hub model, set HF_TOKEN and accept the model's "
+        "writes to to [engine] writable; for a hub model, set HF_TOKEN and accept the model's "
         "licence.",
     ),
     "port-busy": (
@@ -100,8 +98,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The answer to a fixed prompt has logits that are not numbers, or repeats one token, so "
         "the engine computes wrongly: start again.",
         "If every start does so, try other kernels, a cache that is not 8-bit, or another data "
-        "type: "
-        "float16 overflows where a model was trained in bfloat16.",
+        "type: float16 overflows where a model was trained in bfloat16.",
     ),
     "allreduce-wrong": (
         "An all-reduce over the cards gave wrong sums before the engine started, so its answers "
@@ -116,8 +113,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "node-missing": (
         "Another node of the cluster is missing: `caovanctl cluster nodes` shows which. Once it is "
-        "back the engine starts"
-        ".",
+        "back the engine starts.",
     ),
     "node-unfit": (
         "A check keeps another node of the cluster out: `caovanctl cluster check` on the head "
@@ -138,8 +134,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "args.cli": (
         "This release of vLLM has no argument {unknown}: remove it, or install a release or the "
-        "package that has it."
-        "",
+        "package that has it.",
         "{positional} stands where only options are taken: the entry point of the container image "
         "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
         "model in --model for api_server; for another command set --entrypoint.",
@@ -225,15 +220,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "engine.unlinked": (
         "Triton's kernels cannot be imported: {reason}. Install the release of Triton that the "
-        "engine's package requires"
-        ".",
+        "engine's package requires.",
         "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
         "CUDA. Reinstall the engine together with its PyTorch.",
     ),
     "args.match-unit": (
         "Prefixes of this model's cache cannot match every {unit} tokens: remove "
-        "--prefix-match-unit"
-        ".",
+        "--prefix-match-unit.",
     ),
     "args.uneven": (
         "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
@@ -257,8 +250,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ray.nodes": (
         "Not all nodes joined Ray with their cards: {fact}. Read `caovanctl logs` on the missing "
-        "node"
-        ", and at the firewall between them.",
+        "node, and at the firewall between them.",
     ),
     "ray.short": (
         "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
@@ -274,9 +266,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A step did not end within VLLM_ENGINE_ITERATION_TIMEOUT_S (60 s unless set), and the "
         "engine gave up; these lines do not show why. A worker may hang or have died, the cards "
         "may have stopped exchanging data (NCCL_P2P_DISABLE=1 and --disable-custom-all-reduce show "
-        "whether that is the cause"
-        "), or the step is that slow: then raise the variable. The lines of the "
-        "workers before this one say more.",
+        "whether that is the cause), or the step is that slow: then raise the variable. The lines "
+        "of the workers before this one say more.",
     ),
     "engine.lost": (
         "The API server lost the engine core. What ended the core is not in this line: its own "
@@ -296,16 +287,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "jit.major": (
         "FlashInfer has this kernel only for compute capabilities that begin with {majors}, and "
-        "found none of them to build for: the card has another one "
-        "(nvidia-smi "
+        "found none of them to build for: the card has another one (nvidia-smi "
         "--query-gpu=compute_cap), or FLASHINFER_CUDA_ARCH_LIST leaves it out. Let the engine use "
         "another backend for that part (the traceback names it), or install a release of "
         "FlashInfer and of the engine that supports the card.",
     ),
     "ray.resources": (
         "Ray offers fewer cards than the plan has ranks: check that CUDA_VISIBLE_DEVICES on each "
-        "node names as many cards as on the head"
-        ", and that nothing else uses this Ray.",
+        "node names as many cards as on the head, and that nothing else uses this Ray.",
     ),
     "drafts.uneven": (
         "vLLM's CPU build crashes on a Gated DeltaNet hybrid when requests of one step have "

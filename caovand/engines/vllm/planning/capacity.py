@@ -122,7 +122,6 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
             return (
                 "with more, each step would compute longer than it reads the weights, and "
                 "everybody would wait"
-                ""
             )
         return "sampling more takes memory"
     if partial.unweighed:

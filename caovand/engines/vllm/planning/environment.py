@@ -70,7 +70,6 @@ def experts(partial: PartialPlan) -> Iterator[tuple[str, Setting]]:
         reason = (
             "FlashInfer's expert kernels take minutes to compile at the first start; vLLM has "
             "others, compiled, for this card"
-            ""
         )
     else:
         return
@@ -96,8 +95,7 @@ def jobs(partial: PartialPlan) -> Setting | None:
     return policy(
         str(count),
         f"kernels built here: one compiler for each of {partial.host.cpus} cores, as far as "
-        f"{partial.host.ram_mib} MiB of RAM go"
-        f"",
+        f"{partial.host.ram_mib} MiB of RAM go",
     )
 
 

@@ -65,7 +65,6 @@ def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
         raise Unplannable(
             f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start "
             "it anyway"
-            ""
         )
 
 

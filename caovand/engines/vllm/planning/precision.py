@@ -233,7 +233,6 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
     reason = (
         "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
         "published in 8 or 4 bits is smaller on disk, and often better quantised"
-        ""
     )
     settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
     return replace(partial, settings=settings)

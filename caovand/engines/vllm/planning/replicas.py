@@ -35,7 +35,6 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
         reason = (
             "a batch: each replica caches its own requests; all cards of one engine would hold the "
             "same cache"
-            ""
         )
     return policy(partial.split.replicas, reason)
 

@@ -108,9 +108,9 @@ def enable_prefix_caching(partial: PartialPlan) -> Setting | None:
         return policy(
             False,
             f"when a hybrid model drafts, vLLM {partial.engine.version} can silently continue from"
-            f" a wrong state (vllm#43559), and"
-            f" {partial.why_unfixed or 'the plugin does not fix a separate draft model'};"
-            f" change that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
+            " a wrong state (vllm#43559), and"
+            f" {partial.why_unfixed or 'the plugin does not fix a separate draft model'}; change"
+            f" that, draft nothing ([policy] mtp = 0), or use vLLM {fixed} or newer",
         )
     if partial.fixes_keep_states:
         return policy(

@@ -172,8 +172,7 @@ def sse_keep_alive_interval(partial: PartialPlan) -> Setting | None:
     return policy(
         KEEP_ALIVE_S,
         "a comment line after this many seconds of silence: proxies cut streams that are silent "
-        "for a minute, for example while a long prompt is read"
-        "",
+        "for a minute, for example while a long prompt is read",
     )
 
 

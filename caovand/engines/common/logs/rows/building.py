@@ -101,24 +101,20 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "for pip CMAKE_BUILD_PARALLEL_LEVEL=2), or add memory or swap.",
     ),
     "build.no-card": (
-        "No card is visible while the engine is built, as in `docker build`: set its architecture"
-        ", "
+        "No card is visible while the engine is built, as in `docker build`: set its architecture, "
         "such as -DCMAKE_CUDA_ARCHITECTURES=89 for compute capability 8.9 (AMD: "
         "-DGPU_TARGETS=gfx1100), or pass the card to the build.",
     ),
     "build.architecture": (
         "The toolkit cannot compile for {architecture}: install a CUDA toolkit that supports the "
-        "card "
-        "(a new card needs a newer one, an old card an older one), and name only your card in "
+        "card (a new card needs a newer one, an old card an older one), and name only your card in "
         "CMAKE_CUDA_ARCHITECTURES.",
         "The toolkit cannot compile for {named}: install a newer one, and name only your card's "
         "architecture.",
         "The toolkit cannot compile for {target}: install a ROCm release that supports the card, "
-        "and "
-        "name only your card's architecture.",
+        "and name only your card's architecture.",
         "The toolkit cannot compile for {value}: install a CUDA toolkit that supports the card, "
-        "and "
-        "name only your card in CMAKE_CUDA_ARCHITECTURES.",
+        "and name only your card in CMAKE_CUDA_ARCHITECTURES.",
     ),
     "build.host-compiler": (
         "The CUDA toolkit does not support this host compiler: install an older one and pass it in "
@@ -134,13 +130,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "build.compiler": (
         "CMake finds no working {language} compiler: install the toolkit or compiler, and add it "
-        "to PATH "
-        "(for CUDA also -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc); then build in an "
+        "to PATH (for CUDA also -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc); then build in an "
         "empty folder.",
         "CMake finds no working {unknown} compiler: install its complete toolkit, with the headers "
-        "of one release, and set it in the variables "
-        "of the engine's build instructions; then build "
-        "in an empty folder.",
+        "of one release, and set it in the variables of the engine's build instructions; then "
+        "build in an empty folder.",
         "A compiler or toolkit is missing or does not work: install it, add it to PATH (for CUDA "
         "also -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc), and build in an empty folder.",
     ),
@@ -157,29 +151,24 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "build.package": (
         "The build needs {package}: install its development package, or switch off the option that "
-        "requires it"
-        ".",
+        "requires it.",
         "The build needs {config}: install its development package, and add its folder to "
-        "CMAKE_PREFIX_PATH"
-        ".",
+        "CMAKE_PREFIX_PATH.",
         "The build needs {module}: install its development package, and add its folder to "
-        "CMAKE_PREFIX_PATH"
-        ".",
+        "CMAKE_PREFIX_PATH.",
         "The build needs the program {tool}: install it.",
         "The build needs the program {program} (for Vulkan: glslc, of the Vulkan SDK or shaderc): "
         "install it.",
     ),
     "build.link": (
         "The linker does not find symbols that the objects use: objects of another release or "
-        "compiler are "
-        "in the build folder, or a library is missing or of another release. Build in an empty "
-        "folder, with one toolkit.",
+        "compiler are in the build folder, or a library is missing or of another release. Build in "
+        "an empty folder, with one toolkit.",
     ),
     "build.source": (
         "The compiler refuses the source: compiler, toolkit or SDK and the engine's release do not "
-        "fit together. Use those that its build instructions name"
-        ", or another release; a "
-        "prebuilt binary needs none.",
+        "fit together. Use those that its build instructions name, or another release; a prebuilt "
+        "binary needs none.",
     ),
     "build.nvcc": (
         "nvcc cannot compile it: use the CUDA toolkit and host compiler that the engine's build "

@@ -56,8 +56,7 @@ ROWS = (
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "exit.library": (
         "Windows did not load a library of the engine, or one of its dependencies: install the "
-        "newest "
-        "Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "
+        "newest Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "
         "the engine again; on an old processor use a build without AVX2.",
     ),
     "exit.instruction": (
@@ -66,9 +65,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "exit.died": (
         "The engine's process crashed, and left only its exit code: read the engine's own log. If "
-        "it began with an update of the engine or driver, go back to the old one"
-        "; try another backend (CPU, "
-        "Vulkan, CUDA), or fewer layers on the card.",
+        "it began with an update of the engine or driver, go back to the old one; try another "
+        "backend (CPU, Vulkan, CUDA), or fewer layers on the card.",
     ),
     "exit.managed": (
         "The engine's native library crashed inside the program that calls it ({managed}): update "
@@ -77,13 +75,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "exit.linked": (
         "The library {library} or one of its dependencies is missing: install the engine again "
-        "with the "
-        "CUDA, ROCm or C++ runtime that this build was made for, or add the library's folder to "
-        "LD_LIBRARY_PATH"
-        ".",
+        "with the CUDA, ROCm or C++ runtime that this build was made for, or add the library's "
+        "folder to LD_LIBRARY_PATH.",
         "The library {linked} is missing: install the engine again with all of its libraries, or "
-        "add their folder to LD_LIBRARY_PATH"
-        ".",
+        "add their folder to LD_LIBRARY_PATH.",
         "The build was made for a newer system ({symbols} is missing): use a build for this "
         "distribution, or a container.",
     ),

@@ -112,9 +112,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "family.image": (
         "The model, or the server as it was started, does not accept such input: start it with "
-        "--mmproj "
-        "and the projector published with a model that takes images or audio, and send a file that "
-        "can be decoded.",
+        "--mmproj and the projector published with a model that takes images or audio, and send a "
+        "file that can be decoded.",
     ),
     "family.projector": (
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "

@@ -38,19 +38,16 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "link.rdma": (
         "RDMA between the engines does not work: a network card cannot be opened, registered or "
         "reached. Check with ibv_devinfo that its port is active, configure cards that can reach "
-        "each other "
-        "(--disaggregation-ib-device, NCCL_IB_HCA, UCX_NET_DEVICES, MC_GID_INDEX), give the "
-        "container --privileged or /dev/infiniband, --cap-add IPC_LOCK and --ulimit memlock=-1, "
-        "and load nvidia_peermem for memory of cards; otherwise let it use TCP.",
+        "each other (--disaggregation-ib-device, NCCL_IB_HCA, UCX_NET_DEVICES, MC_GID_INDEX), give "
+        "the container --privileged or /dev/infiniband, --cap-add IPC_LOCK and --ulimit "
+        "memlock=-1, and load nvidia_peermem for memory of cards; otherwise let it use TCP.",
     ),
     "link.verbs": (
         "NCCL's InfiniBand or RoCE transport failed between two network cards: configure cards "
-        "that reach each other "
-        "(NCCL_IB_HCA, NCCL_IB_GID_INDEX=3 for RoCE v2), keep to one rail where "
-        "only cards of one number are connected (NCCL_CROSS_NIC=0), give the container "
+        "that reach each other (NCCL_IB_HCA, NCCL_IB_GID_INDEX=3 for RoCE v2), keep to one rail "
+        "where only cards of one number are connected (NCCL_CROSS_NIC=0), give the container "
         "/dev/infiniband and --ulimit memlock=-1, and check with ibv_devinfo; NCCL_IB_DISABLE=1 "
-        "uses "
-        "TCP instead.",
+        "uses TCP instead.",
     ),
     "link.nvshmem": (
         "NVSHMEM, which DeepEP's kernels use between cards, could not start or lost a peer: "

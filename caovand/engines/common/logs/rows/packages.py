@@ -86,8 +86,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.versions": (
         "{package} {installed} and {other} {wanted} are of different releases: install the same "
-        "release of both, or the engine again in its own environment"
-        ".",
+        "release of both, or the engine again in its own environment.",
         "{found} is installed, but {needs} is needed: install it.",
         "The installed NumPy is too new for Numba: install NumPy {numpy} or older.",
         "{pair} are built for different releases of CUDA: install both from one index "
@@ -109,8 +108,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "engine supports (3.10 to 3.13), on Linux (macOS and Windows have few wheels), and the "
         "package index that its instructions name.",
         "The packages require releases that exclude each other: install the engine in its own "
-        "environment, and do not pin packages that it pins"
-        ".",
+        "environment, and do not pin packages that it pins.",
     ),
     "python.managed": (
         "The system's Python takes no packages: make an environment (python3 -m venv, or uv venv) "
@@ -127,8 +125,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.allocator": (
         "PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF) has expandable_segments:True, which does "
-        "not work with sleep mode's memory pool: unset it, or remove --enable-sleep-mode"
-        ".",
+        "not work with sleep mode's memory pool: unset it, or remove --enable-sleep-mode.",
     ),
     "python.preload": (
         "LD_PRELOAD names a library that cannot be loaded, or lacks one that the engine sets: "
@@ -149,10 +146,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.triton": (
         "Triton is not installed, or does not fit PyTorch: install the triton that PyTorch "
-        "requires "
-        "(on Windows triton-windows), or the engine again; --enforce-eager avoids compiling, but "
-        "not the engine's own Triton kernels"
-        ".",
+        "requires (on Windows triton-windows), or the engine again; --enforce-eager avoids "
+        "compiling, but not the engine's own Triton kernels.",
     ),
     "python.numa": (
         "The container may not bind memory to NUMA nodes: run it with --cap-add SYS_NICE (or "
@@ -165,8 +160,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "hub.xet": (
         "The hub's storage (Xet) did not deliver: set HF_HUB_DISABLE_XET=1, which downloads over "
         "plain HTTPS, update hf_xet, and check that the disk of HF_HOME has space and is not a "
-        "slow network share"
-        "; then try again.",
+        "slow network share; then try again.",
     ),
     "hub.limited": (
         "The hub limits requests (429): set HF_TOKEN, wait some minutes, let fewer nodes download "

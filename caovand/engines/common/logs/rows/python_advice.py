@@ -10,14 +10,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "engine, or an object was passed where the engine takes a name or a path.",
         "The configuration has no {attribute}, which this release of the engine needs: the release "
         "does not support this model yet, and a newer one may, or the installed Transformers reads "
-        "the configuration differently"
-        ".",
+        "the configuration differently.",
         "The configuration has no {rope}: this release of Transformers names it differently than "
-        "the engine's code expects "
-        "(5 moved what 4 called rope_scaling and layer types).",
+        "the engine's code expects (5 moved what 4 called rope_scaling and layer types).",
         "The installed Transformers does not fit this release of the engine: install the version "
-        "that the engine's package requires"
-        ", or a newer release of the engine.",
+        "that the engine's package requires, or a newer release of the engine.",
     ),
     "model.code": (
         "The model has its own code, which is not allowed, or which some processes cannot "
@@ -27,9 +24,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "cuda.assertion": (
         "A kernel found an index outside its table ({assertion}): a position, a token or a cache "
         "slot is out of range. Keep max_model_len within the model's own limit (as rope_scaling in "
-        "hf_overrides changes it)"
-        ", and check that the tokenizer has no more "
-        "tokens than the model; otherwise it is a bug of the release.",
+        "hf_overrides changes it), and check that the tokenizer has no more tokens than the model; "
+        "otherwise it is a bug of the release.",
     ),
     "cuda.forked": (
         "CUDA was used before the worker processes were forked: set "
@@ -39,8 +35,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The engine's packages were built for another system ({symbols} is missing): use a release "
         "built for this distribution, or a container.",
         "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
-        "its own environment"
-        ".",
+        "its own environment.",
     ),
     "nccl.library": (
         "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
@@ -62,8 +57,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.parser": (
         "The reasoning or tool parser does not fit the model's tokenizer: remove "
         "--reasoning-parser and --tool-call-parser, or choose those that the model's page names; "
-        "another release of the engine may support this model"
-        ".",
+        "another release of the engine may support this model.",
     ),
     "model.tokenizer": (
         "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
@@ -74,16 +68,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "model.type": (
         "The installed Transformers does not support the model type {type}: install the release "
-        "that the model's page requires, with a matching release of the engine"
-        ".",
+        "that the model's page requires, with a matching release of the engine.",
     ),
     "config.none": (
         "A value that the engine needs is missing (None): config.json or the tokenizer's files "
         "lack it, or the installed Transformers reads them differently than this release of the "
-        "engine expects"
-        ". Check that all files of the model are there, and install the release of Transformers "
-        "that the engine requires"
-        ".",
+        "engine expects. Check that all files of the model are there, and install the release of "
+        "Transformers that the engine requires.",
     ),
     "model.quantization": (
         "The engine has no kernels for this checkpoint's quantization: choose another quantization "
@@ -98,22 +89,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.template": (
         "The model has no chat template: it is a base model, or chat_template.jinja and "
         "tokenizer_config.json are not complete. Pass a template with --chat-template, use the "
-        "instruct variant"
-        ", or have clients use /v1/completions.",
+        "instruct variant, or have clients use /v1/completions.",
     ),
     "hub.vocabulary": (
         "gpt-oss needs the vocabulary files o200k_base.tiktoken and cl100k_base.tiktoken, which "
-        "are not part of the model "
-        "and could not be loaded: let the machine reach "
+        "are not part of the model and could not be loaded: let the machine reach "
         "openaipublic.blob.core.windows.net, or put both files in a folder and set "
-        "TIKTOKEN_ENCODINGS_BASE to it"
-        ".",
+        "TIKTOKEN_ENCODINGS_BASE to it.",
     ),
     "transfer.nixl": (
         "NIXL, which moves KV caches between engines, could not set up or make a transfer: check "
-        "that both sides have "
-        "the same NIXL and UCX, reach each other's address, and that "
-        "UCX_TLS and UCX_NET_DEVICES name devices that exist.",
+        "that both sides have the same NIXL and UCX, reach each other's address, and that UCX_TLS "
+        "and UCX_NET_DEVICES name devices that exist.",
     ),
     "adapter.failed": (
         "The adapter {adapter} could not be loaded. The exception above this line says why.",
@@ -126,20 +113,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "args.adapter": (
         "The adapter (LoRA) does not fit: it has weights for parts of the model for which the "
-        "engine accepts none (the line names them)"
-        ". Merge it into its base model, or train it without "
-        "those modules; check that adapter_config.json names this base model.",
+        "engine accepts none (the line names them). Merge it into its base model, or train it "
+        "without those modules; check that adapter_config.json names this base model.",
     ),
     "args.placeholders": (
         "The prompt has a different number of image, video or audio placeholders than the media "
-        "that "
-        "came with it: let the model's own chat template insert them, and put none into the text. "
-        "If every request fails, Transformers and the engine do not fit together.",
+        "that came with it: let the model's own chat template insert them, and put none into the "
+        "text. If every request fails, Transformers and the engine do not fit together.",
     ),
     "model.adapter": (
         "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): serve its "
-        "base model, and pass the adapter "
-        "with --enable-lora and --lora-modules. Otherwise "
+        "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",
     ),
     "model.tied": (
@@ -149,25 +133,22 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "model.tensor": (
         "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
-        "have: the release is too old for it"
-        ", or config.json belongs to another checkpoint.",
+        "have: the release is too old for it, or config.json belongs to another checkpoint.",
         "{scale} is part of a quantization, which this release may not support for this "
         "architecture: try another quantization of the model.",
         "{scales} is part of a quantization, which this release may not support for this "
         "architecture: try a newer release, another quantization of the model, or the checkpoint "
         "without one.",
         "The checkpoint has {parameter}, which this release's code for the model does not have: "
-        "config.json belongs to another checkpoint"
-        ", an adapter is not merged, or the release is "
+        "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
         "too old.",
         "The files are readable, so fetching them again does not help: check that config.json and "
         "the weights are of one model, and try a newer release.",
     ),
     "feature.model": (
         "This release's code for {model} has no {attribute}: a setting or a request requires "
-        "something that it does not support "
-        "(the task, an adapter, drafts, a split, a quantization), or the release is "
-        "too old. Remove it, or install a newer release.",
+        "something that it does not support (the task, an adapter, drafts, a split, a "
+        "quantization), or the release is too old. Remove it, or install a newer release.",
     ),
     "kernel.named": (
         "The kernel {kernel} does not support this model's sizes and types on this card. Quantized "
@@ -181,8 +162,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "engine.dtype": (
         "A kernel wants {wanted} and got {found}: remove --dtype, so that the engine uses the "
-        "model's own type"
-        ", or choose another one. Otherwise the engine has no kernel for this "
+        "model's own type, or choose another one. Otherwise the engine has no kernel for this "
         "model, card and quantization together.",
         "A kernel does not support this data type: remove --dtype, or choose another one "
         "(bfloat16, half). Otherwise the engine has no kernel for this model, card and "
@@ -191,20 +171,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.mismatch": (
         "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
         "two packages of the installation do not fit together. Remove it, or install the engine "
-        "again in its own environment."
-        "",
+        "again in its own environment.",
         "{callee} is called without {lacks}: two packages of the installation do not fit together. "
-        "Install the engine again, in its own environment."
-        "",
+        "Install the engine again, in its own environment.",
         "{module} has no {attribute}: two packages of the installation do not fit together. "
-        "Install the engine again, in its own environment."
-        "",
+        "Install the engine again, in its own environment.",
         "{holder} has no {asked}: two packages of the installation do not fit together. Install "
-        "the engine again, in its own environment."
-        "",
+        "the engine again, in its own environment.",
         "The called program does not accept {unknown}: the caller was written for another release. "
-        "Install the release of the engine that the caller requires."
-        "",
+        "Install the release of the engine that the caller requires.",
         "Two packages of the installation do not fit together, or a setting and this release: "
         "starting again cannot help.",
     ),
@@ -221,9 +196,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "npu.absent": (
         "The NPU or its driver did not answer: run `npu-smi info`, pass the devices and the driver "
-        "to the container "
-        "(/dev/davinci*, /usr/local/Ascend/driver), and check ASCEND_RT_VISIBLE_"
-        "DEVICES.",
+        "to the container (/dev/davinci*, /usr/local/Ascend/driver), and check "
+        "ASCEND_RT_VISIBLE_DEVICES.",
     ),
     "npu.failed": (
         "A kernel failed on the NPU: the lines with EZ or EE codes name the reason. Check that "
@@ -254,8 +228,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "engine.import": (
         "The engine's environment does not fit it: {missing}. Install the engine again, in its own "
-        "environment."
-        "",
+        "environment.",
         "The engine needs a newer {package}: install the release that its package requires.",
         "The library {library} of the engine is missing, or needs another one: install the engine "
         "again, and the CUDA libraries that it was built for.",

@@ -61,8 +61,7 @@ FAMILIES: tuple[Family, ...] = (
         r"/(?:site|dist)-packages/[^:]{1,200}:<module>$",
         _ANY,
         "A package of the engine's environment cannot be imported: its packages do not fit "
-        "together. Install the engine again, in its own environment."
-        "",
+        "together. Install the engine again, in its own environment.",
         nearest=True,
     ),
     _family(
@@ -73,10 +72,8 @@ FAMILIES: tuple[Family, ...] = (
         r"|gradio|numba|scipy|sklearn|pandas)/[^:]{0,200}:<module>$",
         _ANY,
         "The package {importing} cannot be imported: the installed {raising} refuses its request. "
-        "Their releases do not fit together"
-        ": install the release of {raising} that "
-        "{importing} was made for, or the engine again with all its packages in its own environment"
-        ".",
+        "Their releases do not fit together: install the release of {raising} that {importing} was "
+        "made for, or the engine again with all its packages in its own environment.",
     ),
     _family(
         "toolchain", "jit-toolchain",
@@ -84,8 +81,8 @@ FAMILIES: tuple[Family, ...] = (
         r"|tvm_ffi/cpp"
         r"|triton/runtime/build\.py|torch/utils/cpp_extension\.py|sglang/jit_kernel/utils)",
         _ANY,
-        "A kernel could not be built on this machine: the lines before have the compiler's message"
-        ". Check gcc, ninja and a CUDA toolkit (nvcc) that fits the driver and PyTorch.",
+        "A kernel could not be built on this machine: the lines before have the compiler's "
+        "message. Check gcc, ninja and a CUDA toolkit (nvcc) that fits the driver and PyTorch.",
     ),
     _family(
         "driver", "gpu-absent",
@@ -184,8 +181,7 @@ FAMILIES: tuple[Family, ...] = (
         _REFUSED,
         "This release's code for the model cannot be built with its config.json and these "
         "settings: check that the checkpoint is complete and of this architecture, remove "
-        "quantization, LoRA and drafts"
-        ", or install a newer release.",
+        "quantization, LoRA and drafts, or install a newer release.",
     ),
     _family(
         "adapter", "bad-arguments",
@@ -202,8 +198,7 @@ FAMILIES: tuple[Family, ...] = (
         r"|_?init_\w{1,40})$",
         _REFUSED,
         "The draft model or the method of speculation does not fit this model and release: remove "
-        "--speculative-config, or use the drafts that the model's page names"
-        ".",
+        "--speculative-config, or use the drafts that the model's page names.",
     ),
     _family(
         "connector", "bad-arguments",
@@ -238,8 +233,7 @@ FAMILIES: tuple[Family, ...] = (
         rf"{REFUSES.pattern}|{_CONFIGURED}",
         "Code that reads the engine's arguments and environment, or the model's configuration and "
         "tokenizer, failed: the line has its reason, and another start ends the same way. Only the "
-        "line shows whether one of them or a package's release is at fault."
-        "",
+        "line shows whether one of them or a package's release is at fault.",
     ),
     _family(
         "template", "bad-arguments",
@@ -266,8 +260,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "raised.value": (
         "A value was refused: the line has the reason. Without the lines before it it is unclear "
-        "whether it is a setting"
-        ", a file of the model, a request, or a package that does not fit.",
+        "whether it is a setting, a file of the model, a request, or a package that does not fit.",
     ),
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})

@@ -68,9 +68,8 @@ OF_LLAMA = (
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.tools": (
         "The client lets the model choose tools, and the server was started without support for "
-        "it: start it "
-        "with --enable-auto-tool-choice and the --tool-call-parser that the model's page names, or "
-        "let the client send no tools (or tool_choice none).",
+        "it: start it with --enable-auto-tool-choice and the --tool-call-parser that the model's "
+        "page names, or let the client send no tools (or tool_choice none).",
     ),
     "args.media": (
         "A prompt has more {media} items than the server allows ({allowed}): start it with a "
@@ -96,9 +95,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "args.roles": (
         "The model's chat template refuses the messages: it requires user and assistant in turn, "
-        "and "
-        "often no system role, or one system message at the beginning. Let the client send them "
-        "so, or pass another template with --chat-template.",
+        "and often no system role, or one system message at the beginning. Let the client send "
+        "them so, or pass another template with --chat-template.",
     ),
     "args.runner": (
         "vLLM's newer model runner (V2) does not support this: set VLLM_USE_V2_MODEL_RUNNER=0, or "
@@ -109,8 +107,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "generative one. For rerankers made of one (Qwen3-Reranker) pass --hf-overrides with the "
         "architecture ...ForSequenceClassification, classifier_from_token and "
         "is_original_qwen3_reranker, as the model's page says; otherwise remove --convert and "
-        "--runner pooling"
-        ".",
+        "--runner pooling.",
     ),
 }
 """Sentences by row; one with an unknown {name} is left out."""

@@ -48,8 +48,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "OPENBLAS_NUM_THREADS=8).",
     ),
     "system.program": (
-        "There is no program {program} on the PATH of this user or unit: use its full path"
-        ", or activate the environment that it is installed in.",
+        "There is no program {program} on the PATH of this user or unit: use its full path, or "
+        "activate the environment that it is installed in.",
         "The image has no program {started}: correct the command or the entrypoint, or use the "
         "image with the engine.",
         "The image has no program {sought}: what follows the image's name is the command to run, "
@@ -67,13 +67,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "system.user": (
         "The container runs as user {uid}, which has no name and no home in it: set USER, HOME and "
         "TORCHINDUCTOR_CACHE_DIR to a folder that this user can write, or run it as a user that "
-        "exists in the image"
-        ".",
+        "exists in the image.",
     ),
     "system.readonly": (
-        "{path} is in a file system that is mounted read-only, as in a container with a read-"
-        "only root or a model folder mounted with :ro. Mount it for writing, or set writable "
-        "folders "
+        "{path} is in a file system that is mounted read-only, as in a container with a read-only "
+        "root or a model folder mounted with :ro. Mount it for writing, or set writable folders "
         "(HF_HOME, XDG_CACHE_HOME, TRITON_CACHE_DIR, VLLM_CACHE_ROOT).",
         "A file system is mounted read-only: mount it for writing, or set writable folders "
         "(HF_HOME, XDG_CACHE_HOME, TRITON_CACHE_DIR, VLLM_CACHE_ROOT).",

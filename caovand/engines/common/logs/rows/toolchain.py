@@ -69,8 +69,7 @@ ROWS = (
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "build.no-card": (
         "The build needs this machine's own card and sees none, as in `docker build`: set the "
-        "architecture "
-        "(for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
+        "architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
     ),
     "jit.header": (
@@ -92,8 +91,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "jit.assembler": (
         "The assembler (ptxas) that ran is older than the card ({target}): let Triton use the one "
-        "of a newer CUDA toolkit "
-        "(TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
+        "of a newer CUDA toolkit (TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas), or install a newer "
         "release of PyTorch and Triton.",
     ),
     "jit.feature": (
@@ -113,8 +111,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
         "of the compiler, the CUDA toolkit or PyTorch. Use a build for the installed PyTorch, or "
-        "install the releases that its build requires."
-        "",
+        "install the releases that its build requires.",
     ),
     "engine.cuda": (
         "{library} is a library of CUDA {major}, and is missing: a package was built for CUDA "
@@ -126,8 +123,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.kernels": (
         "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "
         "loader's reason. Install the engine again with its PyTorch and kernels of one release, in "
-        "its own environment"
-        ".",
+        "its own environment.",
     ),
     "engine.loader": (
         "{library} was built for another PyTorch, which has {of_torch}.",
@@ -142,8 +138,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The library {library} cannot be loaded: it is missing, damaged, or belongs to another "
         "PyTorch or CUDA.",
         "Install the engine again with its PyTorch and kernels of one release, in its own "
-        "environment"
-        ".",
+        "environment.",
     ),
 }
 """Advice by row; a sentence about another owner is left out."""
