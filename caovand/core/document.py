@@ -182,7 +182,7 @@ def record(
     may_lack: Collection[str] = (),
     may_have_more: bool = False,
 ) -> Reader[T]:
-    """Read a table of these fields into what `make` returns for them.
+    """A reader of tables: reads each field with its own reader and passes all to `make`.
 
     A field of `may_lack` that is missing is not passed to `make`; `may_have_more` is for files,
     which outlive releases: their unknown fields are ignored.

@@ -260,7 +260,10 @@ def _model(request: web.Request) -> str:
     name = request.query.get("model", "")
     if len(name) > MAX_MODEL:
         raise Refusal(
-            400, "answer", "the model's name is too long", "name one of `caovanctl status`"
+            400,
+            "answer",
+            "the model's name is too long",
+            "use a name that `caovanctl status` lists",
         )
     return name
 

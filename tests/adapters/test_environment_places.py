@@ -44,10 +44,13 @@ def test_no_root_means_no_engine(tmp_path: Path) -> None:
     assert places.current(tmp_path / "absent") is None
 
 
-def test_an_unfinished_engine_does_not_count_and_cannot_be_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("marker", ['{"version"', "[]", '"text"', "{}"])
+def test_an_unfinished_engine_does_not_count_and_cannot_be_used(
+    tmp_path: Path, marker: str
+) -> None:
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / places.STEPS).write_text("{}")
-    (tmp_path / "half" / places.MARKER).write_text('{"version"')
+    (tmp_path / "half" / places.MARKER).write_text(marker)
     assert places.engines(tmp_path) == []
     assert places.unfinished(tmp_path) == ["half"]
     with pytest.raises(EngineError, match="cannot use half: half is unfinished; run the same"):

@@ -91,7 +91,7 @@ def read(path: Path) -> Engine | None:
             lock_sha256=data["lock_sha256"],
             made_at=data["made_at"],
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
 
 

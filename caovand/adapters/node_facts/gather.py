@@ -35,8 +35,9 @@ def read(
     cache: Path,
     by_host_name: Callable[[str], bool],
 ) -> NodeFacts:
-    """The facts of this machine as the node `name`, whose engine of this kind may use these of its
-    cards; raises ProblemError.
+    """Collect the facts of this machine as the node `name`; raises ProblemError.
+
+    `kind` is the engine that it runs, `cards` the ones that engine may use.
 
     Blocking: the first time, it reads samples of the model's files. Without an `interface`, the
     interface of the route to the head is used. With `by_host_name`, ranks listen on the address

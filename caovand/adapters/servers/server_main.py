@@ -67,9 +67,7 @@ def run(
     `prepare` loads the server and returns the function that serves on the listening socket.
     """
     if options.parent not in (None, os.getppid()):
-        # the daemon died before the kernel was asked to end us with it of a terminal: the daemon
-        # ends us
-        return 1
+        return 1  # the daemon died before the kernel was asked to end us with it
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon ends us
     limit()
     # The library logs a traceback for every input that is not HTTP.

@@ -164,7 +164,7 @@ class ServerProcess:
 
 
 def has_library() -> bool:
-    """Whether the servers' library is installed."""
+    """Whether aiohttp, which the page and the gateway need, is installed."""
     return importlib.util.find_spec("aiohttp") is not None
 
 

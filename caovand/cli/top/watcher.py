@@ -18,7 +18,7 @@ from caovand.core.figures.memory import foreign_pids
 from caovand.core.reporting.wire import WireError
 
 ANSWER_S = 3.0
-MAX_HAPPENINGS = 100
+MAX_EVENT_LINES = 100
 LOG_LINES = 200
 NOTE_S = 10.0
 
@@ -30,7 +30,7 @@ class Watcher:
         self._client = client
         self._status: Mapping[str, Any] = {}
         self._recent: Mapping[str, Any] = {}
-        self._happenings: tuple[EventLine, ...] = ()
+        self._event_lines: tuple[EventLine, ...] = ()
         self._seq = 0
         self._work: Mapping[int, ProcessUsage] = {}
         self._lost_at: float | None = None
@@ -52,7 +52,7 @@ class Watcher:
                 moment=_moment(time.time()),
                 status=self._status,
                 recent={},
-                event_lines=self._happenings,
+                event_lines=self._event_lines,
                 lost=problem.message,
                 lost_s=time.monotonic() - self._lost_at,
             )
@@ -82,7 +82,7 @@ class Watcher:
         if self._status and pid != self._status["daemon"]["pid"]:
             text = f"caovand was started again: pid {pid}, before {self._status['daemon']['pid']}"
             self._seq = 0
-            self._happenings += (EventLine(_moment(time.time()), "daemon", text),)
+            self._event_lines += (EventLine(_moment(time.time()), "daemon", text),)
         self._status, self._lost_at = now, None
         self._recent = self._asked("recent") or {}
         self._follow()
@@ -92,7 +92,7 @@ class Watcher:
             status=now,
             recent=self._recent,
             processes=tuple(on_cards(now, self._work, before)),
-            event_lines=self._happenings,
+            event_lines=self._event_lines,
             page=page,
             body=tuple(self._body(page)),
             note=self._note or self._lacks,
@@ -106,7 +106,7 @@ class Watcher:
                 return
             self._seq = new[-1]["seq"]
             found = [EventLine(_moment(one["at"]), one["kind"], one["text"]) for one in new]
-            self._happenings = (*self._happenings, *found)[-MAX_HAPPENINGS:]
+            self._event_lines = (*self._event_lines, *found)[-MAX_EVENT_LINES:]
 
     def _body(self, page: Page) -> Iterator[str]:
         if page is Page.LOG:

@@ -52,7 +52,7 @@ def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
             cannot, "there is such a key already", "revoke it first, or choose another"
         )
     if len(taken) >= MAX_KEYS:
-        raise ProblemError(cannot, f"there are {MAX_KEYS} keys", "revoke some that nobody uses")
+        raise ProblemError(cannot, f"there are {MAX_KEYS} keys", "revoke unused keys")
     if len(key.models) > MAX_MODELS or not all(
         0 < len(model) <= MAX_MODEL_NAME for model in key.models
     ):

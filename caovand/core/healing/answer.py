@@ -87,7 +87,7 @@ def answer(
     """
     sure = _certainty(finding, kind)
     heals, how = _forecast(plan, finding, rules)
-    why = _WHY[sure] if finding.line else "no single line: the log's course shows it"
+    why = _WHY[sure] if finding.line else "no single line: it follows from the sequence of messages"
     if LEAD in finding.captures:
         why = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
     changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))

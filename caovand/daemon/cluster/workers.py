@@ -230,7 +230,7 @@ class Team:
         return tuple(node_of(name, facts.cards, facts.ram_mib) for name, facts in known if facts)
 
     def outdated(self, workers: Mapping[str, Member]) -> str:
-        """Workers that have changed since they were chosen; "" if none has."""
+        """Describe the workers that changed after they were chosen; "" if none did."""
         found = ((name, self._change(name, workers.get(name))) for name in self._chosen)
         return "; ".join(f"node {name}: {change}" for name, change in found if change)
 

@@ -1,4 +1,4 @@
-"""Check all-reduce once before a start over several cards.
+"""Check all-reduce once before starting on several cards.
 
 Cards whose peer-to-peer writes are lost answer NVML normally, load the model and serve nonsense. A
 correct result is not checked again for the same cards, driver, engine and settings; a wrong one is.

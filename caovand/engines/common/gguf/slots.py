@@ -110,8 +110,8 @@ def choose(
 
 
 def _lengthen_context(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
-    """The longest context, by doubling, that costs hardly more time: windowed and recurrent layers
-    make it cheap."""
+    """Double the context while that costs hardly any time: windowed and recurrent layers make it
+    cheap."""
     found = sized
     while found.load.context < limit:
         longer = size(replace(found.load, context=min(found.load.context * 2, limit)))

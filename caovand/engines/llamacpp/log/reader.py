@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
+from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.llamacpp.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.llamacpp.log.phases import PHASES, read
@@ -52,7 +53,7 @@ LOG = Log(
     announces=announces_failure,
     near=NEAR,
     listening="http",
-    find_cause=find_cause,
+    find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,
     begins=("llama_server: initializing", "main: starting", "main: build"),
     error=lambda text: f"0.00.000.000 E {text}",

@@ -28,7 +28,7 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("unknown", ANY): ("flash-off",),
 }
 CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
-"""Only waiting, or a person, helps against failures without their own row here."""
+"""A failure without a row of its own has no rungs: only waiting, or a person, helps."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "ollama.slow": (),

@@ -97,9 +97,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
             continue
         found = first(SIGNATURES, text)
         if found is not None and found[0].failure == "network" and served:
-            # a client's pull, which ends no server Of a text that is printed repeatedly the first
-            # counts; a log may have a million.
-            continue
+            continue  # a client's pull, which ends no server
         # Of a text that is printed again and again the first counts; a log may have a million.
         if found is not None and not (hits and hits[-1].row is found[0]):
             hits.append(Hit(index, text, shown or phase, *found))

@@ -6,10 +6,11 @@ import json
 import re
 
 from caovand.core.engine.log import Log
+from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.ollama.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
-from caovand.engines.ollama.log.signatures import SIGNATURES
+from caovand.engines.ollama.log.signatures import BY_ID, SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
@@ -34,6 +35,12 @@ _FINGERPRINT = re.compile(
     r")"
 )
 
+_REFUSALS = (
+    "ollama.request.context", "ollama.request.image", "ollama.tool-call", "ollama.cloud",
+    "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
+)  # fmt: skip
+"""Rows of what a client asked wrongly, or a model answered: the server goes on."""
+
 
 def _error(text: str) -> str:
     shown = text if text.startswith("msg=") else f"msg={json.dumps(text, ensure_ascii=False)}"
@@ -48,7 +55,7 @@ LOG = Log(
     announces=announces_failure,
     near=NEAR,
     listening="http",
-    find_cause=find_cause,
+    find_cause=without_refusals(find_cause, [BY_ID[name] for name in _REFUSALS]),
     fingerprint=_FINGERPRINT,
     begins=("server config",),
     error=_error,

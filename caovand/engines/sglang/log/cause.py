@@ -57,6 +57,10 @@ _PHASE_OF = {
 """Functions that belong to one phase, for excerpts that begin with the failure."""
 
 
+_IN_REQUESTS = frozenset({"python.locale", "python.loop", "python.database", "hub.streamer"})
+"""Exceptions of Python and of the hub that code which handles a request raises for that alone."""
+
+
 class _Trace:
     """The frames of the latest traceback."""
 
@@ -139,7 +143,8 @@ def find_cause(
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase
-            if here == "serving" and row[0].kind == "generic" and trace.is_of_request:
+            of_request = row[0].kind == "generic" or row[0].id in _IN_REQUESTS
+            if here == "serving" and of_request and trace.is_of_request:
                 trace.files = []
                 continue
             hits.append(Hit(index, message, here, *row))

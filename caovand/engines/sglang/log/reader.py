@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
+from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.rows import raised
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.sglang.log.cause import NEAR, announces_failure, find_cause
@@ -34,7 +35,7 @@ LOG = Log(
     announces=announces_failure,
     near=NEAR,
     listening="http",
-    find_cause=find_cause,
+    find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,
     embeds="vllm",
     begins=("server_args=",),

@@ -78,7 +78,7 @@ def _expanded_mib(model: ModelCard, load: Load) -> float:
 
 
 def _token_elements(model: ModelCard, load: Load) -> float:
-    """Elements of a step's token on one rank, with all those of the widest layers together.
+    """Activation elements per token on one rank, if the widest layers' buffers live together.
 
     Experts and MLPs compute the tokens of all attention groups.
     """

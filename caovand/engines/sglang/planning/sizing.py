@@ -197,7 +197,7 @@ def _share(config: Config, model: ModelCard, chosen: Load, gpus: tuple[Gpu, ...]
         return Setting(chosen.share, "user", "[policy] gpu_memory_utilization")
     why = "of the memory free at the start; the rest is for activations and CUDA graphs"
     if chosen.share > usual_share(model, chosen, gpus):
-        why += ", as much as this model takes: SGLang would leave more, and cut the cache"
+        why += " of this model; SGLang's default would reserve more and shrink the cache"
     return Setting(chosen.share, "policy", why)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.core.engine.log import Log
+from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.rows import raised
 from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
@@ -34,7 +35,7 @@ LOG = Log(
     announces=announces_failure,
     near=NEAR,
     listening="http",
-    find_cause=find_cause,
+    find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,
     begins=("non-default args: ", "█     █     █▄   ▄█"),
     error=as_error,

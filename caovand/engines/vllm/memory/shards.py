@@ -74,8 +74,8 @@ def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
 def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
     """The cards of one stage, `each` for every stage, in vLLM's order.
 
-    Replicas come one after the other. If there are too few cards every stage has all of them: that
-    is a conflict.
+    Cards are ordered by replica, then by stage. With too few of them, which is a conflict, every
+    stage has all.
     """
     found = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
     return found or tuple(cards)

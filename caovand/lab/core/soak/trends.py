@@ -19,7 +19,8 @@ MIN_BINS = 9
 CHANCE = 0.001
 """Significance level: a rise with a higher probability under noise counts as noise."""
 STEADY = 1 / 3
-"""Minimum share of the overall slope in each half: a step, or a rise that ends, is no leak."""
+"""Minimum share of the overall slope in each half: a single step, or growth that levels off, is no
+leak."""
 LEAK_SIGMAS = 2.0
 """How many standard deviations of the points around the fitted line a leak must exceed."""
 NORMAL = 1.4826

@@ -1,0 +1,45 @@
+"""Find why an engine failed, apart from the requests that it refused before.
+
+A server refuses requests every day, and a client chooses what they contain. Their texts explain a
+log to a person, but they are never why a server that served has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from caovand.core.engine.log import FindCause
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.rows import clients, host, requests
+from caovand.engines.common.logs.signature import MAX_LINE, Signature
+
+SERVED = ("http", "serving")
+_OF_HOST = ("client.refused", "tgi.request", "trt.request")
+ROWS = (
+    *(row for row in requests.ROWS if row.kind == "consequence"),
+    *requests.OF_LLAMA,
+    *clients.ROWS,
+    *(row for row in host.ROWS if row.id in _OF_HOST),
+)
+MAX_PASSES = 64
+
+
+def without_refusals(find_cause: FindCause, own: Collection[Signature] = ()) -> FindCause:
+    """`find_cause` for a daemon: a refused request, by these rows or an engine's `own`, is no cause
+    of what comes after it."""
+    rows = {row.id: row for row in (*ROWS, *own)}
+
+    def find(
+        lines: Sequence[str], phase: str = "serving", *, alive: bool = False
+    ) -> Finding | None:
+        left = list(lines)
+        for _ in range(MAX_PASSES):
+            found = find_cause(left, phase, alive=alive)
+            row = rows.get(found.signature) if found else None
+            if found is None or row is None or found.phase not in SERVED:
+                return found
+            left = ["" if row.pattern.search(line[:MAX_LINE]) else line for line in left]
+            left[found.line - 1] = ""  # a text of several lines matches none of them alone
+        return None
+
+    return find
