@@ -55,6 +55,27 @@ def test_others_split_attention(case: str) -> None:
     assert (made.value("attn_dp_size"), expanded(made)) == (None, None)
 
 
+@pytest.mark.parametrize("step", [4096, 16384])
+def test_a_step_of_the_operator_is_passed_as_it_is(step: int) -> None:
+    inventory = machine(H200S, R1)
+    made = plan(inventory, policy={**BATCH, "max_num_batched_tokens": step})
+    assert parsed(made, inventory).chunked_prefill_size == step
+
+
+def test_fewer_requests_than_cards_are_not_divided_over_them() -> None:
+    made = plan(machine(H200S, R1), policy={**BATCH, "max_num_seqs": 7})
+    assert (made.value("attn_dp_size"), made.value("max_running_requests")) == (None, 7)
+
+
+def test_the_ladder_leaves_each_card_a_request() -> None:
+    made = plan(machine(H200S, R1), policy={**BATCH, "max_num_seqs": 9})
+    assert made.value("attn_dp_size") == 8
+    (fewer,) = [rung for rung in RUNGS if rung.name == "requests"]
+    finding = Finding("device-oom-run", "", "serving")
+    step = fewer.step(made, finding)
+    assert step is None or step.settings["max_running_requests"] >= 8
+
+
 def test_an_older_release_spells_it_with_two_options() -> None:
     inventory = machine(H200S, R1, OLDER)
     made = plan(inventory, policy=BATCH)

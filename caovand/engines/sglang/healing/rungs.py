@@ -21,6 +21,7 @@ from caovand.engines.sglang.planning.options import (
     REQUESTS,
     SHARE,
     STEP,
+    attention_groups,
 )
 
 MIN_STEP = 512
@@ -35,7 +36,8 @@ def _shorten_context(plan: Plan, finding: Finding) -> Step | None:
 
 
 def _fewer_requests(plan: Plan, finding: Finding) -> Step | None:
-    return halve(plan, REQUESTS, 1, "requests at once")
+    # SGLang refuses a group of cards that serves none.
+    return halve(plan, REQUESTS, attention_groups(plan.value), "requests at once")
 
 
 def _smaller_step(plan: Plan, finding: Finding) -> Step | None:

@@ -125,6 +125,8 @@ def in_groups(
     """
     one, workload = sized.load, config.policy.workload
     stated = config.policy.max_num_seqs or count(typed.get(REQUESTS))
+    if stated and stated < one.ranks:
+        return sized  # SGLang refuses a card that serves none
     requests = ceil(stated / one.ranks) if stated else one.requests
     load = replace(one, attention_groups=one.ranks, requests=requests)
     levels = _levels(config, model, load, gpus, typed, smaller_cache=False, old=False)

@@ -202,8 +202,8 @@ def _share(config: Config, model: ModelCard, chosen: Load, gpus: tuple[Gpu, ...]
 
 
 def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
-    if config.policy.max_num_batched_tokens is not None:
-        return Setting(chosen.step, "user", "[policy] max_num_batched_tokens")
+    if (stated := config.policy.max_num_batched_tokens) is not None:
+        return Setting(stated, "user", "[policy] max_num_batched_tokens")  # divided by SGLang
     if chosen.attention_groups > 1:
         each, groups = chosen.step, chosen.attention_groups
         why = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
