@@ -40,7 +40,8 @@ SHOWN: Mapping[str, tuple[str, ...]] = {
     "sglang": (
         "tp_size", "dp_size", "attn_dp_size", "max_model_len", "max_running_requests",
         "mem_fraction_static", "chunked_prefill_size", "kv_cache_dtype", "dtype",
-        "cuda_graph_max_bs_decode", "attention_backend", "speculative_config",
+        "cuda_graph_max_bs_decode", "disable_radix_cache", "attention_backend",
+        "speculative_config",
     ),
 }  # fmt: skip
 

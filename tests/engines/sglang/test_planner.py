@@ -289,6 +289,38 @@ def test_sglang_divides_memory_itself_where_that_cuts_nothing() -> None:
     assert parts["states"] / (parts["states"] + parts["kv"]) == pytest.approx(0.9 / 1.9, abs=0.01)
 
 
+def test_a_batch_keeps_no_prefixes_where_their_states_would_cut_its_requests() -> None:
+    large = replace(QWEN_27B, weights=weights(layers=48.0, head=1.2, embedding=1.2))
+    inventory = machine(named("H100"), large)
+    made = plan(inventory, policy={"workload": "batch"})
+    found, requests = parsed(made, inventory), made.value("max_running_requests")
+    assert (found.disable_radix_cache, found.max_mamba_cache_size) == (True, None)
+    memory = ENGINE.planning.forecast(made, inventory)
+    each = 48 * (48 * 128 * 128 * 4 + (48 + 2 * 16) * 128 * 3 * 2) / 2**20
+    assert dict(memory.parts)["states"] / each == pytest.approx(requests + 1)
+    assert memory.fits
+    assert memory.kv_tokens >= requests * 2298
+    kept = plan(
+        inventory,
+        policy={"workload": "batch"},
+        engine={"extra_args": ["--max-mamba-cache-size", "200"]},
+    )
+    assert kept.value("disable_radix_cache") is None
+    asked = plan(inventory, policy={"workload": "batch", "max_num_seqs": 90})
+    assert (asked.value("disable_radix_cache"), asked.warnings) == (True, ())
+    few = plan(inventory, policy={"workload": "batch", "max_num_seqs": 8})
+    assert (few.value("disable_radix_cache"), few.warnings) == (None, ())
+
+
+def test_more_requests_than_recurrent_states_allow_are_warned_of() -> None:
+    inventory = machine(A100, QWEN_27B)
+    (text,) = plan(inventory, policy={"max_num_seqs": 64}).warnings
+    assert "requests at once instead of 64: each takes 5 recurrent states" in text
+    off = {"extra_args": ["--disable-radix-cache"]}
+    made = plan(inventory, policy={"max_num_seqs": 64}, engine=off)
+    assert (made.warnings, ENGINE.planning.forecast(made, inventory).fits) == ((), True)
+
+
 def test_hybrids_store_8_bits_where_cards_have_fp8() -> None:
     tight = replace(QWEN_27B, weights=weights(layers=18.4, mtp=0.4), quantization="awq")
     for card, kind in (("RTX 3090", "auto"), ("RTX 4090", "fp8_e4m3")):

@@ -35,8 +35,8 @@ UNMODELLED = (
 )  # fmt: skip
 """Options whose effect on memory is not modelled."""
 UNMODELLED_STATES = (
-    "disable_radix_cache", "mamba_full_memory_ratio", "mamba_ssm_dtype",
-    "mamba_radix_cache_strategy", "mamba_scheduler_strategy",
+    "mamba_full_memory_ratio", "mamba_ssm_dtype", "mamba_radix_cache_strategy",
+    "mamba_scheduler_strategy",
 )  # fmt: skip
 """Options that change how much memory recurrent states get."""
 TOLERANCE_MIB = 64
@@ -77,6 +77,7 @@ def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
         images=inventory.model.vision and not plan.value(options.TEXT_ONLY),
         rounded=plan.value(options.QUANTIZATION) == AT_LOAD,
         slots=count(plan.value(options.SLOTS)) or 0,
+        prefixes=not plan.value(options.NO_PREFIXES),
     )
 
 
@@ -120,6 +121,15 @@ def estimate(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> MemoryEstim
         advice=_advice(lack, tokens),
         lack=lack,
     )
+
+
+def served_at_once(plan: Plan, inventory: Inventory) -> int | None:
+    """How many requests each engine serves at once, if recurrent states allow fewer than
+    planned."""
+    model, gpus = inventory.model, gpus_of(plan, inventory)
+    load = load_of(plan, inventory, gpus)
+    allowed = divide(model, load, cache_room(model, load, gpus)).requests
+    return allowed * load.attention_groups if allowed < load.requests else None
 
 
 def cache_room(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> float:

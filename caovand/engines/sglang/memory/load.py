@@ -47,6 +47,8 @@ class Load:
     """Whether 16-bit weights are quantised to 8 bits."""
     slots: int = 0
     """Recurrent states (--max-mamba-cache-size); 0 for as many as SGLang makes room for."""
+    prefixes: bool = True
+    """Whether the radix cache keeps prefixes, and recurrent states with them."""
 
     @property
     def attending(self) -> int:

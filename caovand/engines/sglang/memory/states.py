@@ -14,7 +14,8 @@ from caovand.engines.sglang.memory.load import RECURRENT, Load
 STATES_FOR_CACHE = 0.9
 """Bytes of states per byte of the cache (--mamba-full-memory-ratio)."""
 SLOTS = 5
-"""States that a running request may hold: three, and two while steps overlap."""
+"""States that a running request may hold: three, and two while steps overlap; without the radix
+cache it has one (`_calculate_mamba_ratio`)."""
 CONV_BYTES = 2
 
 
@@ -35,8 +36,8 @@ def divide(model: ModelCard, load: Load, room: float) -> Division:
     budget = room * STATES_FOR_CACHE / (1 + STATES_FOR_CACHE)
     drafted = 1 + load.depth if load.depth else 0  # a state for each token that a step verifies
     usual = int((budget - each * (1 + drafted)) // (each * (1 + drafted / SLOTS)))
-    slots = load.slots or max(usual, 0)
-    requests = min(load.requests, slots // SLOTS)
+    slots = load.slots or (max(usual, 0) if load.prefixes else load.requests)
+    requests = min(load.requests, slots // SLOTS if load.prefixes else slots)
     states = each * (slots + 1 + (requests + 1) * drafted)
     return Division(states, room - states, requests)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -11,10 +12,12 @@ from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.options import count
 from caovand.engines.common.tensors import FLOATS
+from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import cache_room, estimate
 from caovand.engines.sglang.memory.load import MIB, Load, weights_bytes
 from caovand.engines.sglang.memory.states import SLOTS, divide
 from caovand.engines.sglang.memory.steps import (
+    MAX_GRAPH,
     largest_share,
     measured_mib,
     usual_share,
@@ -137,6 +140,39 @@ def in_groups(
     return apart if rates[1] > rates[0] else sized
 
 
+def without_prefixes(
+    config: Config,
+    model: ModelCard,
+    sized: SizedLoad,
+    gpus: tuple[Gpu, ...],
+    stated: int | None,
+) -> SizedLoad:
+    """The load without the radix cache, which leaves each request a single recurrent state, if
+    that finishes far more requests; with `stated` requests, or as many as have room."""
+    workload = config.policy.workload
+    each = USUAL_REQUESTS[workload].cached_tokens
+    context = config.model.max_model_len or GENEROUS_CONTEXT[workload]
+    context = min(context, model.max_model_len, max(sized.tokens, 1))
+
+    def at(requests: int) -> SizedLoad:
+        load = replace(sized.load, prefixes=False, slots=0, requests=requests)
+        return _holding(model, replace(load, share=sized.share(load)), gpus, sized.share)
+
+    def crowded(requests: int) -> bool:
+        return at(requests).tokens < max(requests * each, context)
+
+    def rate(sized: SizedLoad) -> float:
+        tokens = min(sized.tokens, sized.requests * each)
+        return requests_a_second(model, sized.load, tokens, gpus, workload)
+
+    many = stated or bisect_left(range(1, MAX_GRAPH + 1), True, key=crowded)
+    single = at(max(many, 1))
+    if not sized.load.prefixes:
+        return single
+    worth = single.tokens >= context and rate(single) >= rate(sized) * FAR_MORE
+    return single if worth else sized
+
+
 def _most_requests(
     model: ModelCard, roomy: Sequence[SizedLoad], gpus: tuple[Gpu, ...], workload: str
 ) -> SizedLoad:
@@ -252,7 +288,8 @@ def sized_load(
         return usual
     found = usual
     for requests in range(load.requests, 0, -1):
-        fewer = replace(load, requests=requests, slots=requests * SLOTS)
+        slots = requests * SLOTS if load.prefixes else 0
+        fewer = replace(load, requests=requests, slots=slots)
         found = _holding(model, fewer, gpus, share)
         prompts = 1 if workload == "long" else requests
         if found.tokens >= min(GENEROUS_CONTEXT[workload], limit) and (

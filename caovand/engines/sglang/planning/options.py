@@ -15,6 +15,7 @@ REQUESTS, STEP, CACHE_TYPE = "max_running_requests", "chunked_prefill_size", "kv
 ATTENTION, DRAFTING = "attention_backend", "speculative_config"
 WHOLE_EXPERTS, QUANTIZATION, TEXT_ONLY = "ep_size", "quantization", "language_model_only"
 SLOTS = "max_mamba_cache_size"
+NO_PREFIXES = "disable_radix_cache"
 REPLICAS = "dp_size"
 """Engines side by side, each with its own model and cache, and `tp_size` cards."""
 ATTENTION_GROUPS, GROUPED = "attn_dp_size", "enable_dp_attention"

@@ -21,7 +21,8 @@ from caovand.engines.common.plans import (
     misfit_warnings,
     refuse_other_tasks,
 )
-from caovand.engines.sglang.memory.forecast import forecast, unmodelled
+from caovand.engines.sglang.memory.forecast import forecast, served_at_once, unmodelled
+from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, drafting, options, sizing
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
@@ -316,6 +317,13 @@ def _with_warnings(
         )
     memory = forecast(plan, inventory)
     found += misfit_warnings(memory)
+    if memory.fits and (served := served_at_once(plan, inventory)):
+        found.append(
+            f"SGLang will serve {served} requests at once instead of"
+            f" {plan.value(options.REQUESTS)}: each takes {SLOTS} recurrent states, and memory has"
+            f" room for no more; set [policy] max_num_seqs = {served}, or add"
+            f" {options.option(options.NO_PREFIXES)} to [engine] extra_args, and each takes one"
+        )
     return replace(plan, warnings=tuple(found), advice=memory.advice)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 from caovand.core.config.schema import Config
@@ -12,7 +13,7 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
 from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
-from caovand.engines.sglang.memory.forecast import unmodelled
+from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
@@ -22,6 +23,7 @@ from caovand.engines.sglang.planning.options import (
     CONTEXT,
     GRAPH_SIZES,
     MAX_GRAPH_OPTION,
+    NO_PREFIXES,
     PARALLEL,
     QUANTIZATION,
     RANKS,
@@ -72,6 +74,7 @@ def settings(
         attention_groups=groups,
         rounded=typed.get(QUANTIZATION) == AT_LOAD,
         slots=count(typed.get(SLOTS)) or 0,
+        prefixes=not typed.get(NO_PREFIXES),
     )
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
     tokens, gain, replicas = None, 0.0, 1
@@ -90,6 +93,8 @@ def settings(
             sized = loads.in_groups(config, model, sized, gpus, typed)
         if requests.origin == "policy":
             sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
+        if model.hybrid and _may_end_prefixes(config, inventory, typed):
+            sized, requests = _with_single_states(config, model, sized, gpus, requests)
         chosen, tokens = sized.load, sized.tokens
     if ranks is None:
         why = f"each of {replicas} replicas has room for a long context"
@@ -120,9 +125,19 @@ def settings(
     if replicas > 1:
         why = "a batch: each replica serves its own requests, and waits for no other's cards"
         found[REPLICAS] = Setting(replicas, "policy", why)
+    return found | _pools(chosen, typed)
+
+
+def _pools(chosen: Load, typed: Mapping[str, Any]) -> dict[str, Setting]:
+    """The options of recurrent states, prefixes and weights in which a load differs from SGLang's
+    own."""
+    found = {}
     if chosen.slots and SLOTS not in typed:
         why = "recurrent states, five for each request: SGLang's own number would cut the cache"
         found[SLOTS] = Setting(chosen.slots, "policy", why)
+    if not (chosen.prefixes or NO_PREFIXES in typed):
+        why = "a batch: for prefixes each request takes five recurrent states, without them one"
+        found[NO_PREFIXES] = Setting(True, "policy", why)
     if chosen.rounded and QUANTIZATION not in typed:
         why = "16-bit weights leave too little room: SGLang quantises them once they are loaded"
         found[QUANTIZATION] = Setting(AT_LOAD, "policy", why)
@@ -241,6 +256,30 @@ def _as_many_as_fit(
     many = min(fitting, many)
     found = Setting(many * groups, "policy", reason)
     return replace(more, load=replace(more.load, requests=many)), found
+
+
+def _may_end_prefixes(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> bool:
+    """Whether requests may have a single recurrent state each: the operator's choice, or a batch
+    without options of his about states."""
+    flags = inventory.engine.flags
+    if {SLOTS, *UNMODELLED_STATES} & typed.keys():
+        return False
+    if NO_PREFIXES in typed:
+        return bool(typed[NO_PREFIXES])
+    return config.policy.workload == "batch" and (not flags or option(NO_PREFIXES) in flags)
+
+
+def _with_single_states(
+    config: Config, model: ModelCard, sized: SizedLoad, gpus: tuple[Gpu, ...], requests: Setting
+) -> tuple[SizedLoad, Setting]:
+    """The load without the radix cache, and its requests, if that finishes far more."""
+    groups = sized.load.attention_groups
+    stated = ceil(requests.value / groups) if requests.origin == "user" else None
+    single = loads.without_prefixes(config, model, sized, gpus, stated)
+    if single is sized or stated:
+        return single, requests
+    reason = "as many as have room for a recurrent state and a usual prompt"
+    return single, Setting(single.load.requests * groups, "policy", reason)
 
 
 def _context(
