@@ -40,10 +40,17 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.file.missing": (
         "The file {path} is missing: correct its path, or download it with all its parts.",
+        "The file {unopened} cannot be opened: either there is none, so that its path must be "
+        "corrected or the download repeated, or the engine's user may not read it.",
+        "In a container the path counts inside it: check that the folder is mounted there, and "
+        "that the image's user may read the file and enter every folder above it (ls -ln, "
+        "chmod -R a+rX, or --user). `cat {unopened} > /dev/null` as that user prints the reason.",
         "The file {file} is missing: correct its path, or download the model with all its files.",
     ),
     "llama.file.magic": (
-        "The file is not a GGUF file, or only a pointer of Git LFS: download the file itself.",
+        "What the path names is no GGUF file: a folder, a pointer of Git LFS (a text of some 130 "
+        "bytes), a web page saved in its place, or another format such as safetensors. Check with "
+        "`ls -l` and `head -c 4`, which must print GGUF, and download the file itself.",
     ),
     "llama.file.cut": (
         "The file is shorter than its header says: a download was interrupted. Download it again.",
@@ -106,7 +113,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "0.0.0.0 without TLS, and put a proxy in front of it.",
     ),
     "llama.download": (
-        "The hub has no such repository or file: correct its name and quantization.",
+        "The hub has no such repository or file (404), or hides one that is private or gated: "
+        "correct the name and the quantization, or set HF_TOKEN to a token with access. A mirror "
+        "in HF_ENDPOINT or MODEL_ENDPOINT may lack it: unset that, or name a local file with -m.",
     ),
     "llama.python.load": (
         "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True "

@@ -34,6 +34,7 @@ _RAW = re.compile(
     r"|Error: llama\.cpp: |error while handling "
     r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"
     r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
+    r"|'https' scheme is not supported"
     r"|  Could not load Llama model from path: "
 )
 """Prefixes of lines without a level that can be evidence."""

@@ -79,12 +79,13 @@ SIGNATURES: tuple[Signature, ...] = (
     *kernel.OF_PROGRAM,
     # The model
     signature("llama.file.missing", "cause", "model-missing",
-         r"failed to open GGUF file '(?P<path>[^']{1,400})'(?: \((?:errno )?No such file|$)"
+         r"failed to open GGUF file '(?P<path>[^']{1,400})' \((?:errno )?No such file"
+         r"|failed to open GGUF file '(?P<unopened>[^']{1,400})'$"
          r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
     signature("llama.file.magic", "cause", "model-missing",
-         r"invalid magic (?:characters: '(?P<magic>[^']{1,16})', expected 'GGUF'"
+         r"invalid magic (?:characters:? '(?P<magic>[^']{0,16})'"
          r"|characters (?P<read>[^\s'.]{4})|number (?P<number>[\da-f]{1,8}))"),
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
@@ -131,7 +132,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:(?P<host>0\.0\.0\.0|127\.[\d.]{1,11}|localhost|::1?)|(?P<address>[^\s,]{1,200})),? "
          r"port[:=] ?(?P<port>\d+)"),
     signature("llama.threads.pool", "cause", "host-oom", r"threadpool create failed"),
-    signature("llama.download.tls", "cause", "bad-arguments", r"HTTPS is not supported"),
+    signature("llama.download.tls", "cause", "bad-arguments", 
+         r"HTTPS is not supported|'https' scheme is not supported"),
     signature("llama.download.folder", "cause", "access-denied",
          r"Failed to find \$HOME directory|Failed to determine HF cache directory"
          r"|failed to create cache directory"),
@@ -150,8 +152,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.download", "cause", "model-missing",
          r"(?:failed to (?:download|get|resolve)|[Dd]ownload(?: of)?) .{0,200}(?:404|not found)"
          r"|file '(?P<file>[^']{1,300})' not found in repository|status: 404"
+         r"|\bGET failed \(404\)"
          r"|required file is not available in cache"),
-    signature("llama.download.denied", "cause", "access-denied", r"status(?: code)?: 40[13]\b"),
+    signature("llama.download.denied", "cause", "access-denied", 
+         r"status(?: code)?: 40[13]\b|\bGET failed \(40[13]\)"),
     *network.ROWS,
     # Ends
     signature("ggml.assertion", "generic", "engine-died",

@@ -124,6 +124,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "OLLAMA_LOAD_TIMEOUT=30m for the server, keep the model on a faster disk, or use a smaller "
         "one; a client that gives up sooner needs a longer time-out.",
     ),
+    "disk.full": (
+        "The disk of the models' folder is full: free some space (`df -h`, `ollama rm`), or move "
+        "the folder to a larger disk and set OLLAMA_MODELS to it in the server's environment; in a "
+        "container, mount a large enough volume at /root/.ollama. Then pull again.",
+    ),
     "ollama.origin": (
         "Ollama refuses requests of this web page or extension: add its origin (or *) to "
         "OLLAMA_ORIGINS of the server, and restart the server (systemctl edit ollama; launchctl "
@@ -249,8 +254,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.client": ("No Ollama server answers: start it (`sudo systemctl start ollama`).",),
     "ollama.client.gone": (
-        "The client gave up while the model was loaded: raise its time-out, or load the model "
-        "before use.",
+        "The client closed its connection while the model was loaded: raise the client's time-out "
+        "(a proxy's, too), or load the model before use and keep it loaded (an empty request to "
+        "/api/generate with keep_alive, or OLLAMA_KEEP_ALIVE=-1 for the server).",
     ),
     "ollama.cards.unused": (
         "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "

@@ -23,7 +23,7 @@ _DRIVER = "ollama.driver"
 _REFUSED = "ollama.card.refused"
 _OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
-_WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app")
+_WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app", "disk.full")
 """Signatures that are evidence at any level but debug."""
 _RAW = re.compile(
     r".{0,300}has been blocked by CORS|Ollama(?: API)?\b.{0,100}(?:403 Forbidden|context canceled)"
@@ -41,7 +41,8 @@ _RAW = re.compile(
     r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
 )
 _OLD = re.compile(
-    r"\w{1,40}\.go:\d{1,6}: (?:error |signal: killed|warning: gpu |.{0,60}\btoo old\b)"
+    r"\w{1,40}\.go:\d{1,6}: (?:error |signal: killed|warning: gpu |.{0,60}\btoo old\b"
+    r"|.{0,400}\bno space left on device)"
     r"|cudaSetDevice err: \d"
 )
 _CARD_FOUND = re.compile(r"inference compute .{0,100}\blibrary=(?!cpu)\w")

@@ -204,6 +204,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"exit status 0xc0000(?P<code>409|005|374|094|0fd)\b"),
     # The server itself ends a runner that takes too long, and the kernel one that takes too much
     signature("ollama.slow.killed", "cause", "host-oom", r"llama\.go:\d{1,6}: signal: killed"),
+    # A request's context is canceled when its client leaves
+    signature("ollama.client.gone", "consequence", "start-stall",
+         r"client connection closed before (?:server|llama-server) finished loading"
+         r"|timed out waiting for (?:llama[ -](?:runner|server)|server) to start: context cancel"),
     signature("ollama.slow", "generic", "start-stall",
          r"timed out waiting for (?:llama[ -](?:runner|server)|server) to start"),
     *ggml.ENDS,
@@ -232,8 +236,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"server crash \d{1,6} - exit code (?P<status>\d{1,10})|failed to restart server"),
     signature("ollama.http", "consequence", "unknown",
          r"Ollama: 50\d, message='"),
-    signature("ollama.client.gone", "consequence", "start-stall",
-         r"client connection closed before (?:server|llama-server) finished loading"),
     signature("ollama.origin", "cause", "access-denied",
          r"[Oo]llama.{0,80}\b403 Forbidden|:11434/\S{0,60}' from origin '(?P<origin>[^']{1,100})' "
          r"has been blocked by CORS"),

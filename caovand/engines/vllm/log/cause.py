@@ -61,6 +61,8 @@ _BETTER: Mapping[str, frozenset[str]] = {
             "engine.transformers",
             "engine.libc",
             "engine.package",
+            "system.library",
+            "driver.library",
         }
     ),
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),

@@ -1,16 +1,33 @@
-"""Limits of the system that any program runs into: rows for every engine."""
+"""Limits of the system and libraries it lacks, for any program: rows for every engine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.engines.common.logs.rows.python import SERVED
 from caovand.engines.common.logs.signature import signature
 
 _PROGRAM = (
     r"(?:[\w./-]{0,200}/)?(?:vllm|sglang|ollama|llama-\w{1,20}|python[\d.]{0,4}|ray|torchrun)"
 )
 """Programs that start an engine: a shell that misses another program does not end one."""
+_NOT_FOUND = r"(?:\.\d{1,4}){0,3}: cannot open shared"
 ROWS = (
+    # Shared libraries of distributions, not of an engine or of CUDA; their packages are named
+    # after library and version
+    signature("system.library", "cause", "bad-arguments",
+         r"(?:^|[ \[(:'\"/])(?P<library>"
+         r"(?P<gl>lib(?:GL|EGL|GLX|OpenGL)\.so)|(?P<x11>lib(?:SM|ICE|Xext|Xrender|X11)\.so)"
+         r"|(?P<glib>lib(?:glib|gthread|gobject|gio)-2\.0\.so)"
+         r"|(?P<media>lib(?:av(?:util|codec|format|device|filter)|swscale|swresample)\.so)"
+         r"|(?P<mpi>libmpi(?:_\w{1,10})?\.so)|(?P<opencl>libOpenCL\.so)"
+         r"|(?P<python>libpython3\.\d{1,2})\.so"
+         r"|(?P<package>lib(?:numa|gomp|sndfile|ibverbs|rdmacm|vulkan|curl|ssl|aio|jemalloc"
+         r"|openblas|gfortran|atomic|elf|tinfo|ncurses|ffi|stdc\+\+|tbb|cap|uv|sox|mlx5))\.so"
+         rf"(?:\.(?P<number>\d{{1,3}}))?){_NOT_FOUND}", SERVED),
+    signature("driver.library", "cause", "gpu-absent",
+         r"^(?!Failed to import from vllm\.).{0,400}\blibcuda\.so(?:\.1)?: "
+         r"(?:cannot open shared|file too short)"),
     signature("system.files", "cause", "unknown",
          r"(?:Error|error|failed|panic|accept4?|FATAL|fatal).{0,200}\b[Tt]oo many open files"
          r"|std::system_error.{0,60}Too many open files"),
@@ -37,6 +54,36 @@ ROWS = (
          r"(?:: '(?P<path>[^']{1,300})')?|Read-only file system \(os error 30\)"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "system.library": (
+        "The system library {gl} is missing: install the distribution's package for it (Debian and "
+        "Ubuntu: apt install libgl1 libglvnd0 libegl1; Fedora: libglvnd-glx), or replace "
+        "opencv-python with opencv-python-headless.",
+        "The system library {x11} is missing: install the distribution's package for it (Debian "
+        "and Ubuntu: apt install libsm6 libxext6 libxrender1).",
+        "The system library {glib} is missing: install the distribution's package for it (Debian "
+        "and Ubuntu: apt install libglib2.0-0).",
+        "The system library {media} is FFmpeg's: install the distribution's package (apt install "
+        "ffmpeg), of a release that the program supports.",
+        "The system library {mpi} is Open MPI's: install the distribution's package (apt install "
+        "openmpi-bin libopenmpi-dev).",
+        "The system library {opencl} is missing: install the distribution's package for it (apt "
+        "install ocl-icd-libopencl1).",
+        "The system library {python} is missing: install the distribution's package for it (apt "
+        "install {python}), or add the lib folder of that Python to LD_LIBRARY_PATH.",
+        "The system library {package}.so.{number} is missing: install the distribution's package "
+        "for it (Debian and Ubuntu: apt install {package}{number}; a version of the library that "
+        "the distribution no longer has needs an older image).",
+        "In a container, do that in the image; elsewhere `apt-file search` or `dnf provides` with "
+        "the file's name finds the package. Installing the engine again does not help.",
+    ),
+    "driver.library": (
+        "The NVIDIA driver's library (libcuda.so.1) is not visible to the process. It belongs to "
+        "the driver, not to the CUDA toolkit: if nvidia-smi fails on the host, install the driver.",
+        "In a container, install nvidia-container-toolkit and start it with --gpus all "
+        "(Kubernetes: a limit of nvidia.com/gpu); a build with `docker build` has no card.",
+        "If the file exists (`ldconfig -p | grep libcuda`, on WSL /usr/lib/wsl/lib), add its "
+        "folder to LD_LIBRARY_PATH and run sudo ldconfig.",
+    ),
     "system.files": (
         "The process may not open more files; each connection and each worker takes some. Raise "
         "the limit: `ulimit -n 65536`, LimitNOFILE= of its unit, or docker --ulimit "
