@@ -151,7 +151,6 @@ bad-arguments ggml.template llamacpp QwenLM/qwen-code#48 ikawrakow/ik_llama.cpp#
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
-bad-arguments host.library llamacpp fboulnois/llama-cpp-docker#8
 bad-arguments host.library ollama ollama/ollama#9069 ollama/ollama#7546
 bad-arguments host.library sglang sgl-project/sglang#36533
 bad-arguments host.library.other ollama ollama/ollama#3729
@@ -214,6 +213,8 @@ bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
 bad-arguments swap.path any mostlygeek/llama-swap#84
+bad-arguments system.library any huggingface/text-generation-inference#3082
+bad-arguments system.library llamacpp fboulnois/llama-cpp-docker#8
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout link.rdma any kvcache-ai/Mooncake#1384
 collective-timeout link.rdma sglang sgl-project/sglang#21395
@@ -320,16 +321,18 @@ gpu-absent driver.build host korvahannu/arch-nvidia-drivers-installation-guide#3
 gpu-absent driver.fabric any haotian-liu/LLaVA#683 huggingface/huggingface_hub#4134
 gpu-absent driver.fabric ollama ollama/ollama#9031
 gpu-absent driver.fabric vllm gpustack/gpustack#1254
+gpu-absent driver.library any ggml-org/llama.cpp#7822
+gpu-absent driver.library llamacpp NixOS/nixpkgs#465751
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/nvidia-driver#43
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.nouveau host mattshma/bigdata#133
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
-gpu-absent gpu.absent any gpustack/gpustack#4678 ggml-org/llama.cpp#7822
+gpu-absent gpu.absent any gpustack/gpustack#4678 ModelTC/LightLLM#191
 gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#3304
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
-gpu-absent llama.cuda.absent llamacpp NixOS/nixpkgs#465751 withcatai/node-llama-cpp#454
+gpu-absent llama.cuda.absent llamacpp withcatai/node-llama-cpp#454 abetlen/llama-cpp-python#1890
 gpu-absent nvml.argument any vllm-project/vllm#9865
 gpu-absent nvml.blocked any microsoft/WSL#9938 microsoft/WSL#9962
 gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#3847
@@ -487,6 +490,7 @@ shm-full shm.full any microsoft/RepPoints#18
 shm-full shm.full vllm MiniMax-AI/MiniMax-01#42 microsoft/WSL#12467
 start-stall llama.health llamacpp containers/ramalama#2570
 start-stall ollama.canceled ollama icereed/paperless-gpt#454
+start-stall ollama.client.gone ollama ollama/ollama#12939 ollama/ollama#10671
 start-stall ollama.slow ollama ollama/ollama-python#246 ollama/ollama#630
 start-stall ramalama.waits any containers/ramalama#2132
 start-stall start.itself sglang sgl-project/sglang#28493
