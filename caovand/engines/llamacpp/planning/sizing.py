@@ -233,7 +233,7 @@ def _choose_context(
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
             )
         loads = [replace(load, context=typed) for load in loads]
-        sized = sizing.best(loads, lambda load: sizing.place_fixed(model, host, load, gpus, rooms))
+        sized = requests.choose_fixed(model, host, loads, gpus, rooms, config.policy.workload)
         return sized, Setting(typed, "user", source)
     if whole := texts.step(config, model, verbatim):
         loads = [replace(load, context=whole.value) for load in loads]
