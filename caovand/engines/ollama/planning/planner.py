@@ -207,7 +207,8 @@ def _size_load(
         why = "as many requests as memory has room for; each has the whole context"
         slots = Setting(str(chosen.slots), "policy", why)
     elif chosen.slots < load.slots:
-        why = "with more, layers would leave the cards, or each context would be short"
+        layers = "layers" if sized.whole else "more layers"
+        why = f"with more, {layers} would leave the cards, or each context would be short"
         slots = Setting(str(chosen.slots), "policy", why)
     return chosen, context, kind, slots
 
