@@ -261,6 +261,18 @@ def test_a_batch_fills_the_card_with_eight_bits_where_half_precision_holds_few(
     assert found.value("max_model_len") >= 8192
 
 
+def test_a_batch_leaves_layers_in_host_memory_where_more_slots_generate_more() -> None:
+    inventory = machine(QWEN_27B_MTP, 15360, host=replace(HOST, cpus=64))
+    found = plan(inventory, policy={"workload": "batch"})
+    alone = plan(inventory, policy={"workload": "batch", "max_num_seqs": 1})
+    assert found.value("parallel") >= 4
+    assert found.value("gpu_layers") < alone.value("gpu_layers")
+    assert forecast(found, inventory).fits
+    short = plan(inventory, policy={"workload": "batch"}, model={"max_model_len": 4096})
+    assert short.value("parallel") >= 4
+    assert plan(inventory, policy={"workload": "long"}).value("parallel") == 1
+
+
 def test_a_batch_has_no_more_slots_than_are_computed_while_weights_are_read() -> None:
     slow = machine(QWEN_8B, 81920)
     slow = replace(slow, gpus=(replace(slow.gpus[0], name="NVIDIA GeForce GTX 1660 Ti"),))

@@ -54,7 +54,8 @@ class Placement:
 class Device:
     """Bytes on one card or in host memory (`card` None).
 
-    `read` are the bytes that a token reads, of which `experts_read` belong to routed experts.
+    `read` are the bytes that a token reads, of which `experts_read` belong to routed experts and
+    `cache_read` to the cache of its request.
     `layers` are the layers that the device computes.
     """
 
@@ -67,6 +68,7 @@ class Device:
     prompts: int = 0
     read: float = 0.0
     experts_read: float = 0.0
+    cache_read: float = 0.0
     layers: int = 0
 
     @property
@@ -135,6 +137,7 @@ def _layers_on(
         states=states,
         read=dense + experts_read + cache_read,
         experts_read=experts_read,
+        cache_read=cache_read,
         layers=layers,
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from math import ceil
 
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
+from caovand.engines.common.gguf.placement import devices, step_seconds
 from caovand.engines.common.gguf.sizes import Load
 from caovand.engines.common.gguf.sizing import (
     FAR_LONGER,
@@ -21,7 +23,7 @@ from caovand.engines.common.gguf.sizing import (
 from caovand.engines.common.gguf.weights import active_weights, tokens_computed
 from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, RATE_REACHED, card_speed
-from caovand.engines.common.tensors import part_of_experts
+from caovand.engines.common.tensors import experts_read, part_of_experts
 
 BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
 """Concurrent requests for each workload; further ones wait."""
@@ -85,13 +87,93 @@ def choose(
     most: int,
 ) -> SizedLoad:
     """The best of the loads with the longest context that is worth its price, and more requests at
-    once, up to `most`, if memory is left over."""
-    limit = model.max_model_len or SUFFICIENT_CONTEXT[workload]
-    enough = min(SUFFICIENT_CONTEXT[workload], limit)
+    once, up to `most`, if memory is left over; of a batch a load with far more tokens a second
+    instead, though it leaves layers in host memory."""
 
+    @cache
     def size(load: Load) -> SizedLoad:
         return find_longest(model, host, load, gpus, rooms, workload)
 
+    found = _choose_quick(model, host, loads, size, gpus, rooms, workload, most)
+    return _most_tokens(model, host, gpus, found, loads, size) if workload == "batch" else found
+
+
+def choose_fixed(
+    model: ModelCard,
+    host: Host,
+    loads: Sequence[Load],
+    gpus: Sequence[Gpu],
+    rooms: Sequence[int],
+    workload: str,
+) -> SizedLoad:
+    """The best of the loads with their own contexts."""
+
+    @cache
+    def size(load: Load) -> SizedLoad:
+        return place_fixed(model, host, load, gpus, rooms)
+
+    found = best(loads, size)
+    return _most_tokens(model, host, gpus, found, loads, size) if workload == "batch" else found
+
+
+def _most_tokens(
+    model: ModelCard,
+    host: Host,
+    gpus: Sequence[Gpu],
+    chosen: SizedLoad,
+    loads: Sequence[Load],
+    size: Callable[[Load], SizedLoad],
+) -> SizedLoad:
+    """The chosen load, or one with as much context that generates far more tokens a second while
+    every slot is busy: the first of them that is nearly as quick as any."""
+    filled = chosen.whole and chosen.load.slots >= loads[0].slots
+    if not gpus or not chosen.fits or filled:
+        return chosen
+    context = min(chosen.load.context, SUFFICIENT_CONTEXT["batch"])
+    fitting = [one for one in map(size, loads) if one.fits and one.load.context >= context]
+    if not fitting:
+        return chosen
+
+    def token_s(sized: SizedLoad) -> float:
+        return _seconds_of_all(model, host, gpus, sized) / sized.load.slots
+
+    least = min(map(token_s, fitting))
+    quick = next(one for one in fitting if token_s(one) <= least * NEARLY)
+    return quick if token_s(quick) * FAR_LONGER <= token_s(chosen) else chosen
+
+
+def _seconds_of_all(model: ModelCard, host: Host, gpus: Sequence[Gpu], sized: SizedLoad) -> float:
+    """The modelled time of a step with a token of each slot, for which weights are read once."""
+    many = sized.load.slots
+    found = devices(model, sized.load, sized.placement)
+    more = experts_read(model, many) / part_of_experts(model) - 1 if model.experts else 0.0
+    busy = [
+        replace(
+            one,
+            read=one.read + one.experts_read * more + one.cache_read * (many - 1),
+            experts_read=one.experts_read * (1 + more),
+        )
+        for one in found
+    ]
+    own, weights = found[-1], sum(one.read - one.cache_read for one in found)
+    computed = many / tokens_computed(model, host) * (own.read - own.cache_read) / max(weights, 1)
+    read = read_seconds(host, busy[-1].read - busy[-1].experts_read, busy[-1].experts_read)
+    return step_seconds(busy, gpus, host) + max(computed - read, 0.0)
+
+
+def _choose_quick(
+    model: ModelCard,
+    host: Host,
+    loads: Sequence[Load],
+    size: Callable[[Load], SizedLoad],
+    gpus: Sequence[Gpu],
+    rooms: Sequence[int],
+    workload: str,
+    most: int,
+) -> SizedLoad:
+    """The load with the best time of each token, and more requests if memory is left over."""
+    limit = model.max_model_len or SUFFICIENT_CONTEXT[workload]
+    enough = min(SUFFICIENT_CONTEXT[workload], limit)
     found = best(loads, size, enough)
     if found.fits and found.placement.experts_in_ram and found.load.context >= enough:
         return _lengthen_context(

@@ -75,7 +75,7 @@ def settings(
                 if why := _worth_its_buffers(larger, sized, config, inventory):
                     sized, context, micro = larger, longest, Setting(tokens, "policy", why)
                     break
-    slots, kinds = _settings_of_load(sized.load, slots, kinds)
+    slots, kinds = _settings_of_load(sized, slots, kinds)
     return {
         CONTEXT: context,
         "parallel": slots,
@@ -191,14 +191,15 @@ def _candidate_loads(
 
 
 def _settings_of_load(
-    load: Load, slots: Setting, kinds: tuple[Setting, Setting]
+    sized: sizing.SizedLoad, slots: Setting, kinds: tuple[Setting, Setting]
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the chosen load."""
+    load, layers = sized.load, "layers" if sized.whole else "more layers"
     if load.slots > slots.value:
         reason = "as many sequences as memory has room for; each has the whole context"
         slots = Setting(load.slots, "policy", reason)
     elif load.slots < slots.value:
-        reason = "more sequences would push layers off the cards, or leave each a short context"
+        reason = f"more sequences would push {layers} off the cards, or leave each a short context"
         slots = Setting(load.slots, "policy", reason)
     if load.keys != kinds[0].value:
         kind = Setting(
@@ -233,7 +234,7 @@ def _choose_context(
                 f" {model.max_model_len}; set [model] max_model_len to at most that"
             )
         loads = [replace(load, context=typed) for load in loads]
-        sized = sizing.best(loads, lambda load: sizing.place_fixed(model, host, load, gpus, rooms))
+        sized = requests.choose_fixed(model, host, loads, gpus, rooms, config.policy.workload)
         return sized, Setting(typed, "user", source)
     if whole := texts.step(config, model, verbatim):
         loads = [replace(load, context=whole.value) for load in loads]

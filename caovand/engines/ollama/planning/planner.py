@@ -186,7 +186,7 @@ def _size_load(
     rooms = rooms_of(gpus, int(left) if left.isascii() and left.isdecimal() else 0)
     if wanted is not None:
         loads = [replace(one, context=wanted) for one in loads]
-        sized = sizing.best(loads, lambda one: sizing.place_fixed(model, host, one, gpus, rooms))
+        sized = requests.choose_fixed(model, host, loads, gpus, rooms, workload)
         context = Setting(wanted, "user", "[model] max_model_len")
     else:
         most = load.slots
@@ -207,7 +207,8 @@ def _size_load(
         why = "as many requests as memory has room for; each has the whole context"
         slots = Setting(str(chosen.slots), "policy", why)
     elif chosen.slots < load.slots:
-        why = "with more, layers would leave the cards, or each context would be short"
+        layers = "layers" if sized.whole else "more layers"
+        why = f"with more, {layers} would leave the cards, or each context would be short"
         slots = Setting(str(chosen.slots), "policy", why)
     return chosen, context, kind, slots
 
