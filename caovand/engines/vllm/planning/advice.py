@@ -13,6 +13,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
@@ -117,6 +118,8 @@ def _sequences(case: Case) -> Iterator[str]:
 
 def _cache_type(case: Case) -> Iterator[str]:
     now = case.plan.value("kv_cache_dtype")
+    if breaks_in_8_bits(case.inventory.model):
+        return
     found = case.attempt({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
     if found and found[1].fits:
         as_typed = case.as_typed("kv_cache_dtype", "fp8")

@@ -72,12 +72,12 @@ def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
     if not typed and partial.cache:
         return policy(
             partial.cache,
-            f"twice the {_gain(partial)} in the same memory is worth more here, though 8 bits have"
-            " no calibrated scales: without them models kept 94 to 99 % of their scores in vLLM's"
-            f' tests; set [policy] kv_cache_dtype = "{own_type(partial)}" for the model\'s own',
+            f"twice the {_gain(partial)} in the same memory is worth more here, though"
+            f" {precision.UNCALIBRATED}; set [policy] kv_cache_dtype ="
+            f' "{own_type(partial)}" for the model\'s own',
         )
     if not typed:
-        return precision.kv_cache_dtype_on_turing(partial)
+        return precision.kv_cache_dtype_by_default(partial)
     known = dict(partial.engine.choices).get("--kv-cache-dtype", (typed,))
     if typed not in known:
         raise Unplannable(
