@@ -22,6 +22,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_pla
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, memory_holders
+from caovand.engines.vllm.planning.precision import AT_LOAD
 from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -233,7 +234,8 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each in SMALLER:
         bits = _stored_bits(model)
-        if each >= bits:
+        loaded = 8.0 if case.plan.value("quantization") == AT_LOAD else bits
+        if each >= min(bits, loaded):
             continue
         weights = tuple(
             replace(w, size=int(w.size * each / bits)) if w.part in ("layers", "experts") else w

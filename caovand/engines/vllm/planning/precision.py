@@ -8,6 +8,7 @@ from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
 from caovand.engines.common.tensors import breaks_in_8_bits
+from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     SM75_HEADS,
@@ -28,7 +29,6 @@ from caovand.engines.vllm.machine.attention import (
 )
 from caovand.engines.vllm.machine.capabilities import (
     ADA,
-    AMPERE,
     BLACKWELL,
     HALF,
     HOPPER,
@@ -41,6 +41,9 @@ EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
 AT_LOAD = "fp8"
 """The value of --quantization that quantises 16-bit weights layer by layer while they load: vLLM
 0.21 and 0.33 create each layer on the card only when it is its turn."""
+MARLIN_TILE = 64
+UNEVEN_TOWERS = ("qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_omni", "qwen3_5")
+"""Beginnings of the types of models whose vision tower has rows that are no multiple of a tile."""
 TRITON_MIN_WIDTH = 32
 UNCALIBRATED = (
     "8 bits have no calibrated scales: without them models kept 94 to 99 % of their scores in"
@@ -249,8 +252,10 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
         partial.verbatim
     )
     floats = model.quantization is None and {w.dtype for w in model.weights} <= {"F16", "BF16"}
-    new = bool(partial.cards) and all(gpu.compute_capability >= AMPERE for gpu in partial.cards)
-    if asked or not floats or not new or not model.weights:
+    wide = partial.value("dtype") in ("float32", "float")  # fp8 layers compute in 16 bits only
+    if asked or wide or not partial.cards or not floats or not model.weights:
+        return None
+    if _marlin_lacks_padding(partial) and _layers_break_tiles(partial):
         return None
     reason = (
         "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
@@ -259,6 +264,29 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
     )
     settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
     return replace(partial, settings=settings)
+
+
+def tower_breaks_tiles(partial: PartialPlan) -> bool:
+    """Whether the vision tower cannot be quantised while it loads: vLLM quantises it, too, and in
+    these models its MLP has 4304 or 3420 rows."""
+    return _marlin_lacks_padding(partial) and partial.model.model_type.startswith(UNEVEN_TOWERS)
+
+
+def _layers_break_tiles(partial: PartialPlan) -> bool:
+    """Whether some layer's part on a rank is no multiple of Marlin's tile.
+
+    A Gated DeltaNet has a projection of two rows per value head: 96 in all of Qwen3.6-27B.
+    """
+    model, ranks = partial.model, partial.count("tensor_parallel_size")
+    gates = 2 * model.linear.value_heads if model.linear else 0
+    return any(rows % (ranks * MARLIN_TILE) for rows in (gates, model.intermediate_size))
+
+
+def _marlin_lacks_padding(partial: PartialPlan) -> bool:
+    """Whether fp8 weights are Marlin's, as on cards without fp8, in a release that needs whole
+    tiles."""
+    old = any(gpu.compute_capability < ADA for gpu in partial.cards)
+    return old and partial.engine.release < releases.MARLIN_PADS
 
 
 def own_type(partial: PartialPlan) -> str:

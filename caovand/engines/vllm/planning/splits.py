@@ -44,7 +44,11 @@ from caovand.engines.vllm.planning.fit import (
     text_only_may_help,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
-from caovand.engines.vllm.planning.precision import quantised_at_load, smaller_cache
+from caovand.engines.vllm.planning.precision import (
+    quantised_at_load,
+    smaller_cache,
+    tower_breaks_tiles,
+)
 from caovand.engines.vllm.planning.replicas import replica_splits
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.best import choose, longest_lean
@@ -258,9 +262,10 @@ def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Cand
     """The bases of these plans, those without the vision tower, and those with quantised 16-bit
     weights."""
     pairs: list[tuple[PartialPlan, Candidate]] = []
-    for alike in (partials, [*filter(None, map(quantised_at_load, partials))]):
+    rounded = [*filter(None, map(quantised_at_load, partials))]
+    for alike, whole in ((partials, True), (rounded, not tower_breaks_tiles(partials[0]))):
         bases = [(one, asked_candidate(one)) for one in alike]
-        pairs += bases
+        pairs += [(one, base) for one, base in bases if whole or not base.vision]
         if bases and bases[0][1].vision and text_only_may_help(partials[0]):
             pairs += [(one, base.but(vision=False)) for one, base in bases]
     return pairs
