@@ -47,9 +47,10 @@ def dtype(partial: PartialPlan) -> Setting | None:
     reason = "cards before SM80 do not support bfloat16"
     if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
         width, _ = triton_lacks_shared(partial.model, "float32")
-        if not width:
+        if not width and not partial.in_half:
             return policy("float32", f"{slow}: float16 is up to nine times slower there")
-        reason += f", and Triton's attention reads no heads of {width} in float32 there"
+        lack = f"Triton's attention reads no heads of {width} in float32 there"
+        reason += f", and {lack if width else 'in float32 the weights leave no room'}"
     if other == "float32":
         reason += f", and vLLM refuses float16 for models of type {partial.model.model_type}"
     return policy(other, reason)
