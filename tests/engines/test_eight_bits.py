@@ -13,6 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan
 from caovand.engines.vllm.healing.cures import HEALING
+from caovand.engines.vllm.healing.switches import kv_dtype_small
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB
 from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
@@ -329,3 +330,31 @@ def test_an_8_bit_cache_that_nothing_compiles_for_is_told(
     toolkit = {"env": {"CUDA_HOME": "/opt/cuda"}}
     found = plan(machine, policy={"kv_cache_dtype": "fp8"}, engine=toolkit)
     assert not [text for text in found.warnings if "FlashInfer's attention here" in text]
+
+
+QWEN_2_5 = replace(
+    LLAMA, model_type="qwen2", architecture="Qwen2ForCausalLM", path="/srv/models/Qwen2.5"
+)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl_text"])
+def test_keys_with_a_bias_and_no_norm_are_never_stored_in_eight_bits_by_default(kind: str) -> None:
+    card = replace(QWEN_2_5, model_type=kind)
+    tight = tuple(replace(gpu, free_mib=19_000) for gpu in named("RTX 4090"))
+    for gpus in (turing(1), tight):
+        assert plan(inventory(LLAMA, gpus, WITH_NVCC)).value("kv_cache_dtype") == "fp8"
+        found = plan(inventory(card, gpus, WITH_NVCC))
+        assert found.value("kv_cache_dtype") is None
+        assert "answer nonsense" in found.settings["kv_cache_dtype"].reason
+        assert kv_dtype_small(found, Finding("vram-load", "", "load")) is None
+        assert not any("answer nonsense" in text for text in found.warnings)
+
+
+def test_a_typed_eight_bit_cache_of_such_a_model_stays_with_a_warning() -> None:
+    machine = inventory(QWEN_2_5, turing(1), WITH_NVCC)
+    verbatim: dict[str, Any] = {"engine": {"extra_args": ["--kv-cache-dtype", "fp8"]}}
+    for sections in ({"policy": {"kv_cache_dtype": "fp8"}}, verbatim):
+        found = plan(machine, **sections)
+        assert found.value("kv_cache_dtype") == "fp8"
+        (warning,) = [text for text in found.warnings if "answer nonsense" in text]
+        assert warning.endswith('set [policy] kv_cache_dtype = "float16"')

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.checkpoint.config_json import describe, invented_weights
-from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.inventory import EngineInfo, Gpu, ModelCard, Weights
 from caovand.engines.vllm.memory.shards import MAX_GROWTH, pinned_gib, rounding
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
-from tests.core.machines import QWEN_27B_AWQ, cards, inventory, made_up, named, plan
+from tests.core.machines import CUDA, QWEN_27B_AWQ, cards, inventory, made_up, named, plan
 from tests.examples import examples
 
 CONFIG = {
@@ -27,11 +27,59 @@ CONFIG = {
 }  # fmt: skip
 CARD = describe(CONFIG)
 PHI_4 = replace(CARD, weights=invented_weights(CONFIG, CARD), path="/srv/models/Phi-4")
+TURING_22G = cards(1, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 22527)
 L40S = cards(1, "NVIDIA L40S", (8, 9), 46068)
 MISTRAL = made_up("mistral-small-24b")
 
 
-@pytest.mark.parametrize(("card", "gpus"), [(PHI_4, named("RTX 3090")), (MISTRAL, L40S)])
+def with_tower(name: str, kind: str) -> ModelCard:
+    tower = Weights("vision", "sharded", "BF16", 1_150_000_000)
+    card = model(name)
+    return replace(card, model_type=kind, vision=True, weights=(*card.weights, tower))
+
+
+VL = with_tower("Qwen3-8B", "qwen3_vl_text")
+VLLM_033 = replace(CUDA, version="0.33.0")
+
+
+@pytest.mark.parametrize(
+    ("card", "gpus", "engine", "rounded", "text_only"),
+    [
+        (VL, cards(1, "NVIDIA RTX A4000", (8, 6), 16_376), CUDA, "fp8", True),
+        (VL, cards(1, "NVIDIA RTX A4000", (8, 6), 16_376), VLLM_033, "fp8", None),
+        (VL, cards(1, "NVIDIA RTX 4080", (8, 9), 16_376), CUDA, "fp8", None),
+        (model("Qwen3.6-27B"), cards(1, "NVIDIA A40", (8, 6), 46_068), CUDA, None, None),
+        (model("Qwen3.6-27B"), cards(1, "NVIDIA A40", (8, 6), 46_068), VLLM_033, "fp8", None),
+        (model("Qwen3.6-27B"), L40S, CUDA, "fp8", None),
+    ],
+)
+def test_marlin_of_vllm_0_21_gets_whole_tiles_only(
+    card: ModelCard,
+    gpus: tuple[Gpu, ...],
+    engine: EngineInfo,
+    rounded: str | None,
+    text_only: bool | None,
+) -> None:
+    sections = {"model": {"max_model_len": 16384}}
+    found = plan(inventory(card, gpus, engine), **sections)
+    assert found.value("quantization") == rounded
+    if rounded:
+        assert found.value("language_model_only") == text_only
+    if text_only:
+        assert "Marlin's tiles" in found.settings["language_model_only"].reason
+        seeing = plan(inventory(card, gpus, engine), model={"text_only": False})
+        assert seeing.value("quantization") is None
+
+
+def test_models_that_compute_in_float32_are_not_rounded() -> None:
+    gemma = replace(PHI_4, model_type="gemma3_text")
+    assert plan(inventory(gemma, TURING_22G)).value("quantization") is None
+
+
+@pytest.mark.parametrize(
+    ("card", "gpus"),
+    [(PHI_4, named("RTX 3090")), (MISTRAL, L40S), (PHI_4, TURING_22G)],
+)
 def test_weights_are_rounded_before_any_go_to_host_memory(card: Any, gpus: tuple[Gpu, ...]) -> None:
     machine = inventory(card, gpus)
     found = plan(machine)
@@ -40,7 +88,7 @@ def test_weights_are_rounded_before_any_go_to_host_memory(card: Any, gpus: tuple
     assert found.value("enforce_eager") is None
     assert found.value("max_model_len") == card.max_model_len
     assert found.value("max_num_seqs") >= 4
-    assert found.value("kv_cache_dtype") is None
+    assert found.value("kv_cache_dtype") == ("fp8" if gpus is TURING_22G else None)
     assert forecast(found, machine).fits
     (told,) = [text for text in found.warnings if "quantised to fp8 while they are loaded" in text]
     assert f"{card.path.rpartition('/')[2]}-FP8" in told
@@ -50,7 +98,6 @@ def test_weights_are_rounded_before_any_go_to_host_memory(card: Any, gpus: tuple
     ("card", "gpus", "words"),
     [
         (PHI_4, named("A100 40 GB"), []),  # it fits as it is
-        (PHI_4, cards(1, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 22527), []),
         (PHI_4, named("RTX 3090"), ["--cpu-offload-gb", "8"]),
         (model("Qwen3.6-27B-GPTQ-Int4"), named("RTX 3090"), []),
     ],

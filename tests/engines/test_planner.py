@@ -1008,6 +1008,20 @@ def test_no_verbatim_flag_however_odd_is_a_traceback(
         forecast(found, machine)
 
 
+def test_float32_gives_way_where_it_would_move_weights_to_host_memory() -> None:
+    gtx = cards(1, "NVIDIA GeForce GTX 1650", (7, 5), 4096)
+    card = model("Qwen3-8B")
+    tenth = tuple(replace(one, size=one.size // 13) for one in card.weights)
+    small = replace(card, weights=tenth, layer_types=card.layer_types[:28], hidden_size=1024)
+    found = plan(inventory(small, gtx))
+    assert found.value("dtype") == "half"
+    assert found.value("cpu_offload_gb") is None
+    assert found.value("max_model_len") >= 8192
+    assert "in float32 the weights leave no room" in found.settings["dtype"].reason
+    typed = plan(inventory(small, gtx), policy={"dtype": "float32"})
+    assert typed.value("dtype") == "float32"
+
+
 def test_cards_without_tensor_cores_compute_in_float32() -> None:
     gtx = cards(1, "NVIDIA GeForce GTX 1660 Ti", (7, 5), 6144)
     found = plan(inventory(replace(SMALL_HYBRID, head_dim=128), gtx))

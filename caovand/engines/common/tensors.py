@@ -13,6 +13,18 @@ STORED: Mapping[str, int] = {"F64": 64, "F32": 32, "BF16": 16, "F16": 16}
 PACKED: Mapping[str, int] = {"I32": 4, "U8": 4}
 """Weights that a checkpoint packs into integers; GPTQ states its own bits."""
 
+_BREAKS_IN_8_BITS = ("qwen2",)
+
+
+def breaks_in_8_bits(model: ModelCard) -> bool:
+    """Whether an 8-bit cache without calibrated scales is known to ruin the model's answers.
+
+    Qwen2 and Qwen2.5, in all sizes and kinds (`qwen2_moe`, `qwen2_5_vl`), add a bias to their keys
+    and do not normalise them: a few elements are so large that the others are lost in 8 bits
+    (QwenLM/Qwen3#840, verl#4435: answers of punctuation, an accuracy of 0). Qwen3 normalises them.
+    """
+    return model.model_type.startswith(_BREAKS_IN_8_BITS)
+
 
 def element_bytes(dtype: str) -> int:
     """Bytes of an activation type by any of its names; 2 for an unknown name."""

@@ -327,6 +327,13 @@ def test_hybrids_store_8_bits_where_cards_have_fp8() -> None:
         assert plan(machine(named(card), tight)).value("kv_cache_dtype") == kind
 
 
+def test_keys_with_a_bias_and_no_norm_are_not_stored_in_8_bits() -> None:
+    tight = replace(LLAMA_8B, quantization="awq", weights=weights(layers=20.0))
+    for kind, stored in (("llama", "fp8_e4m3"), ("qwen2", "auto")):
+        card = replace(tight, model_type=kind)
+        assert plan(machine(named("RTX 4090"), card)).value("kv_cache_dtype") == stored
+
+
 def test_drafts_end_where_their_states_leave_room_for_few_requests() -> None:
     large = replace(QWEN_27B, weights=weights(layers=66.0, head=1.0, embedding=1.0, mtp=0.8))
     made = plan(machine(A100, large))

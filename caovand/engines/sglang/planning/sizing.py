@@ -12,6 +12,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.options import count
 from caovand.engines.common.speeds import all_linked, host_link
+from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
@@ -176,7 +177,8 @@ def _stores_in_eight_bits(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
     next to recurrent layers if cards have fp8, as in SGLang's cookbook."""
     native = loads.eight_bits(gpus) == loads.NATIVE
     able = {"full_attention", "linear_attention"} if native else {"full_attention"}
-    return set(model.layer_types) <= able and not model.latent
+    plain = set(model.layer_types) <= able and not model.latent
+    return plain and not breaks_in_8_bits(model)
 
 
 def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str:

@@ -41,6 +41,9 @@ def eager(plan: Plan, finding: Finding) -> Step | None:
 
 def kv_dtype_small(plan: Plan, finding: Finding) -> Step | None:
     now = plan.value("kv_cache_dtype")
+    planned = plan.settings.get("kv_cache_dtype")
+    if planned and planned.value is None:
+        return None  # its reason is why the policy plans no other type
     if on_cpu(plan) or now not in (None, "auto", "half", "float16", "bfloat16"):
         return None
     return Step({"kv_cache_dtype": "fp8"}, value="fp8", change=f"KV cache {now or 'auto'} -> fp8")

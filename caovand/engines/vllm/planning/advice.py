@@ -13,6 +13,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
@@ -21,6 +22,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_pla
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, memory_holders
+from caovand.engines.vllm.planning.precision import AT_LOAD
 from caovand.engines.vllm.planning.request import Request, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -117,6 +119,8 @@ def _sequences(case: Case) -> Iterator[str]:
 
 def _cache_type(case: Case) -> Iterator[str]:
     now = case.plan.value("kv_cache_dtype")
+    if breaks_in_8_bits(case.inventory.model):
+        return
     found = case.attempt({"kv_cache_dtype": "fp8"}) if now in (None, "auto") and case.gpus else None
     if found and found[1].fits:
         as_typed = case.as_typed("kv_cache_dtype", "fp8")
@@ -230,7 +234,8 @@ def _smaller_checkpoints(case: Case) -> Iterator[str]:
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each in SMALLER:
         bits = _stored_bits(model)
-        if each >= bits:
+        loaded = 8.0 if case.plan.value("quantization") == AT_LOAD else bits
+        if each >= min(bits, loaded):
             continue
         weights = tuple(
             replace(w, size=int(w.size * each / bits)) if w.part in ("layers", "experts") else w

@@ -30,9 +30,10 @@ class PartialPlan:
     `cards` the cards of all nodes.
 
     `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
-    try instead of the rules' own. `choice` is set once the cards are sized; `unweighed` says why
-    its context is unknown, for example because the weights on a card are. `plugins` names those
-    that vLLM may load; None is all. `task` is the model's task by the verbatim flags.
+    try instead of the rules' own; `in_half` tries float16 where the rules prefer float32. `choice`
+    is set once the cards are sized; `unweighed` says why its context is unknown, for example
+    because the weights on a card are. `plugins` names those that vLLM may load; None is all. `task`
+    is the model's task by the verbatim flags.
     """
 
     config: Config
@@ -47,6 +48,7 @@ class PartialPlan:
     split: Split | None = None
     depth: int | None = None
     cache: str = ""
+    in_half: bool = False
     choice: Choice | None = None
     unweighed: str = ""
     weights_unknown: bool = False

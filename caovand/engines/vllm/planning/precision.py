@@ -7,6 +7,8 @@ from dataclasses import replace
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
+from caovand.engines.common.tensors import breaks_in_8_bits
+from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     SM75_HEADS,
@@ -27,7 +29,6 @@ from caovand.engines.vllm.machine.attention import (
 )
 from caovand.engines.vllm.machine.capabilities import (
     ADA,
-    AMPERE,
     BLACKWELL,
     HALF,
     HOPPER,
@@ -40,7 +41,18 @@ EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
 AT_LOAD = "fp8"
 """The value of --quantization that quantises 16-bit weights layer by layer while they load: vLLM
 0.21 and 0.33 create each layer on the card only when it is its turn."""
+MARLIN_TILE = 64
+UNEVEN_TOWERS = ("qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_omni", "qwen3_5")
+"""Beginnings of the types of models whose vision tower has rows that are no multiple of a tile."""
 TRITON_MIN_WIDTH = 32
+UNCALIBRATED = (
+    "8 bits have no calibrated scales: without them models kept 94 to 99 % of their scores in"
+    " vLLM's tests"
+)
+KEYS_BREAK = (
+    "models of the Qwen2 and Qwen2.5 families answer nonsense from an fp8 cache without calibrated"
+    " scales: some elements of their keys are very large"
+)
 REFUSED = "Triton's attention refuses an fp8 cache on cards before SM89"
 
 
@@ -93,13 +105,15 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
     return policy("TRITON_ATTN", f"{refusal.why}; only Triton's attention is left")
 
 
-def kv_cache_dtype_on_turing(partial: PartialPlan) -> Setting | None:
+def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
+    if partial.cuda and breaks_in_8_bits(partial.model):
+        return policy(None, KEYS_BREAK)
     if not partial.turing or not partial.cuda:
         return None
     if partial.task in POOLING:
         return policy(None, "nothing is generated: the cache holds a text only while it is read")
     if attention(partial) == "FLASHINFER":
-        return policy("fp8", "twice the context in the same memory, with no loss that was measured")
+        return policy("fp8", f"twice the context in the same memory; {UNCALIBRATED}")
     if _left_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(partial):
@@ -144,6 +158,15 @@ def _why_not(partial: PartialPlan) -> Refusal | None:
     )
 
 
+def garbled_cache_warnings(partial: PartialPlan) -> list[str]:
+    """A warning if an fp8 cache was configured for a model that it is known to break."""
+    kind = str(partial.values.get("kv_cache_dtype"))
+    if not kind.startswith("fp8") or not breaks_in_8_bits(partial.model):
+        return []
+    own = own_type(partial)
+    return [f'the cache is kept in {kind}: {KEYS_BREAK}; set [policy] kv_cache_dtype = "{own}"']
+
+
 def uncompiled_warnings(partial: PartialPlan) -> list[str]:
     """A warning if nothing can compile the attention for an 8-bit cache that was configured.
 
@@ -173,6 +196,8 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
     """
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or partial.config.policy.kv_cache_dtype or partial.turing or not partial.cuda:
+        return False
+    if breaks_in_8_bits(partial.model):
         return False
     if partial.task in POOLING:
         return False  # its cache lasts for one step "auto" as vLLM means it
@@ -206,7 +231,7 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
     if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
         return False
     acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.variables)
-    if partial.mode == "stable" or not acts:
+    if partial.mode == "stable" or not acts or breaks_in_8_bits(model):
         return False
     plain = model.head_dim in SM75_HEADS and not model.sliding_window
     plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))
@@ -227,8 +252,10 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
         partial.verbatim
     )
     floats = model.quantization is None and {w.dtype for w in model.weights} <= {"F16", "BF16"}
-    new = bool(partial.cards) and all(gpu.compute_capability >= AMPERE for gpu in partial.cards)
-    if asked or not floats or not new or not model.weights:
+    wide = partial.value("dtype") in ("float32", "float")  # fp8 layers compute in 16 bits only
+    if asked or wide or not partial.cards or not floats or not model.weights:
+        return None
+    if _marlin_lacks_padding(partial) and _layers_break_tiles(partial):
         return None
     reason = (
         "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
@@ -236,6 +263,29 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
     )
     settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
     return replace(partial, settings=settings)
+
+
+def tower_breaks_tiles(partial: PartialPlan) -> bool:
+    """Whether the vision tower cannot be quantised while it loads: vLLM quantises it, too, and in
+    these models its MLP has 4304 or 3420 rows."""
+    return _marlin_lacks_padding(partial) and partial.model.model_type.startswith(UNEVEN_TOWERS)
+
+
+def _layers_break_tiles(partial: PartialPlan) -> bool:
+    """Whether some layer's part on a rank is no multiple of Marlin's tile.
+
+    A Gated DeltaNet has a projection of two rows per value head: 96 in all of Qwen3.6-27B.
+    """
+    model, ranks = partial.model, partial.count("tensor_parallel_size")
+    gates = 2 * model.linear.value_heads if model.linear else 0
+    return any(rows % (ranks * MARLIN_TILE) for rows in (gates, model.intermediate_size))
+
+
+def _marlin_lacks_padding(partial: PartialPlan) -> bool:
+    """Whether fp8 weights are Marlin's, as on cards without fp8, in a release that needs whole
+    tiles."""
+    old = any(gpu.compute_capability < ADA for gpu in partial.cards)
+    return old and partial.engine.release < releases.MARLIN_PADS
 
 
 def own_type(partial: PartialPlan) -> str:

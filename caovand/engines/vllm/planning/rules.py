@@ -47,9 +47,10 @@ def dtype(partial: PartialPlan) -> Setting | None:
     reason = "cards before SM80 do not support bfloat16"
     if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
         width, _ = triton_lacks_shared(partial.model, "float32")
-        if not width:
+        if not width and not partial.in_half:
             return policy("float32", f"{slow}: float16 is up to nine times slower there")
-        reason += f", and Triton's attention reads no heads of {width} in float32 there"
+        lack = f"Triton's attention reads no heads of {width} in float32 there"
+        reason += f", and {lack if width else 'in float32 the weights leave no room'}"
     if other == "float32":
         reason += f", and vLLM refuses float16 for models of type {partial.model.model_type}"
     return policy(other, reason)
@@ -72,12 +73,12 @@ def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
     if not typed and partial.cache:
         return policy(
             partial.cache,
-            f"twice the {_gain(partial)} in the same memory is worth more here, though 8 bits have"
-            " no calibrated scales: without them models kept 94 to 99 % of their scores in vLLM's"
-            f' tests; set [policy] kv_cache_dtype = "{own_type(partial)}" for the model\'s own',
+            f"twice the {_gain(partial)} in the same memory is worth more here, though"
+            f" {precision.UNCALIBRATED}; set [policy] kv_cache_dtype ="
+            f' "{own_type(partial)}" for the model\'s own',
         )
     if not typed:
-        return precision.kv_cache_dtype_on_turing(partial)
+        return precision.kv_cache_dtype_by_default(partial)
     known = dict(partial.engine.choices).get("--kv-cache-dtype", (typed,))
     if typed not in known:
         raise Unplannable(
@@ -184,6 +185,12 @@ def language_model_only(partial: PartialPlan) -> Setting | None:
     if partial.model.weights and not partial.model.size("vision"):
         return policy(True, "the model's folder holds no weights of a vision tower")
     if partial.choice and not partial.unweighed and not partial.choice.candidate.vision:
+        if partial.value("quantization") and precision.tower_breaks_tiles(partial):
+            return policy(
+                True,
+                f"vLLM {partial.engine.version} cannot quantise the vision tower while it loads:"
+                " its rows are no multiple of Marlin's tiles",
+            )
         return policy(True, "with the vision tower loaded the context would be cut short")
     return None
 

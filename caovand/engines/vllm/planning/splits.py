@@ -44,7 +44,11 @@ from caovand.engines.vllm.planning.fit import (
     text_only_may_help,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
-from caovand.engines.vllm.planning.precision import quantised_at_load, smaller_cache
+from caovand.engines.vllm.planning.precision import (
+    quantised_at_load,
+    smaller_cache,
+    tower_breaks_tiles,
+)
 from caovand.engines.vllm.planning.replicas import replica_splits
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.best import choose, longest_lean
@@ -54,6 +58,18 @@ from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 
 def best_split(partial: PartialPlan) -> PartialPlan:
+    """The plan on the best split; in float16 if float32, which some cards compute faster, leaves
+    little room: weights in host memory are slower still."""
+    best = _best_of_splits(partial)
+    dtype = best.settings.get("dtype")
+    wide = dtype is not None and dtype.value == "float32" and dtype.origin == "policy"
+    if not wide or _context(best) >= min(MIN_IN_FLOAT32, best.model.max_model_len):
+        return best
+    half = _best_of_splits(replace(partial, in_half=True))
+    return half if half.value("dtype") == "half" and _context(half) > _context(best) else best
+
+
+def _best_of_splits(partial: PartialPlan) -> PartialPlan:
     """The plan on the split whose best candidate is the best of all."""
     ours, best, problem = split_is_ours(partial), None, None
     try:
@@ -229,6 +245,10 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
     return size_plan([first, *(decided(depth, cache) for depth, cache in others)])
 
 
+MIN_IN_FLOAT32 = 8192
+"""Context below which float32 gives way to float16 on cards that compute it slowly: one
+request alone still decodes fast there (vllm#54950: 109 tokens a second of a 0.5B model, 82 in
+float32)."""
 MIN_ALONE = 4096
 """Context below which the engine waits for other programs to free memory instead of serving."""
 
@@ -258,9 +278,10 @@ def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Cand
     """The bases of these plans, those without the vision tower, and those with quantised 16-bit
     weights."""
     pairs: list[tuple[PartialPlan, Candidate]] = []
-    for alike in (partials, [*filter(None, map(quantised_at_load, partials))]):
+    rounded = [*filter(None, map(quantised_at_load, partials))]
+    for alike, whole in ((partials, True), (rounded, not tower_breaks_tiles(partials[0]))):
         bases = [(one, asked_candidate(one)) for one in alike]
-        pairs += bases
+        pairs += [(one, base) for one, base in bases if whole or not base.vision]
         if bases and bases[0][1].vision and text_only_may_help(partials[0]):
             pairs += [(one, base.but(vision=False)) for one, base in bases]
     return pairs

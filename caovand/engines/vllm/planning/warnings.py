@@ -145,6 +145,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *left_out(partial.config, partial.inventory, partial.values),
         *_release_warnings(partial),
         *precision.turing_warnings(partial),
+        *precision.garbled_cache_warnings(partial),
         *_flag_warnings(partial, words),
         *_open_doors(partial, plan),
         *_lost_graph_mode(partial, plan),
