@@ -25,6 +25,7 @@ AS_PASTED = (
     "[2024-12-11 21:39:23.552] [error] [WASI-NN] llama.cpp: ",
     "Dec  5 10:29:11 localhost ollama: ", "[llamacpp-router stdout] [52717] ",
     "2025-10-24T17:12:08.363544040 +08:00 CST ", "2025-10-24 17:12:08.36 +0800 CST ",
+    "2026-10-26T04:20:50.961 app[48ed663be33558] ord [info] ",
     "vllm-1  | 2026-11-20T09:00:00.123456Z ", "[1;36m",
     "(ServeReplica:llm:Deployment pid=7, ip=10.0.0.2) ", "(SGLangWorker pid=38138) ",
 )  # fmt: skip

@@ -132,7 +132,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:(?P<host>0\.0\.0\.0|127\.[\d.]{1,11}|localhost|::1?)|(?P<address>[^\s,]{1,200})),? "
          r"port[:=] ?(?P<port>\d+)"),
     signature("llama.threads.pool", "cause", "host-oom", r"threadpool create failed"),
-    signature("llama.download.tls", "cause", "bad-arguments", 
+    signature("llama.download.tls", "cause", "bad-arguments",
          r"HTTPS is not supported|'https' scheme is not supported"),
     signature("llama.download.folder", "cause", "access-denied",
          r"Failed to find \$HOME directory|Failed to determine HF cache directory"
@@ -154,7 +154,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|file '(?P<file>[^']{1,300})' not found in repository|status: 404"
          r"|\bGET failed \(404\)"
          r"|required file is not available in cache"),
-    signature("llama.download.denied", "cause", "access-denied", 
+    signature("llama.download.denied", "cause", "access-denied",
          r"status(?: code)?: 40[13]\b|\bGET failed \(40[13]\)"),
     *network.ROWS,
     # Ends
