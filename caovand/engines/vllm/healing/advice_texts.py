@@ -257,9 +257,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
     ),
     "ray.address": (
-        "vLLM requests the node {name}, and Ray has none of that name: Ray names nodes by the IP "
-        "address under which they joined (`ray list nodes`), while VLLM_HOST_IP, or the name that "
-        "the machine has for itself, gives another.",
+        "vLLM requests the node {name}, and Ray knows no such node: Ray names nodes by the IP "
+        "address under which they joined (`ray list nodes`), and VLLM_HOST_IP names this one "
+        "differently.",
         "On each node set VLLM_HOST_IP to the IP address that Ray shows for it, never to a host "
         "name, before `ray start` (with --node-ip-address= the same), and start Ray again. The "
         "cards of {name} may be free nevertheless.",
