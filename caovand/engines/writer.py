@@ -181,6 +181,7 @@ def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None
     finding = explanation.finding
     assert finding is not None
     finding = replace(finding, line=numbers[finding.line - 1])
+    writer = found[0] if found and not writer.name else writer
     return writer, replace(explanation, finding=finding)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from caovand.core.healing.answer import Answer
@@ -90,6 +92,20 @@ def test_where_the_engine_is_not_certain_nothing_is_promised() -> None:
     found = answer_of(None, Finding("device-oom-load", "x", signature="oom.cuda"))
     assert (found.heals, found.changes) == ("depends", ())
     assert answer_of(None, Finding("bad-arguments", "x")).heals == "no"
+
+
+def test_a_server_that_refused_a_request_serves_on() -> None:
+    refused = Finding("bad-arguments", "x", "serving", signature="args.context", line=1)
+    found = vllm(refused)
+    assert (found.heals, found.certainty) == ("no", "certain")
+    assert "serves on" in found.how
+    assert "FAILED" in vllm(replace(refused, phase="resolve")).how
+
+
+def test_flashinfer_is_no_remedy_on_a_card_older_than_it_supports() -> None:
+    text = "Bfloat16 is only supported on {}. Your Tesla V100 GPU has compute capability 7.0."
+    finding = Finding("backend-unsupported", text, "load", signature="backend.dtype", line=1)
+    assert all(change.value != "FLASHINFER" for change in vllm(finding).changes)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -145,7 +145,11 @@ def test_what_the_line_itself_advises_is_passed_on(text: str, advice: str) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["ValueError: set in config.json failed", "RuntimeError: check it. Please report an issue."],
+    [
+        "ValueError: set in config.json failed",
+        "RuntimeError: check it. Please report an issue.",
+        "Error: No available node types can fulfill it. Add suitabl",
+    ],
 )
 def test_a_line_without_advice_of_its_own_gets_none(text: str) -> None:
     assert not any("own advice" in one for one in advise(Finding("unknown", text, "resolve"), {}))

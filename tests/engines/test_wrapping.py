@@ -25,6 +25,7 @@ AS_PASTED = (
     "[2024-12-11 21:39:23.552] [error] [WASI-NN] llama.cpp: ",
     "Dec  5 10:29:11 localhost ollama: ", "[llamacpp-router stdout] [52717] ",
     "2025-10-24T17:12:08.363544040 +08:00 CST ", "2025-10-24 17:12:08.36 +0800 CST ",
+    "2026-10-26T04:20:50.961 app[48ed663be33558] ord [info] ",
     "vllm-1  | 2026-11-20T09:00:00.123456Z ", "[1;36m",
     "(ServeReplica:llm:Deployment pid=7, ip=10.0.0.2) ", "(SGLangWorker pid=38138) ",
 )  # fmt: skip
@@ -142,3 +143,19 @@ def test_tags_around_a_copied_line_are_taken_off() -> None:
     line = '<font color="#2AA1B3"><b>(EngineCore pid=1)</b></font> ERROR 09-01 21:26:21 [a.py:1] x'
     assert without_markup(line) == "(EngineCore pid=1) ERROR 09-01 21:26:21 [a.py:1] x"
     assert without_markup("a < b and </think>") == "a < b and </think>"
+
+
+@pytest.mark.parametrize(
+    ("command", "engine"),
+    [
+        ("python3 -m sglang.launch_server --model-path Qwen/Qwen3", "sglang"),
+        ("docker run --gpus all image python -m sglang.launch_server --tp 8", "sglang"),
+        ("python3 -m vllm.entrypoints.openai.api_server --model Qwen/Qwen3", "vllm"),
+        ("user@host:~$ vllm serve Qwen/Qwen3", "vllm"),
+        ("1 validation error for ModelConfig", "vllm"),
+    ],
+)
+def test_the_command_in_a_log_names_its_engine(command: str, engine: str) -> None:
+    found = explain_log(f"{command}\nRuntimeError: CUDA error: out of memory\n")
+    assert found is not None
+    assert found[0].name == engine

@@ -30,6 +30,7 @@ _NAMED = re.compile(
 )
 """Variables and libraries, which help to search for any failure."""
 MAX_NAMED = 4
+MIN_WORDS = 3
 DRIVEN_BY = "driven_by"
 """The name of a capture: the backend of the card, found in other lines of the log."""
 _FOUND = re.compile(
@@ -141,7 +142,15 @@ def runtime_of(finding: Finding) -> str:
 def _own_remedy(finding: Finding) -> str:
     """The line's own advice; "" if it has none."""
     found = _REMEDY.search(finding.text)
-    return found[1].partition("', '")[0].strip(" '\"`,;:") if found else ""
+    told = found[1].partition("', '")[0].strip(" '\"`,;:") if found else ""
+    cut = found is not None and found.end() == len(finding.text) and _is_cut(finding.text, told)
+    return "" if cut else told
+
+
+def _is_cut(text: str, told: str) -> bool:
+    """Whether the text ends within its advice: it was shortened, or stops after one or two words
+    though its other sentences have a full stop."""
+    return text.endswith("...") or (". " in text and len(told.split()) < MIN_WORDS)
 
 
 def _named_options(finding: Finding) -> list[str]:

@@ -90,13 +90,14 @@ bad-arguments args.context any vllm-project/vllm#42474 ogx-ai/ogx#4534
 bad-arguments args.context vllm vllm-project/vllm#20409 stepfun-ai/Step-Audio-R1#3
 bad-arguments args.decode any huggingface/transformers#39076
 bad-arguments args.length vllm vllm-project/vllm#3676
-bad-arguments args.media any xorbitsai/inference#3054
+bad-arguments args.media vllm xorbitsai/inference#3054
 bad-arguments args.named any vllm-project/vllm#37677
 bad-arguments args.named vllm vllm-project/vllm#10483 vllm-project/vllm#17579
 bad-arguments args.parser any sgl-project/sglang#24843
 bad-arguments args.placeholders any studio-dots-ai/dots.ocr#210 rednote-hilab/dots.ocr#126
 bad-arguments args.placeholders sglang sgl-project/sglang#40797
 bad-arguments args.placeholders vllm vllm-project/vllm#15764 vllm-project/vllm#18572
+bad-arguments args.pool sglang sgl-project/sglang#4048
 bad-arguments args.raise vllm modelscope/ms-swift#4221 vllm-project/vllm#2847
 bad-arguments args.roles any Mangi-11/Eta#59
 bad-arguments args.roles vllm microsoft/graphrag#564
@@ -157,6 +158,7 @@ bad-arguments host.library.other ollama ollama/ollama#3729
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
 bad-arguments llama.convert llamacpp city96/ComfyUI-GGUF#119 ggml-org/llama.cpp#6585
+bad-arguments llama.download.tls llamacpp ggml-org/llama.cpp#18922
 bad-arguments llama.draft.vocabulary llamacpp LostRuins/koboldcpp#2325 ggml-org/llama.cpp#3812
 bad-arguments llama.kobold.screen llamacpp LostRuins/koboldcpp#2066
 bad-arguments llama.model.architecture any ollama/ollama#15747
@@ -215,6 +217,7 @@ bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16
 bad-arguments swap.path any mostlygeek/llama-swap#84
 bad-arguments system.library any huggingface/text-generation-inference#3082
 bad-arguments system.library llamacpp fboulnois/llama-cpp-docker#8
+bad-arguments transformers.model vllm xorbitsai/inference#4561
 collective-timeout gpu.peer any sgl-project/sglang#4814
 collective-timeout link.rdma any kvcache-ai/Mooncake#1384
 collective-timeout link.rdma sglang sgl-project/sglang#21395
@@ -259,7 +262,6 @@ engine-died family.abort ollama ollama/ollama#11677 ollama/ollama#5998
 engine-died feature.model vllm vllm-project/vllm#20051
 engine-died ggml.aborted llamacpp mozilla-ai/llamafile#538
 engine-died ggml.aborted ollama ollama/ollama#17080 ollama/ollama#13393
-engine-died ggml.assertion any ggml-org/llama.cpp#21404
 engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.cpp#1282
 engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
 engine-died ggml.parser llamacpp ggml-org/llama.cpp#13876
@@ -323,6 +325,7 @@ gpu-absent driver.fabric ollama ollama/ollama#9031
 gpu-absent driver.fabric vllm gpustack/gpustack#1254
 gpu-absent driver.library any ggml-org/llama.cpp#7822
 gpu-absent driver.library llamacpp NixOS/nixpkgs#465751
+gpu-absent driver.library sglang sgl-project/sglang#4778
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/nvidia-driver#43
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.nouveau host mattshma/bigdata#133
@@ -330,6 +333,7 @@ gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
 gpu-absent gpu.absent any gpustack/gpustack#4678 ModelTC/LightLLM#191
 gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#3304
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
+gpu-absent gpu.unlinked vllm dengcao/Qwen3-Reranker-0.6B#2
 gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
 gpu-absent llama.cuda.absent any gpustack/gpustack#2704
 gpu-absent llama.cuda.absent llamacpp withcatai/node-llama-cpp#454 abetlen/llama-cpp-python#1890
@@ -429,12 +433,13 @@ model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
 model-missing family.vocabulary ollama ollama/ollama#5663
 model-missing llama.convert.tokenizer llamacpp ggml-org/llama.cpp#6419 OpenBMB/MiniCPM-V#404
+model-missing llama.download llamacpp vtuber-plan/olah#85
 model-missing llama.file.cut llamacpp moly-ai/moly-local#13 janhq/jan#3228
 model-missing llama.file.cut ollama ollama/ollama#143 ollama/ollama#53
 model-missing llama.file.header llamacpp calcuis/gguf#46 containers/ramalama#599
 model-missing llama.file.magic llamacpp continuedev/ggml-server-example#4 ggml-org/llama.cpp#3492
 model-missing llama.file.missing llamacpp ggml-org/llama.cpp#15919 ggml-org/llama.cpp#18884
-model-missing llama.kobold.image any LostRuins/koboldcpp#2258 LostRuins/koboldcpp#1217
+model-missing llama.kobold.image llamacpp LostRuins/koboldcpp#2258 LostRuins/koboldcpp#1217
 model-missing llama.model.key llamacpp ggml-org/llama.cpp#12857
 model-missing llama.model.other llamacpp ggml-org/llama.cpp#3732 unslothai/unsloth#418
 model-missing llama.model.other ollama continuedev/continue#12713 ollama/ollama#18486
@@ -475,7 +480,7 @@ network net.failed ollama ollama/ollama#8533 ollama/ollama#8231
 network ollama.answer ollama ollama/ollama#12480
 network ollama.hub.failed ollama ollama/ollama#13129
 node-lost ggml.rpc llamacpp ggml-org/llama.cpp#15055 ggml-org/llama.cpp#26583
-node-lost ray.address vllm eugr/spark-vllm-docker#227
+node-lost ray.address vllm eugr/spark-vllm-docker#227 vllm-project/vllm#12670
 node-lost ray.resources vllm vllm-project/vllm#2406 vllm-project/vllm#12983
 node-lost ray.short any vllm-project/vllm#2416
 node-lost ray.short vllm vllm-project/aibrix#927 vllm-project/vllm#13909

@@ -125,9 +125,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "one; a client that gives up sooner needs a longer time-out.",
     ),
     "disk.full": (
-        "The disk of the models' folder is full: free some space (`df -h`, `ollama rm`), or move "
-        "the folder to a larger disk and set OLLAMA_MODELS to it in the server's environment; in a "
-        "container, mount a large enough volume at /root/.ollama. Then pull again.",
+        "The disk is full: free some space (`df -h`, `ollama rm`), or move the models' folder to a "
+        "larger one and set OLLAMA_MODELS to it in the server's environment; in a container, mount "
+        "a large enough volume at /root/.ollama. Then try again.",
     ),
     "ollama.origin": (
         "Ollama refuses requests of this web page or extension: add its origin (or *) to "

@@ -32,6 +32,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "ollama.slow": (),
+    "ollama.client.gone": (),
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
     "rocm.kernel": ("processor",),

@@ -18,6 +18,8 @@ from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES
 
+_WITH = 20
+"""Maximum lines between the refusal of a prompt and the exception in its handling."""
 NEAR = 200
 """Maximum lines of tracebacks, for eight ranks."""
 _REPORTS = re.compile(
@@ -28,7 +30,8 @@ _REPORTS = re.compile(
     r"max_total_tokens=\d{1,12} is larger than the profiled value -|"
     r"Server warmup failed|https?://\S{1,100} \"[A-Z]{3,7} https?://|"
     r"ERROR: {1,8}\[Errno|\[Errno|TokenizerManager hit an exception|"
-    r"(?:Decode|Prefill) transfer failed for request|Failed to send kv chunk"
+    r"(?:Decode|Prefill) transfer failed for request|Failed to send kv chunk|"
+    r"Input length \(\d{1,9} tokens\) exceeds the maximum allowed "
 )
 """Prefixes of SGLang's messages that report a failure: other messages may quote a request."""
 _RAW = re.compile(
@@ -151,8 +154,17 @@ def find_cause(
     if alive and not any(map(announces_failure, lines)):
         return None
     if (found := cause(hits)) is not None:
-        return found
+        refused = _refused_near(hits, found)
+        return finding(refused) if refused else found
     return finding(_proof(hits)) if hits else None
+
+
+def _refused_near(hits: Sequence[Hit], found: Finding) -> Hit | None:
+    """The refusal of a prompt printed with an exception that only has a Python type's words."""
+    if not found.text.startswith("TypeError: "):
+        return None
+    near = (hit for hit in hits if abs(hit.index + 1 - found.line) <= _WITH)
+    return next((hit for hit in near if hit.row.id == "args.pool"), None)
 
 
 def _proof(hits: Sequence[Hit]) -> Hit:

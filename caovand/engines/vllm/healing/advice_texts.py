@@ -257,6 +257,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
     ),
     "ray.address": (
+        "vLLM requests the node {name}, and Ray knows no such node: Ray names nodes by the IP "
+        "address under which they joined (`ray list nodes`), and VLLM_HOST_IP names this one "
+        "differently.",
+        "On each node set VLLM_HOST_IP to the IP address that Ray shows for it, never to a host "
+        "name, before `ray start` (with --node-ip-address= the same), and start Ray again. The "
+        "cards of {name} may be free nevertheless.",
         "Ray has no node with the address {address} that has a free card: where a machine has "
         "several networks, a node may join Ray under another address than vLLM requests. "
         "Compare with `ray list nodes`, then start Ray on that node with --node-ip-address="

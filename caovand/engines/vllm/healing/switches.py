@@ -92,12 +92,18 @@ def half_head(plan: Plan, finding: Finding) -> Step | None:
     return Step(env={LM_HEAD: None}, change="int8 lm_head -> half") if now == INT8 else None
 
 
+_BEFORE_TURING = re.compile(r"has compute capability [67]\.[0-4]\b|\bsm(?:6\d|7[0-4])\b")
+"""Cards that FlashInfer does not support."""
+
+
 def attention(plan: Plan, finding: Finding) -> Step | None:
     """Try the next untried backend; the one that failed may be vLLM's own choice."""
     now = plan.value("attention_backend")
     tried = {taken.value for taken in plan.taken if taken.rung == "attention"}
     # FlashInfer compiles its own code, so it is the one that fails without a compiler.
     if finding.failure == "jit-toolchain" or "flashinfer" in finding.text.lower():
+        tried.add("FLASHINFER")
+    if _BEFORE_TURING.search(finding.text) or _BEFORE_TURING.search(plan.device):
         tried.add("FLASHINFER")
     if "triton_attn" in finding.text.lower():
         tried.add("TRITON_ATTN")

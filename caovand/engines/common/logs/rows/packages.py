@@ -29,6 +29,8 @@ ROWS = (
          r"|accelerate|tokenizers|huggingface[_-]hub|flashinfer|vllm|pydantic)\w{0,20})"
          rf"(?: version)? ?(?P<condition>[<>=!~]{{1,2}} ?{_VERSION}(?:, ?[<>=!~]{{1,2}} ?"
          rf"{_VERSION})?)"),
+    signature("transformers.model", "cause", "bad-arguments",
+         r"model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
     signature("python.release", "cause", "engine-unusable",
          r"^TypeError: unsupported operand type\(s\) for \|: '(?:type|_\w{1,40}|ABCMeta"
          r"|builtin_function_or_method)' and|^TypeError: '(?:type|ABCMeta)' object is not "
@@ -92,6 +94,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{pair} are built for different releases of CUDA: install both from one index "
         "(https://download.pytorch.org/whl/...).",
         "{user} needs {base} {condition}: install that, or another release of {user}.",
+    ),
+    "transformers.model": (
+        "The installed Transformers does not know the model type {model_type}, and the engine "
+        "reads models by it: first upgrade Transformers in the engine's environment (pip install "
+        "--upgrade transformers), as far as the engine's requirements allow (`pip check`).",
+        "If that is not enough, use a newer release or image of the engine, which brings the "
+        "Transformers that it needs; for a model of the last days install Transformers from its "
+        "sources. If other models fail likewise, check model_type in config.json.",
     ),
     "python.release": (
         "The code is written for a newer Python than the one that runs it ({python}): make the "

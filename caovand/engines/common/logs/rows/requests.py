@@ -25,6 +25,10 @@ ROWS = (
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
          r"|[Pp]rompt .{0,60}longer than the maximum model length of (?P<most>\d{1,9})"
          r"|(?:input|prompt) .{0,60}(?:is longer than|exceeds) the model's context length", _LATER),
+    # A KV pool smaller than the model's context
+    signature("args.pool", "consequence", "bad-arguments",
+         r"Input length \((?P<tokens>\d{1,9}) tokens\) exceeds the maximum allowed length "
+         r"\((?P<limit>\d{1,9}) tokens\)", _LATER),
     signature("args.decode", "consequence", "bad-arguments",
          r"LibsndfileError: |cannot identify image file|UnidentifiedImageError|moov atom not found"
          r"|Failed to (?:load|decode|open|fetch) (?:image|audio|video)s?\b"
@@ -86,6 +90,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Let the client send a shorter prompt and ask for less (max_tokens), or start the server "
         "with a longer context (--max-model-len, --context-length) as far as the model and the "
         "memory allow.",
+    ),
+    "args.pool": (
+        "A prompt of {tokens} tokens is longer than the server's limit of {limit}, which is its "
+        "context or what its KV cache holds: send less, or start the server with "
+        "--allow-auto-truncate, which cuts such prompts.",
+        "Where the cache is the limit, give it more memory (a higher --mem-fraction-static, "
+        "--kv-cache-dtype fp8_e5m2, more cards). Let clients set max_tokens, and use a newer "
+        "SGLang if its scheduler ended on such a prompt.",
     ),
     "args.decode": (
         "An image, audio or video of a request could not be read: it is damaged, in a format that "

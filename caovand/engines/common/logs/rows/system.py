@@ -69,7 +69,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The system library {opencl} is missing: install the distribution's package for it (apt "
         "install ocl-icd-libopencl1).",
         "The system library {python} is missing: install the distribution's package for it (apt "
-        "install {python}), or add the lib folder of that Python to LD_LIBRARY_PATH.",
+        "install {python}), or add its folder to LD_LIBRARY_PATH.",
         "The system library {package}.so.{number} is missing: install the distribution's package "
         "for it (Debian and Ubuntu: apt install {package}{number}; a version of the library that "
         "the distribution no longer has needs an older image).",

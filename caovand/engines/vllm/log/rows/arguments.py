@@ -71,6 +71,5 @@ ROWS: tuple[Signature, ...] = (
          r"CalledProcessError: .{1,200}vllm\.model_executor\.models\.registry|Model architectures "
          r"\['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
-         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
-         r"|model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
+         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"),
 )  # fmt: skip

@@ -13,7 +13,8 @@ ROWS: tuple[Signature, ...] = (
     *kernel.CARD_LOST,
     # A warning of the compiled parts, after which vLLM does not run on a card
     signature("gpu.unlinked", "consequence", "gpu-absent",
-         r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]libcuda\.so"),
+         r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"
+         r"(?:/\S{1,200}/)?libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
          runtime.ABSENT + r"|Failed to infer device type"),
     signature("cuda.unknown", "cause", "launch-failure",

@@ -20,7 +20,7 @@ ROWS: tuple[Signature, ...] = (
          r"Timed out while waiting for GCS to become available|Failed to connect to GCS"),
     signature("ray.address", "cause", "node-lost",
          r"No available node types can fulfill resource request.{0,60}"
-         r"'node:(?P<address>[\da-fA-F.:]{3,45})'"),
+         r"'node:(?:(?P<address>[\da-fA-F.:]{3,45})|(?P<name>[^']{1,200}))'"),
     signature("ray.resources", "cause", "node-lost",
          r"Cannot provide a placement group|Ray does not allocate any GPUs on the driver node"
          r"|^ValueError: Current node has no GPU available"
