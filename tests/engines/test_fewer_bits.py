@@ -67,6 +67,11 @@ def test_marlin_of_vllm_0_21_gets_whole_tiles_only(
         assert found.value("language_model_only") == text_only
     if text_only:
         assert "Marlin's tiles" in found.settings["language_model_only"].reason
+        (told,) = [text for text in found.warnings if text.startswith("images are off")]
+        assert "[model] text_only = false" in told
+    elif rounded:
+        assert not any(text.startswith("images are off") for text in found.warnings)
+    if text_only:
         seeing = plan(inventory(card, gpus, engine), model={"text_only": False})
         assert seeing.value("quantization") is None
 

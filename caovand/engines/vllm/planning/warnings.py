@@ -29,7 +29,7 @@ from caovand.engines.vllm.planning.activations import activation_warnings
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import FREE, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings
-from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
+from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for, vision_warnings
 from caovand.engines.vllm.planning.lm_head import lm_head_warnings
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
@@ -146,6 +146,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *_release_warnings(partial),
         *precision.turing_warnings(partial),
         *precision.garbled_cache_warnings(partial),
+        *vision_warnings(partial),
         *_flag_warnings(partial, words),
         *_open_doors(partial, plan),
         *_lost_graph_mode(partial, plan),
