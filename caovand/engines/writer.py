@@ -15,17 +15,16 @@ from caovand.core.secrets import hide
 from caovand.engines import registry
 from caovand.engines.common.healing.advice import sentences
 from caovand.engines.common.healing.advice_texts import GENERAL
+from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.hit import MAX_TEXT
 from caovand.engines.common.logs.rows import (
     building,
-    clients,
     exits,
     host,
     kernel,
     python,
     raised,
-    requests,
     toolchain,
 )
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
@@ -65,9 +64,7 @@ _COMMON = frozenset(
     )
 ) | {"disk.full", "disk.error", "ggml.template"}
 """Rows that match output of any engine's libraries: they identify no engine."""
-_REFUSED: Mapping[str, Failure] = {
-    row.id: row.failure for row in (*requests.ROWS, *requests.OF_LLAMA, *clients.ROWS)
-}
+_REFUSED: Mapping[str, Failure] = {row.id: row.failure for row in refusals.ROWS}
 """Rows of refused requests: unknown to the daemon, when an engine that served ends; not here."""
 _EXITS = frozenset(row.id for row in exits.ROWS)
 

@@ -77,6 +77,8 @@ def read(path: Path) -> Engine | None:
     """The engine in a folder; None if there is none or it is unfinished."""
     try:
         data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MAX_BYTES))
+        if not isinstance(data, dict):
+            return None
         return Engine(
             name=path.name,
             path=path,
@@ -91,7 +93,7 @@ def read(path: Path) -> Engine | None:
             lock_sha256=data["lock_sha256"],
             made_at=data["made_at"],
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
