@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.network import cluster_key
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
 from tests.service_users import Users
@@ -40,7 +40,7 @@ class Pair:
 
     def cluster(self, one: Daemon) -> dict[str, Any]:
         """The cluster section of a daemon's status."""
-        with Client(one.folder / "run") as client:
+        with DaemonClient(one.folder / "run") as client:
             return dict(client.ask("cluster"))
 
     def until_nothing_runs(self, one: Daemon) -> None:

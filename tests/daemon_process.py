@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.system import processes
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError
 from tests.patience import PATIENCE_S, until
 
@@ -74,7 +74,7 @@ class Daemon:
         """Whether the daemon answers; fails if it has exited."""
         assert self.process is not None
         assert self.process.poll() is None, f"caovand ended: {self.log()}"
-        with contextlib.suppress(CommandError), Client(self.folder / "run") as client:
+        with contextlib.suppress(CommandError), DaemonClient(self.folder / "run") as client:
             return bool(client.ask("version", answer_s=2.0))
         return False
 
@@ -101,7 +101,7 @@ class Daemon:
 
     def status(self) -> dict[str, Any]:
         """The status document."""
-        with Client(self.folder / "run") as client:
+        with DaemonClient(self.folder / "run") as client:
             return dict(client.ask("status"))
 
     def until_state(self, *states: str) -> dict[str, Any]:
@@ -120,12 +120,12 @@ class Daemon:
 
     def events(self) -> list[str]:
         """The texts of all events so far."""
-        with Client(self.folder / "run") as client:
+        with DaemonClient(self.folder / "run") as client:
             return [entry["text"] for entry in client.ask("events")["events"]]
 
     def commands(self) -> list[list[str]]:
         """The command lines of the engines that this daemon started so far."""
-        with Client(self.folder / "run") as client:
+        with DaemonClient(self.folder / "run") as client:
             entries = client.ask("events")["events"]
         return [entry["data"]["argv"] for entry in entries if entry["kind"] == "spawn"]
 

@@ -76,7 +76,7 @@ def flashinfer(site: Path, version: str) -> None:
     write(site, {"flashinfer_python-1.dist-info/METADATA": text})
 
 
-def cuda_engine(root: Path) -> places.Engine:
+def cuda_engine(root: Path) -> places.InstalledEngine:
     """Create the engine in a folder of engines."""
     path = root / "vllm-0.21.0-cuda"
     (path / "bin").mkdir(parents=True)
@@ -85,7 +85,7 @@ def cuda_engine(root: Path) -> places.Engine:
     (path / "pyvenv.cfg").write_text(f"home = {base.parent}\n")
     write(site_of(path), FLASHINFER)
     flashinfer(site_of(path), "0.6.8.post1")
-    made = places.Engine(
+    made = places.InstalledEngine(
         path.name, path, "0.21.0", "cuda", "3.12.1", "2.11.0", None, None, "0" * 64, ""
     )
     places.finish(made)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 if __name__ != "__main__":
-    from caovand.cli.common.client import Client
+    from caovand.cli.common.client import DaemonClient
     from tests.daemon_process import Daemon
     from tests.patience import PATIENCE_S
 
@@ -55,7 +55,7 @@ def attack(one: Daemon, port: int, seconds: float) -> Figures:
     words = [sys.executable, __file__, str(one.folder / "run/status"), str(port), str(seconds)]
     attackers = subprocess.Popen(words, env={"PATH": os.environ["PATH"]})
     took, most_mb = [], 0.0
-    with Client(one.folder / "run") as client:
+    with DaemonClient(one.folder / "run") as client:
         while attackers.poll() is None:
             began = time.perf_counter()
             client.ask("status", PATIENCE_S)

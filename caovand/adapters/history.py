@@ -64,21 +64,24 @@ CARD_VALUES = {
 }
 
 
-class Broken(Exception):
+class UnreadableHistory(Exception):
     """The file is not a history that this version reads."""
 
 
 def open_to_write(path: Path) -> sqlite3.Connection:
-    """Open the file, creating it if missing; raises Broken, or sqlite3.Error for a failing disk."""
+    """Open the file, creating it if missing.
+
+    Raises UnreadableHistory, or sqlite3.Error for a failing disk.
+    """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise Broken("it is not a regular file")
+        raise UnreadableHistory("it is not a regular file")
     link = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         found = link.execute("PRAGMA user_version").fetchone()[0]
         if found not in (0, FORMAT):
-            raise Broken("it is not in a format that this version reads")
+            raise UnreadableHistory("it is not in a format that this version reads")
         if link.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise Broken("it is damaged")
+            raise UnreadableHistory("it is damaged")
         for pragma in PRAGMAS:
             link.execute(f"PRAGMA {pragma}")
         with transaction(link):
@@ -91,7 +94,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
     except BaseException as problem:
         link.close()
         if damaged(problem):
-            raise Broken("it is damaged") from problem
+            raise UnreadableHistory("it is damaged") from problem
         raise
     return link
 

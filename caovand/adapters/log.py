@@ -49,7 +49,7 @@ ECHO_BYTES = 32 << 20
 LINE_BYTES = 100  # memory of a queued line, without its text
 ECHO_BATCH = 500
 
-Event = MutableMapping[str, Any]
+LogEvent = MutableMapping[str, Any]
 
 
 def choose_format(wanted: str | None, environ: Mapping[str, str], terminal: bool) -> str:
@@ -65,7 +65,7 @@ def configure(level: str, kind: str, stream: TextIO | Echo) -> Any:
     """Set up structlog for `kind` and return the daemon's logger."""
     least = LEVELS.index(level)
 
-    def leave_out(_: Any, method: str, event: Event) -> Event:
+    def leave_out(_: Any, method: str, event: LogEvent) -> LogEvent:
         if LEVELS.index(method) < least:
             raise structlog.DropEvent
         event["level"] = method
@@ -96,11 +96,11 @@ def configure(level: str, kind: str, stream: TextIO | Echo) -> Any:
     return structlog.get_logger()
 
 
-def _written_out(_: Any, method: str, event: Event) -> Event:
+def _written_out(_: Any, method: str, event: LogEvent) -> LogEvent:
     return {n: printable(v) if isinstance(v, str) else v for n, v in event.items()}
 
 
-def _journald(_: Any, method: str, event: Event) -> str:
+def _journald(_: Any, method: str, event: LogEvent) -> str:
     event.pop("level")
     text = str(event.pop("event"))
     extra = " ".join(f"{name}={value}" for name, value in event.items())

@@ -77,7 +77,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Command:
+class CompletedVerb:
     """A verb with its parent verbs, each after a space, and its arguments."""
 
     verb: str
@@ -127,8 +127,8 @@ def bash(top: argparse.ArgumentParser) -> str:
     )
 
 
-def _commands(of: argparse.ArgumentParser, verb: str) -> Iterator[Command]:
-    yield Command(verb, tuple(of._actions))
+def _commands(of: argparse.ArgumentParser, verb: str) -> Iterator[CompletedVerb]:
+    yield CompletedVerb(verb, tuple(of._actions))
     for action in of._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():

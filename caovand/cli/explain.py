@@ -15,7 +15,7 @@ from caovand.adapters.log_excerpt import excerpt_of
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Group, Verb
 from caovand.core.engine.log import Explanation
-from caovand.core.healing.answer import Answer
+from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting import answer_text
 from caovand.engines.common.healing.answer import answer_of
@@ -85,7 +85,9 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def as_json(explanation: Explanation, writer: str, answer: Answer | None = None) -> dict[str, Any]:
+def as_json(
+    explanation: Explanation, writer: str, answer: FailureAnswer | None = None
+) -> dict[str, Any]:
     """The explanation for programs; missing values are null or empty."""
     finding = explanation.finding
     return {
@@ -106,7 +108,9 @@ def as_json(explanation: Explanation, writer: str, answer: Answer | None = None)
     }
 
 
-def page(explanation: Explanation, title: str, answer: Answer | None = None) -> Iterator[str]:
+def page(
+    explanation: Explanation, title: str, answer: FailureAnswer | None = None
+) -> Iterator[str]:
     """The explanation for people, line by line; `title` is the engine's display name."""
     yield _heading(explanation, title)
     finding = explanation.finding

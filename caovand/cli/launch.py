@@ -15,7 +15,7 @@ from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file, secret_file, trust
 from caovand.adapters.network import http
 from caovand.cli.common.client import connect
-from caovand.cli.common.client_programs import KEY, PROGRAMS, Endpoint, Run
+from caovand.cli.common.client_programs import KEY, PROGRAMS, ClientEndpoint, ProgramLaunch
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Group, Verb
 from caovand.core import api_key
@@ -65,18 +65,20 @@ def run(args: argparse.Namespace) -> int:
     return Exit.FAILED  # never reached: this process has become the client
 
 
-def _settings(added: Run, key: str) -> Iterator[str]:
+def _settings(added: ProgramLaunch, key: str) -> Iterator[str]:
     """The variables in shell syntax; the key is left out, because it would end up in the shell's
     history."""
     for name, value in added.env.items():
         yield f'{name}="${KEY}"' if key and value == key else f"{name}={shlex.quote(value)}"
 
 
-def _remote_endpoint(args: argparse.Namespace) -> Endpoint:
-    return Endpoint(url=args.url.rstrip("/").removesuffix("/v1"), model="", key=_key(args, None))
+def _remote_endpoint(args: argparse.Namespace) -> ClientEndpoint:
+    return ClientEndpoint(
+        url=args.url.rstrip("/").removesuffix("/v1"), model="", key=_key(args, None)
+    )
 
 
-def _local_endpoint(args: argparse.Namespace) -> Endpoint:
+def _local_endpoint(args: argparse.Namespace) -> ClientEndpoint:
     """The gateway if there is one, because it also answers while the engine restarts."""
     with connect(args) as client:
         status = client.ask("status")
@@ -93,7 +95,7 @@ def _local_endpoint(args: argparse.Namespace) -> Endpoint:
         )
     host = urlsplit(url).hostname or ""
     url = url.replace(f"//{host}:", f"//{http.Endpoint(host, 0).address}:")
-    return Endpoint(url=url.rstrip("/"), model="", key=_key(args, status))
+    return ClientEndpoint(url=url.rstrip("/"), model="", key=_key(args, status))
 
 
 def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
@@ -118,7 +120,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
         return ""  # not readable for this user; if a key is needed, the response will show it
 
 
-def _verified(found: Endpoint, args: argparse.Namespace) -> Endpoint:
+def _verified(found: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoint:
     """The endpoint with the model and context from its model list; raises CommandError."""
     cannot = f"cannot start {args.client}"
     split = urlsplit(found.url)
@@ -162,7 +164,7 @@ def _verified(found: Endpoint, args: argparse.Namespace) -> Endpoint:
             f"choose one of {', '.join(models)}",
         )
     context = models.get(name) or models.get(name.rpartition(":")[0]) or 0
-    return Endpoint(url=found.url, model=name, key=found.key, context=context)
+    return ClientEndpoint(url=found.url, model=name, key=found.key, context=context)
 
 
 VERB = Verb(

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from caovand.cli.common import waiting
-from caovand.cli.common.client import Client, connect
+from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Group, Verb
 from caovand.core.config.schema import MODES
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         return _show(args, client) if wanted is None else _choose(args, client, wanted)
 
 
-def _show(args: argparse.Namespace, client: Client) -> int:
+def _show(args: argparse.Namespace, client: DaemonClient) -> int:
     answer = client.ask("mode")
     if args.json:
         print(json.dumps(answer))
@@ -44,7 +44,7 @@ def _show(args: argparse.Namespace, client: Client) -> int:
     return Exit.DONE
 
 
-def _choose(args: argparse.Namespace, client: Client, wanted: str) -> int:
+def _choose(args: argparse.Namespace, client: DaemonClient, wanted: str) -> int:
     answer = client.ask("mode", mode=wanted, defer=args.defer)
     mode, overruled = answer["mode"], answer["overruled"]
     if not args.json:
@@ -62,7 +62,7 @@ def _show_overruled(mode: str, by: str) -> None:
         print(f"mode {mode} does not decide the MTP depth: {by}")
 
 
-def _decider(client: Client, mode: str) -> str:
+def _decider(client: DaemonClient, mode: str) -> str:
     """What decides the depth instead of the mode, according to the plan: the ladder or the
     model."""
     setting = client.ask("plan")["settings"].get("speculative_config")

@@ -19,7 +19,7 @@ from caovand.core.config.schema import Config
 from caovand.core.engine.planning import Planning
 from caovand.core.gateway.record import MAX_KEPT, Totals, add_growth
 from caovand.core.gateway.slot import engine_of, will_return
-from caovand.core.lifecycle.events import End
+from caovand.core.lifecycle.events import EndChild
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.daemon.keys import Keys
@@ -173,7 +173,7 @@ class Clients:
 
     # -- a planned end ----------------------------------------------------------------------
 
-    def ends(self, action: End, *, again: bool) -> None:
+    def ends(self, action: EndChild, *, again: bool) -> None:
         """The engine is about to be ended; `again` if that has already begun: a zero grace then
         also cuts the drain."""
         if not again:

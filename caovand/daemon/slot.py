@@ -25,7 +25,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.announcement import announcement
-from caovand.core.lifecycle.events import Action, End, Event, Inspect, Quit, Spawn
+from caovand.core.lifecycle.events import Action, EndChild, Event, Inspect, Quit, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import status
@@ -167,7 +167,7 @@ class Slot:
             prepared = self._planner.prepared
             assert prepared is not None
             self.run.start(action, self.config, prepared, self._cards)
-        elif isinstance(action, End):
+        elif isinstance(action, EndChild):
             # It would end the processes in the ledger, which may be the next child's.
             if not (self.run.ending and self.run.child):
                 self._inspector.cancel()

@@ -20,7 +20,7 @@ from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.network import http
 from caovand.cli.common import survey, waiting
-from caovand.cli.common.client import Client, connect
+from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.planned import plan_for
 from caovand.cli.common.progress import Screen
@@ -105,7 +105,7 @@ def why_slower(rows: list[compare.Row]) -> str:
     return f"{label} is {abs(worst.change):.0%} worse ({place})"
 
 
-def _wanted(root: Path, name: str) -> places.Engine:
+def _wanted(root: Path, name: str) -> places.InstalledEngine:
     """The installed engine with this name or release; of several builds of a release, the
     newest."""
     releases = [one for one in places.engines(root) if one.version == name]
@@ -124,8 +124,8 @@ def _wanted(root: Path, name: str) -> places.Engine:
 
 
 def _replaced(
-    client: Client, status: Mapping[str, Any], root: Path, tried: places.Engine
-) -> places.Engine:
+    client: DaemonClient, status: Mapping[str, Any], root: Path, tried: places.InstalledEngine
+) -> places.InstalledEngine:
     """The serving engine that the switch replaces; raises EngineError if there is none."""
     what = f"try {tried.name}"
     try:
@@ -144,7 +144,9 @@ def _replaced(
     return old
 
 
-def _not_reloaded(root: Path, status: Mapping[str, Any], tried: places.Engine) -> places.Engine:
+def _not_reloaded(
+    root: Path, status: Mapping[str, Any], tried: places.InstalledEngine
+) -> places.InstalledEngine:
     """The engine that still serves, after an installation has already selected the tried one."""
     old, version = (
         places.linked_engine(root, "previous", tried.kind),
@@ -156,7 +158,7 @@ def _not_reloaded(root: Path, status: Mapping[str, Any], tried: places.Engine) -
     return old
 
 
-def _plannable(status: Mapping[str, Any], tried: places.Engine) -> None:
+def _plannable(status: Mapping[str, Any], tried: places.InstalledEngine) -> None:
     """Refuse an engine that has no plan or does not fit, before anything is stopped."""
     what = f"try {tried.name}"
     source = survey.daemon_config(status)
@@ -179,7 +181,7 @@ def _plannable(status: Mapping[str, Any], tried: places.Engine) -> None:
         raise EngineError(what, why, "nothing was stopped; change the configuration first")
 
 
-def _with(config: Config, tried: places.Engine) -> Config:
+def _with(config: Config, tried: places.InstalledEngine) -> Config:
     return replace(config, engine=replace(config.engine, python=str(tried.interpreter)))
 
 
@@ -196,7 +198,7 @@ def _refusal(config: Config, status: Mapping[str, Any], source: Path | None) -> 
     return found.refusal
 
 
-def _wait_until_idle(client: Client, idle_s: float, screen: Screen) -> None:
+def _wait_until_idle(client: DaemonClient, idle_s: float, screen: Screen) -> None:
     """Wait until there was no request for `idle_s`."""
     if not idle_s:
         return
@@ -218,7 +220,11 @@ class _Outcome:
 
 @contextlib.contextmanager
 def _switched(
-    client: Client, root: Path, old: places.Engine, tried: places.Engine, screen: Screen
+    client: DaemonClient,
+    root: Path,
+    old: places.InstalledEngine,
+    tried: places.InstalledEngine,
+    screen: Screen,
 ) -> Iterator[_Outcome]:
     """The daemon serves with the tried engine during the context; afterwards with the old one if
     the trial failed."""
@@ -252,7 +258,9 @@ def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
             signal.signal(number, usual)
 
 
-def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) -> None:
+def _serve_with(
+    client: DaemonClient, root: Path, engine: places.InstalledEngine, what: str
+) -> None:
     """Switch to an engine, and wait until the daemon serves with it."""
     with places.locked(root, what, make=False):
         places.switch(root, engine.name)
@@ -263,7 +271,7 @@ def _serve_with(client: Client, root: Path, engine: places.Engine, what: str) ->
         raise EngineError(what, why, "see `caovanctl incidents`")
 
 
-def _measure(client: Client) -> TrialMeasurement:
+def _measure(client: DaemonClient) -> TrialMeasurement:
     found = target.find(client, None, "try an engine")
     tokens = 1 if found.work else TOKENS
     answers = () if found.work else tuple(_answer(found, prompt) for prompt in ASKED)

@@ -37,7 +37,7 @@ def order(index: Path, root: Path, **head: str) -> install.InstallRequest:
     return install.InstallRequest(lock=tiny_lock(index, **head), root=root, python=sys.executable)
 
 
-def installed(index: Path, root: Path, **head: str) -> places.Engine:
+def installed(index: Path, root: Path, **head: str) -> places.InstalledEngine:
     return install.install(order(index, root, **head), world(FakePip(index), []))
 
 
@@ -414,7 +414,7 @@ def test_a_copy_is_made_of_an_engine_whose_journal_was_left(
     assert second.name == "vllm-9.9.9-cpu.2"
 
 
-def findings(engine: places.Engine) -> list[str]:
+def findings(engine: places.InstalledEngine) -> list[str]:
     return list(verify.find_damage(engine, lambda _done, _total, _what: None))
 
 

@@ -31,7 +31,7 @@ SM75 = needed((0, 21, 0), TURING)
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> places.Engine:
+def engine(tmp_path: Path) -> places.InstalledEngine:
     return cuda_engine(tmp_path / "engines")
 
 
@@ -46,14 +46,14 @@ def world(said: list[str] | None = None, seen: list[Any] | None = None) -> comma
     )
 
 
-def built(engine: places.Engine, jobs: int = 2) -> list[str]:
+def built(engine: places.InstalledEngine, jobs: int = 2) -> list[str]:
     return [one.label for one in kernels.build(engine, TURING, SM75, jobs, world())]
 
 
 ALL = [kernel.label for kernel in SM75]
 
 
-def test_the_toolkit_has_all_that_compilers_look_for(engine: places.Engine) -> None:
+def test_the_toolkit_has_all_that_compilers_look_for(engine: places.InstalledEngine) -> None:
     home = toolkit.lay_out(engine.path, drivers=())
     assert home == engine.path / "cuda"
     for name in ("bin/nvcc", "include/cuda.h", "nvvm/bin/cicc", "lib/libcudart.so.13"):
@@ -64,7 +64,7 @@ def test_the_toolkit_has_all_that_compilers_look_for(engine: places.Engine) -> N
 
 
 def test_the_linker_is_led_to_the_driver_that_is_installed(
-    engine: places.Engine, tmp_path: Path
+    engine: places.InstalledEngine, tmp_path: Path
 ) -> None:
     (tmp_path / "libcuda.so.1").write_text("")
     places_of = (tmp_path / "absent", tmp_path)
@@ -75,7 +75,7 @@ def test_the_linker_is_led_to_the_driver_that_is_installed(
         assert script == f"INPUT({tmp_path}/libcuda.so.1)\n"
 
 
-def test_a_toolkit_that_is_whole_is_left_to_who_works_in_it(engine: places.Engine) -> None:
+def test_a_toolkit_that_is_whole_is_left_to_who_works_in_it(engine: places.InstalledEngine) -> None:
     home = toolkit.lay_out(engine.path)
     assert home is not None
 
@@ -96,7 +96,7 @@ def test_a_toolkit_that_is_whole_is_left_to_who_works_in_it(engine: places.Engin
     assert (home.lstat().st_ino, (home / "lib64").lstat().st_ino) == (before[home][0], libraries)
 
 
-def test_a_copy_of_an_engine_has_a_toolkit_of_its_own(engine: places.Engine) -> None:
+def test_a_copy_of_an_engine_has_a_toolkit_of_its_own(engine: places.InstalledEngine) -> None:
     toolkit.lay_out(engine.path, drivers=())
     copy = engine.path.with_name("copy")
     copy.mkdir()
@@ -107,7 +107,7 @@ def test_a_copy_of_an_engine_has_a_toolkit_of_its_own(engine: places.Engine) -> 
         assert link.resolve().is_relative_to(copy)
 
 
-def test_an_engine_without_a_compiler_has_no_toolkit(engine: places.Engine) -> None:
+def test_an_engine_without_a_compiler_has_no_toolkit(engine: places.InstalledEngine) -> None:
     (site_of(engine.path) / "nvidia/cu13/bin/nvcc").unlink()
     assert toolkit.lay_out(engine.path) is None
     with pytest.raises(EngineError, match=r"has no compiler: .*; sudo caovanctl engine install"):
@@ -115,7 +115,7 @@ def test_an_engine_without_a_compiler_has_no_toolkit(engine: places.Engine) -> N
 
 
 def test_all_is_built_where_flashinfer_looks_with_the_engines_own_compiler(
-    engine: places.Engine,
+    engine: places.InstalledEngine,
 ) -> None:
     seen: list[Any] = []
     made = kernels.build(engine, TURING, SM75, 3, world(seen=seen))
@@ -136,7 +136,7 @@ def test_all_is_built_where_flashinfer_looks_with_the_engines_own_compiler(
     assert ran["PATH"].split(os.pathsep)[:2] == own
 
 
-def nvcc_saw(engine: places.Engine) -> dict[str, str]:
+def nvcc_saw(engine: places.InstalledEngine) -> dict[str, str]:
     """The environment that the compiler last ran in."""
     lines = (engine.path / "nvcc.env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line)
@@ -152,7 +152,7 @@ LEADING = (
 
 
 def test_no_variable_of_the_caller_leads_a_compiler(
-    engine: places.Engine, monkeypatch: pytest.MonkeyPatch
+    engine: places.InstalledEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in LEADING:
         monkeypatch.setenv(name, "/planted")
@@ -162,7 +162,7 @@ def test_no_variable_of_the_caller_leads_a_compiler(
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, which runs no program of another user")
 def test_root_has_no_compiler_of_another_users_folder_called(
-    engine: places.Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: places.InstalledEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs, mark = tmp_path / "theirs", tmp_path / "mark"
     theirs.mkdir()
@@ -176,7 +176,7 @@ def test_root_has_no_compiler_of_another_users_folder_called(
     assert str(theirs) not in nvcc_saw(engine)["PATH"].split(os.pathsep)
 
 
-def test_progress_tells_how_far_a_module_is(engine: places.Engine) -> None:
+def test_progress_tells_how_far_a_module_is(engine: places.InstalledEngine) -> None:
     seen: list[Any] = []
     part = engine.path / PLACE / "sm75/.building/sampling/part.cuda.o"
 
@@ -190,7 +190,9 @@ def test_progress_tells_how_far_a_module_is(engine: places.Engine) -> None:
     assert seen[0] == (0, 5, "building sampling, 1 parts compiled")
 
 
-def test_what_is_built_is_not_built_again_and_what_is_lost_is(engine: places.Engine) -> None:
+def test_what_is_built_is_not_built_again_and_what_is_lost_is(
+    engine: places.InstalledEngine,
+) -> None:
     assert built(engine) == ALL
     assert built(engine) == []
     (engine.path / PLACE / "sm75/sampling/sampling.so").unlink()
@@ -199,7 +201,9 @@ def test_what_is_built_is_not_built_again_and_what_is_lost_is(engine: places.Eng
     assert built(engine) == ALL
 
 
-def test_one_that_cannot_be_built_is_named_and_the_rest_is_there(engine: places.Engine) -> None:
+def test_one_that_cannot_be_built_is_named_and_the_rest_is_there(
+    engine: places.InstalledEngine,
+) -> None:
     (engine.path / "broken").write_text("")
     fact = (
         r"cannot build the kernels of vllm-0.21.0-cuda: attention-256-fp8: "
@@ -211,7 +215,9 @@ def test_one_that_cannot_be_built_is_named_and_the_rest_is_there(engine: places.
     assert built(engine) == ["attention-256-fp8"]
 
 
-def test_compilers_that_outlived_a_killed_call_are_waited_for(engine: places.Engine) -> None:
+def test_compilers_that_outlived_a_killed_call_are_waited_for(
+    engine: places.InstalledEngine,
+) -> None:
     work = engine.path / PLACE / "sm75/.building/sampling"
     work.mkdir(parents=True)
     with subprocess.Popen(["sleep", "600"], cwd=work) as left:
@@ -226,7 +232,7 @@ def test_compilers_that_outlived_a_killed_call_are_waited_for(engine: places.Eng
 
 @pytest.mark.parametrize(("lacks", "package"), [("c++", "g++"), ("cc", "gcc")])
 def test_a_host_compiler_that_is_missing_is_named(
-    engine: places.Engine, tmp_path: Path, lacks: str, package: str
+    engine: places.InstalledEngine, tmp_path: Path, lacks: str, package: str
 ) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -239,7 +245,7 @@ def test_a_host_compiler_that_is_missing_is_named(
         kernels.build(engine, TURING, SM75, 1, poor)
 
 
-def test_nvidias_own_kernels_are_enough(engine: places.Engine) -> None:
+def test_nvidias_own_kernels_are_enough(engine: places.InstalledEngine) -> None:
     package = site_of(engine.path) / "flashinfer_jit_cache"
     write(package, {"__init__.py": "theirs\n"})
     assert built(engine) == []
@@ -247,7 +253,7 @@ def test_nvidias_own_kernels_are_enough(engine: places.Engine) -> None:
     assert not (engine.path / "cuda").exists()
 
 
-def asked(engine: places.Engine, script: str, **env: str) -> Any:
+def asked(engine: places.InstalledEngine, script: str, **env: str) -> Any:
     """What the engine's Python prints, as JSON."""
     done = subprocess.run(
         [engine.interpreter, "-I", "-c", script],
@@ -259,7 +265,7 @@ def asked(engine: places.Engine, script: str, **env: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_flashinfer_is_led_to_them_where_a_start_says_so(engine: places.Engine) -> None:
+def test_flashinfer_is_led_to_them_where_a_start_says_so(engine: places.InstalledEngine) -> None:
     built(engine)
     folder = str(engine.path / PLACE / "sm75")
     script = (
@@ -278,7 +284,7 @@ def test_flashinfer_is_led_to_them_where_a_start_says_so(engine: places.Engine) 
 
 
 def test_the_probe_tells_the_toolkit_and_what_is_built_for_these_releases(
-    engine: places.Engine,
+    engine: places.InstalledEngine,
 ) -> None:
     built(engine)
     script = 'MARK = ""\n' + VERSIONS

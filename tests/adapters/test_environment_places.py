@@ -13,10 +13,10 @@ from caovand.adapters.engine_install import places
 from caovand.adapters.engine_install.errors import EngineError
 
 
-def engine(root: Path, name: str) -> places.Engine:
+def engine(root: Path, name: str) -> places.InstalledEngine:
     path = root / name
     (path / "bin").mkdir(parents=True)
-    made = places.Engine(
+    made = places.InstalledEngine(
         name=name,
         path=path,
         version="0.32.0",

@@ -19,7 +19,7 @@ from caovand.adapters.incidents import Incidents
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.system import processes
 from caovand.core.healing.failure import Finding
-from caovand.core.reporting.incident import Case
+from caovand.core.reporting.incident import FailureContext
 from caovand.daemon.records.chronicle import STACKS_S, Recorder
 from caovand.engines.vllm.log.reader import LOG
 from tests.patience import soon
@@ -170,7 +170,9 @@ def test_an_incident_of_a_hang_has_the_real_stacks_and_no_secret(
         store, told = Incidents(tmp_path / "incidents"), list[str]()
         keeper = Recorder(store, lambda name, problem: told.append(name or problem), LOG)
         argv = ("vllm", "serve", "m", "--api-key", "sesame-4711")
-        case = Case(Finding("hang", "nothing moves"), (), {}, argv=argv, secrets=("sesame-4711",))
+        case = FailureContext(
+            Finding("hang", "nothing moves"), (), {}, argv=argv, secrets=("sesame-4711",)
+        )
         begun = time.monotonic()
         keeper.take(case, (hung,), sys.executable)
         await keeper.before_kill()

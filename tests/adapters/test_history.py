@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters import history
-from caovand.adapters.history import Broken
+from caovand.adapters.history import UnreadableHistory
 from caovand.core.figures.counters import Counters
 from caovand.core.figures.minute import CardMinute, Mark, Minute, Tally
 from caovand.core.reporting import wire
@@ -142,7 +142,7 @@ def test_a_batch_is_written_whole_or_not_at_all(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 9000])
 def test_what_is_no_database_is_broken(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(Broken):
+    with pytest.raises(UnreadableHistory):
         history.open_to_write(path)
     path.with_name("history.db-wal").write_bytes(b"rest")
     history.set_aside(path)
@@ -158,13 +158,13 @@ def test_a_damaged_page_and_a_later_format_are_broken(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096 * 2 : 4096 * 6] = b"\xa5" * 4096 * 4
     path.write_bytes(data)
-    with pytest.raises(Broken, match="damaged"):
+    with pytest.raises(UnreadableHistory, match="damaged"):
         history.open_to_write(path)
     path.unlink()
     link = history.open_to_write(path)
     link.execute("PRAGMA user_version = 9")
     link.close()
-    with pytest.raises(Broken, match="format"):
+    with pytest.raises(UnreadableHistory, match="format"):
         history.open_to_write(path)
 
 
@@ -172,11 +172,11 @@ def test_a_link_is_not_followed_and_a_folder_is_no_history(path: Path, tmp_path:
     other = tmp_path / "theirs"
     other.write_text("keep")
     path.symlink_to(other)
-    with pytest.raises(Broken, match="regular"):
+    with pytest.raises(UnreadableHistory, match="regular"):
         history.open_to_write(path)
     path.unlink()
     path.mkdir()
-    with pytest.raises(Broken, match="regular"):
+    with pytest.raises(UnreadableHistory, match="regular"):
         history.open_to_write(path)
     assert other.read_text() == "keep"
 

@@ -1,4 +1,4 @@
-"""Whatever the engine's port returns, the daemon gets an Answer or Unanswered."""
+"""Whatever the engine's port returns, the daemon gets an HttpResponse or Unanswered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.network import http
-from caovand.adapters.network.http import Answer, Endpoint, Unanswered
+from caovand.adapters.network.http import Endpoint, HttpResponse, Unanswered
 from caovand.core.printable import one_line
 from tests.examples import examples
 
@@ -131,7 +131,7 @@ def ask_everything(raw: Raw, data: bytes) -> list[str]:
         except Unanswered as problem:
             said.append(str(problem))
         else:
-            assert got is None or isinstance(got, Answer) or (type(got) is int and got >= 0)
+            assert got is None or isinstance(got, HttpResponse) or (type(got) is int and got >= 0)
     return said
 
 

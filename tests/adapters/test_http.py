@@ -18,7 +18,14 @@ from pathlib import Path
 import pytest
 
 from caovand.adapters.network import http
-from caovand.adapters.network.http import Answer, Endpoint, Unanswered, call, complete, read_count
+from caovand.adapters.network.http import (
+    Endpoint,
+    HttpResponse,
+    Unanswered,
+    call,
+    complete,
+    read_count,
+)
 from caovand.core.engine.record import Upload
 from tests.ports import free_port
 
@@ -89,7 +96,7 @@ Serve = Callable[[Script], Stub]
 
 def test_an_answer_is_status_and_text(serve: Serve) -> None:
     stub = serve(answering("Grüße".encode(), "404 Not Found"))
-    assert call(stub.endpoint, "/x", 10) == Answer(404, "Grüße")
+    assert call(stub.endpoint, "/x", 10) == HttpResponse(404, "Grüße")
     assert stub.requests[0].startswith(b"GET /x HTTP/1.1\r\n")
     assert b"Authorization" not in stub.requests[0]
 
@@ -106,7 +113,7 @@ def test_a_body_is_posted_as_json_with_the_key(serve: Serve) -> None:
 def test_a_form_is_posted_with_its_file(serve: Serve) -> None:
     stub = serve(answering(b"ok"))
     upload = Upload({"model": "m"}, "a.wav", b"RIFF\0\xff")
-    assert call(stub.endpoint, "/v1/audio", 10, upload) == Answer(200, "ok")
+    assert call(stub.endpoint, "/v1/audio", 10, upload) == HttpResponse(200, "ok")
     head, _, body = stub.requests[0].partition(b"\r\n\r\n")
     kind = next(line for line in head.split(b"\r\n") if line.startswith(b"Content-Type"))
     model, file = message_from_bytes(kind + b"\r\n\r\n" + body).get_payload()

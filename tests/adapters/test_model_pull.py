@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.model_pull import folders, headers, hubs, offer, pull
-from caovand.adapters.model_pull.client import Client
+from caovand.adapters.model_pull.client import HubClient
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.folders import Place
 from caovand.adapters.model_pull.verify import verify
@@ -76,8 +76,8 @@ def place(tmp_path: Path) -> Place:
     return folders.place_of(tmp_path / "models", NAME)
 
 
-def client(hub: HubServer, token: str = "", kind: hubs.Hub = hubs.HUGGING_FACE) -> Client:
-    return Client(replace(kind, endpoint=hub.endpoint), token, {})
+def client(hub: HubServer, token: str = "", kind: hubs.Hub = hubs.HUGGING_FACE) -> HubClient:
+    return HubClient(replace(kind, endpoint=hub.endpoint), token, {})
 
 
 def pulled(hub: HubServer, kept: Kept, place: Place, **how: Any) -> Manifest:
@@ -314,11 +314,11 @@ def test_a_certificate_is_always_checked(kept: Kept, place: Place, tmp_path: Pat
     with serving(FILES, context) as hub:
         kind = replace(hubs.HUGGING_FACE, endpoint=hub.endpoint)
         for environ in ({}, {"CURL_CA_BUNDLE": ""}, {"REQUESTS_CA_BUNDLE": ""}):
-            asked = Client(kind, TOKEN, environ)
+            asked = HubClient(kind, TOKEN, environ)
             said = refused(lambda: offer.read(asked, kept.world, offer.RequestedModel(NAME)))  # noqa: B023
             assert "certificate of 127.0.0.1 is not accepted" in said
         assert hub.seen == []
-        asked = Client(kind, TOKEN, {"REQUESTS_CA_BUNDLE": str(certificate)})
+        asked = HubClient(kind, TOKEN, {"REQUESTS_CA_BUNDLE": str(certificate)})
         found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
         assert pull.pull(asked, kept.world, found, place).files
 

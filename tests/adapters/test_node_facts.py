@@ -20,7 +20,7 @@ from caovand import __version__
 from caovand.adapters import model_folder
 from caovand.adapters.node_facts import digests, gather, interfaces
 from caovand.core.cluster import node
-from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.cluster.node import NodeCard, NodeFacts
 from caovand.core.cluster.node_document import from_document, to_document
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.inventory import Inventory, ModelCard
@@ -112,7 +112,7 @@ def test_the_facts_are_those_of_the_inventory_and_the_machine(tmp_path: Path, fo
         kernels=("sm75 sampling", "sm80 sampling", "sm80 all-reduce"),
         python="3.12.7",
         driver="580.95.05",
-        cards=(Card("Tesla T4", 15360, (7, 5), 15060),) * 2,
+        cards=(NodeCard("Tesla T4", 15360, (7, 5), 15060),) * 2,
         address="127.0.0.1",
         interface="lo",
         mtu=65536,
@@ -154,7 +154,7 @@ def test_only_cards_that_ranks_may_use_are_reported(tmp_path: Path) -> None:
         "gpu2", Inventory((*pair, display), HOST, ENGINE, ABSENT), "127.0.0.1", None, kind="vllm",
         cards=pair, cache=tmp_path, by_host_name=lambda used: False,
     )  # fmt: skip
-    assert facts.cards == (Card("Tesla T4", 15360, (7, 5), 15060),) * 2
+    assert facts.cards == (NodeCard("Tesla T4", 15360, (7, 5), 15060),) * 2
     assert facts.p2p is True
 
 

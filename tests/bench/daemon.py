@@ -28,7 +28,7 @@ from caovand.adapters.engine.pump import Ring, RotatedFile
 from caovand.adapters.log import Echo
 from caovand.adapters.network.http import Endpoint, complete
 from caovand.adapters.system import processes
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.core.config.schema import WatchSection
 from caovand.core.health.detector import DetectorRules, begin, observe, proven
 from caovand.core.health.observation import LogLine, Progress
@@ -173,7 +173,7 @@ def respawn(one: Daemon) -> Row:
     beyond = []
     for _ in range(DEATHS):
         status = one.until_state("SERVING")
-        with Client(one.folder / "run") as client:
+        with DaemonClient(one.folder / "run") as client:
             seen = client.ask("events")["events"][-1]["seq"]
         killed = time.time()
         os.kill(status["engine_pid"], signal.SIGKILL)
@@ -193,7 +193,7 @@ def respawn(one: Daemon) -> Row:
 
 def spawned_after(one: Daemon, seq: int) -> list[dict[str, object]]:
     """The events after `seq` once a spawn is among them."""
-    with Client(one.folder / "run") as client:
+    with DaemonClient(one.folder / "run") as client:
         events = list(client.ask("events", since=seq)["events"])
     return events if any(event["kind"] == "spawn" for event in events) else []
 
@@ -204,7 +204,7 @@ def added(one: Daemon, port: int) -> list[Row]:
     The whole is the time until /health answers, less that of the same command run bare; of
     `STARTS` starts each, in turn, the best.
     """
-    with Client(one.folder / "run") as client:
+    with DaemonClient(one.folder / "run") as client:
         plan = client.ask("plan")
     one.stop()
     bare, supervised, before = [], [], []

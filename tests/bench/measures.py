@@ -7,7 +7,7 @@ import re
 import time
 from pathlib import Path
 
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from tests.daemon_process import Daemon
 
 ROUND_TRIPS = 2000
@@ -17,7 +17,7 @@ PAUSE_S = 0.003  # between them, for several seconds in all: readers have period
 def round_trip(one: Daemon) -> str:
     """`status` over the socket, asked again and again: median and the slowest of a hundred."""
     took = []
-    with Client(one.folder / "run") as client:
+    with DaemonClient(one.folder / "run") as client:
         for _ in range(ROUND_TRIPS):
             began = time.perf_counter()
             client.ask("status")

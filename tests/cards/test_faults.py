@@ -19,7 +19,7 @@ import pytest
 
 from caovand.adapters.gpu.nvml import read_gpus
 from caovand.adapters.system import processes
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from tests.cards.conftest import CARD, engine_plugin, running, serves, shown
 from tests.cards.neighbour import card_mib, neighbour
 from tests.cards.server import Server, configured, drawn
@@ -128,7 +128,7 @@ class Faults:
 def since(one: Daemon, began: float, kind: str, text: str = "") -> str:
     """Seconds after which the first such event came; "" before that."""
     seen, entries = 0, []
-    with Client(one.folder / "run") as client:
+    with DaemonClient(one.folder / "run") as client:
         while page := client.ask("events", since=seen)["events"]:
             entries += page
             seen = page[-1]["seq"]

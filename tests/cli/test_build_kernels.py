@@ -23,7 +23,7 @@ SM75 = (
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> places.Engine:
+def engine(tmp_path: Path) -> places.InstalledEngine:
     """The engine in use."""
     made = cuda_engine(tmp_path / "engines")
     places.switch(made.path.parent, made.name)
@@ -35,7 +35,7 @@ def cards(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu) -> None:
 
 
 def test_what_the_cards_here_need_is_built_in_the_engine_in_use(
-    ctl: Ctl, engine: places.Engine, monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, engine: places.InstalledEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cards(monkeypatch, *turing(2))
     words = ("engine", "build-kernels", "--root", str(engine.path.parent))
@@ -48,7 +48,7 @@ def test_what_the_cards_here_need_is_built_in_the_engine_in_use(
 
 
 def test_kernels_are_built_for_cards_that_are_not_here(
-    ctl: Ctl, engine: places.Engine, monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, engine: places.InstalledEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cards(monkeypatch)
     words = ("engine", "build-kernels", engine.name, "--root", str(engine.path.parent))
@@ -72,7 +72,7 @@ def test_a_number_that_is_none_is_refused(ctl: Ctl, words: tuple[str, str]) -> N
 
 @pytest.fixture
 def built(
-    ctl: Ctl, engine: places.Engine, monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, engine: places.InstalledEngine, monkeypatch: pytest.MonkeyPatch
 ) -> list[Sequence[tuple[int, int]]]:
     """The cards that `engine install` has kernels built for; the installation is pretended."""
     asked: list[Any] = []
@@ -87,7 +87,7 @@ INSTALL = ("engine", "install", "0.21.0", "--build", "cuda", "--root")
 
 
 def test_an_installation_ends_with_the_kernels_for_the_cards_here(
-    ctl: Ctl, engine: places.Engine, built: list[Any], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, engine: places.InstalledEngine, built: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cards(monkeypatch, *turing(2))
     assert ctl(*INSTALL, str(engine.path.parent)).code == 0
@@ -97,7 +97,7 @@ def test_an_installation_ends_with_the_kernels_for_the_cards_here(
 
 
 def test_an_installation_without_a_card_names_the_command(
-    ctl: Ctl, engine: places.Engine, built: list[Any], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, engine: places.InstalledEngine, built: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cards(monkeypatch)
     said = ctl(*INSTALL, str(engine.path.parent))
@@ -106,7 +106,7 @@ def test_an_installation_without_a_card_names_the_command(
 
 
 def test_an_engine_whose_kernels_cannot_be_built_is_in_use_all_the_same(
-    ctl: Ctl, engine: places.Engine, built: list[Any], monkeypatch: pytest.MonkeyPatch
+    ctl: Ctl, engine: places.InstalledEngine, built: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: Any) -> None:
         raise EngineError("build the kernels of x", "there is no c++", "sudo apt install g++")

@@ -25,7 +25,7 @@ from caovand.adapters.engine_install import places
 from caovand.cli import check_config
 from caovand.cli import main as cli_main
 from caovand.cli.common import reach
-from caovand.cli.common.client import Client, runtime_directory
+from caovand.cli.common.client import DaemonClient, runtime_directory
 from caovand.cli.common.errors import CommandError
 from caovand.cli.common.survey import Machine
 from caovand.cli.incidents import files
@@ -86,7 +86,10 @@ def test_a_socket_nobody_listens_on_is_no_daemon(folder: Path, ctl: Ctl) -> None
 
 def test_a_path_too_long_for_a_socket_is_told(folder: Path) -> None:
     (folder / ("x" * 200)).mkdir()
-    with pytest.raises(CommandError, match="path too long"), Client(folder / ("x" * 200)) as client:
+    with (
+        pytest.raises(CommandError, match="path too long"),
+        DaemonClient(folder / ("x" * 200)) as client,
+    ):
         client.ask("status")
 
 
@@ -96,7 +99,7 @@ def test_a_daemon_that_does_not_answer_is_not_reachable(folder: Path) -> None:
         mute.listen()
         with (
             pytest.raises(CommandError, match="did not answer within 0 s") as caught,
-            Client(folder) as client,
+            DaemonClient(folder) as client,
         ):
             client.ask("status", answer_s=0.1)
     assert caught.value.status == 4
@@ -116,7 +119,7 @@ def test_a_short_question_takes_one_connection_and_its_answer_may_be_long(folder
                 reply = Reply(asked["id"], {"text": "x" * 2 * wire.MAX_BYTES})
                 link.sendall(wire.encode_reply(reply) + b"\n")
 
-        with ThreadPoolExecutor(1) as pool, Client(folder) as client:
+        with ThreadPoolExecutor(1) as pool, DaemonClient(folder) as client:
             answering = pool.submit(answer)
             assert len(client.ask("status")["text"]) == 2 * wire.MAX_BYTES
             answering.result()
@@ -518,7 +521,7 @@ def test_events_are_printed_to_the_last(daemon: FakeDaemon, ctl: Ctl) -> None:
 
 def test_who_follows_events_gets_each_once_in_order(daemon: FakeDaemon) -> None:
     daemon.answers["events"] = backlog(1, 2)
-    with Client(daemon.folder) as client:
+    with DaemonClient(daemon.folder) as client:
         notices = client.notices(0)
         seen = [next(notices).seq for _ in range(2)]
         # One that is published again, one that follows, and one after a gap the backlog closes.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply
@@ -43,14 +43,14 @@ ANSWER = wire.encode_reply(Reply("ID", {"version": "1"})) + b"\n"
 
 
 def test_who_is_turned_away_asks_again(tmp_path: Path) -> None:
-    with daemon(tmp_path, [b"", b"", ANSWER]), Client(tmp_path) as client:
+    with daemon(tmp_path, [b"", b"", ANSWER]), DaemonClient(tmp_path) as client:
         assert client.ask("version") == {"version": "1"}
 
 
 def test_an_answer_that_ends_early_is_no_answer(tmp_path: Path) -> None:
     with (
         daemon(tmp_path, [ANSWER[:-5]]),
-        Client(tmp_path) as client,
+        DaemonClient(tmp_path) as client,
         pytest.raises(CommandError, match="closed the connection") as found,
     ):
         client.ask("version")
@@ -74,7 +74,10 @@ def test_a_daemon_that_never_lets_us_in_did_not_answer(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=turn_away)
         thread.start()
-        with Client(tmp_path) as client, pytest.raises(CommandError, match="did not answer within"):
+        with (
+            DaemonClient(tmp_path) as client,
+            pytest.raises(CommandError, match="did not answer within"),
+        ):
             client.ask("version", answer_s=0.3)
         closing.set()
         thread.join()

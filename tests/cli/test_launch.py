@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.common.client_programs import PROGRAMS, Endpoint
+from caovand.cli.common.client_programs import PROGRAMS, ClientEndpoint
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 
@@ -103,7 +103,7 @@ def test_the_context_is_that_of_the_model(server: Server, ctl: Ctl, tmp_path: Pa
 
 def test_nothing_is_said_of_a_context_that_is_unknown() -> None:
     for program in PROGRAMS.values():
-        run = program.run(Endpoint(url="http://h:1", model="m"))
+        run = program.run(ClientEndpoint(url="http://h:1", model="m"))
         assert "0" not in [*run.env.values(), *run.words] or program.name == "claude"
         assert "none" in run.env.values()
 

@@ -921,7 +921,9 @@ def test_the_verbs_follow_the_running_daemon_s_file(
     engine = tmp_path / "engines/vllm-9.9.9-cpu"
     engine.mkdir(parents=True)
     places.finish(
-        places.Engine("vllm-9.9.9-cpu", engine, "9.9.9", "cpu", "3.11.2", None, None, None, "", "")
+        places.InstalledEngine(
+            "vllm-9.9.9-cpu", engine, "9.9.9", "cpu", "3.11.2", None, None, None, "", ""
+        )
     )
     config = tmp_path / "daemon.toml"
     config.write_text(f'[model]\npath = "/m"\n[engine]\npython = "{engine}/bin/python"\n')

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.system import processes
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.top import screen, watcher
 from caovand.cli.top.view import CardProcess, EventLine, Page, TerminalStyle
 from caovand.core.reporting.wire import Reply
@@ -82,7 +82,7 @@ def on_cards(answer: Mapping[str, Any]) -> list[CardProcess]:
 def test_a_process_has_the_cores_that_it_keeps_busy_since_the_look_before(
     answering: FakeDaemon, folder: Path
 ) -> None:
-    with Client(folder) as client:
+    with DaemonClient(folder) as client:
         one = watcher.Watcher(client)
         first, absent = one.first().processes
         assert (first.cores, absent.cores, absent.age_s) == (None, None, None)
@@ -128,7 +128,7 @@ def test_the_log_ends_with_the_latest_line(answering: FakeDaemon, folder: Path) 
         return {"lines": lines, "last": last, "more": True, "end": 3}
 
     answering.answers["logs"] = logs
-    with Client(folder) as client:
+    with DaemonClient(folder) as client:
         assert watcher.Watcher(client).poll(Page.LOG).body == ("one", "two", "three")
         answering.answers["logs"] = {"lines": [], "last": 0, "more": False, "end": 0}
         found = watcher.Watcher(client).poll(Page.LOG).body
@@ -136,7 +136,7 @@ def test_the_log_ends_with_the_latest_line(answering: FakeDaemon, folder: Path) 
 
 
 def test_a_question_and_its_outcome(answering: FakeDaemon, folder: Path) -> None:
-    with Client(folder) as client:
+    with DaemonClient(folder) as client:
         one = watcher.Watcher(client)
         assert one.first().note == ""
         answering.answers["mode"] = {"mode": "fast", "overruled": "", "state": "RECYCLING"}
@@ -153,7 +153,7 @@ def test_a_question_and_its_outcome(answering: FakeDaemon, folder: Path) -> None
 def test_another_daemon_is_noticed_even_between_two_questions(
     answering: FakeDaemon, folder: Path
 ) -> None:
-    with Client(folder) as client:
+    with DaemonClient(folder) as client:
         one = watcher.Watcher(client)
         one.first()
         answering.answers["status"] = status(daemon={"version": "1", "pid": 8, "config": "/c"})

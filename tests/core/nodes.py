@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.cluster.node import NodeCard, NodeFacts
 from caovand.core.facts.checks import CheckResult
 
-T4 = Card("Tesla T4", 15360, (7, 5), 15360)
+T4 = NodeCard("Tesla T4", 15360, (7, 5), 15360)
 HEAD = NodeFacts(
     name="head1",
     caovan="0.2.0",

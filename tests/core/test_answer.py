@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from caovand.core.healing.answer import Answer
+from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.plan import Plan, Setting
@@ -16,7 +16,7 @@ from caovand.engines.registry import MODULES, engine_of
 VLLM = engine_of("vllm")
 
 
-def vllm(finding: Finding, **settings: object) -> Answer:
+def vllm(finding: Finding, **settings: object) -> FailureAnswer:
     plan = Plan("/m", {k: Setting(v, "user", "") for k, v in settings.items()}, {}, device="cuda")
     return answer_of(VLLM, finding, plan)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from caovand.core.cluster.checks import compare
-from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.cluster.node import NodeCard, NodeFacts
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from tests.core.nodes import HEAD, T4, WORKER, none_fails
@@ -25,7 +25,7 @@ LOOPBACK = (
     " or set [cluster] interface"
 )
 RAY = Package("Ray", "ray", lambda facts: facts.ray)
-A10 = Card("NVIDIA A10", 23028, (8, 6), 23028)
+A10 = NodeCard("NVIDIA A10", 23028, (8, 6), 23028)
 
 
 def found(

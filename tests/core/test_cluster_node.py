@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT, Report, encode_report
-from caovand.core.cluster.node import Card, NodeFacts, assume_nodes, fits_report, node_of
+from caovand.core.cluster.node import NodeCard, NodeFacts, assume_nodes, fits_report, node_of
 from caovand.core.cluster.node_document import (
     from_document,
     public_facts,
@@ -33,7 +33,9 @@ NAMED = WORDS.filter(bool)
 SIZES = st.integers(0, 1 << 40)
 CARDS = st.builds(
     lambda card, free: replace(card, free_mib=min(free, card.memory_mib)),
-    st.builds(Card, NAMED, SIZES, st.tuples(st.integers(1, 99), st.integers(0, 99)), st.just(0)),
+    st.builds(
+        NodeCard, NAMED, SIZES, st.tuples(st.integers(1, 99), st.integers(0, 99)), st.just(0)
+    ),
     SIZES,
 )
 NODES = st.builds(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from caovand.adapters.model_folder import ModelProblem, read_model
 from caovand.core.checkpoint import gguf
 from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
-from caovand.core.checkpoint.gguf import BadGguf, Count, GgufFile, parse
+from caovand.core.checkpoint.gguf import ArrayLength, BadGguf, GgufFile, parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.common.gguf.placement import Placement, devices
@@ -45,7 +45,7 @@ def test_a_header_is_read_whole_and_nothing_behind_it() -> None:
     stream = io.BytesIO(LLAMA)
     found = parse(stream.read, len(LLAMA), Budget(lambda: 0.0))
     assert found.values["llama.block_count"] == 2
-    assert found.values["tokenizer.ggml.tokens"] == Count(259)
+    assert found.values["tokenizer.ggml.tokens"] == ArrayLength(259)
     assert found.tensors[0].name == "token_embd.weight"
     assert found.tensors[0].shape == (64, 259)
     assert sum(tensor.size for tensor in found.tensors) == 428800

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from caovand.core.cluster import evidence
-from caovand.core.cluster.evidence import Evidence
+from caovand.core.cluster.evidence import NodeEvidence
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting import incident, incident_text
-from caovand.core.reporting.incident import Case
+from caovand.core.reporting.incident import FailureContext
 from caovand.core.secrets import hide, hide_in, secrets_of
 from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.registry import engine_of
@@ -29,24 +29,27 @@ PLAN = Plan(
 )
 
 
-def report(case: Case) -> dict[str, object]:
+def report(case: FailureContext) -> dict[str, object]:
     draft = incident.draft(case, at="2026-01-01T00:00:00", processes=[], host={})
     told: dict[str, object] = incident.document(draft, case.lines, case.secrets)
     return told
 
 
 def test_the_causing_line_stands_with_what_is_around_it() -> None:
-    told = report(Case(FINDING, LINES, {}))["cause"]
+    told = report(FailureContext(FINDING, LINES, {}))["cause"]
     assert told == {"line": "the cause", "before": ["one", "two"], "after": ["four"]}
 
 
 def test_a_failure_no_line_tells_of_has_no_causing_line() -> None:
-    assert report(Case(replace(FINDING, line=0), LINES, {}))["cause"] is None
-    assert report(Case(replace(FINDING, line=99), LINES, {}))["cause"] is None
+    assert report(FailureContext(replace(FINDING, line=0), LINES, {}))["cause"] is None
+    assert report(FailureContext(replace(FINDING, line=99), LINES, {}))["cause"] is None
 
 
 def test_the_answer_is_kept_and_shown_and_an_older_incident_has_none() -> None:
-    told = {**report(Case(FINDING, LINES, {}, answer=answer_of(engine_of(), FINDING))), "number": 1}
+    told = {
+        **report(FailureContext(FINDING, LINES, {}, answer=answer_of(engine_of(), FINDING))),
+        "number": 1,
+    }
     text = "\n".join(incident_text.lines(told, {}, {}))
     assert "  how sure  certain\n" in text
     assert "  by itself yes: " in text
@@ -56,7 +59,9 @@ def test_the_answer_is_kept_and_shown_and_an_older_incident_has_none() -> None:
 
 def test_no_secret_is_in_it_wherever_it_stands() -> None:
     lines = ("Authorization: Bearer abcdef-4711-xyz", "key sesame-4711", "the cause")
-    case = Case(FINDING, lines, {"reason": "sesame-4711"}, PLAN, secrets=("sesame-4711", ""))
+    case = FailureContext(
+        FINDING, lines, {"reason": "sesame-4711"}, PLAN, secrets=("sesame-4711", "")
+    )
     case = replace(case, extra_args=engine_of().arguments.shown(PLAN.extra_args))
     text = json.dumps(report(case))
     for secret in ("sesame", "4711", "hf_abc"):
@@ -117,7 +122,7 @@ def test_a_failure_that_is_only_waited_out_has_one_incident() -> None:
 )
 def test_secrets_in_the_json_of_a_flag_are_hidden(text: str) -> None:
     plan = replace(PLAN, extra_args=("--kv-transfer-config", text))
-    case = Case(FINDING, (text,), {}, plan=plan, argv=("--kv-transfer-config", text))
+    case = FailureContext(FINDING, (text,), {}, plan=plan, argv=("--kv-transfer-config", text))
     for told in (hide(text, ()), json.dumps(report(case))):
         assert "hunter2secret" not in told
         assert "[secret]" in told
@@ -142,12 +147,12 @@ CARD = {"index": 0, "used_mib": 1024, "total_mib": 2048, "utilization": 98, "tem
 
 
 def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None:
-    own = Evidence(
+    own = NodeEvidence(
         "s", "2026-01-01T00:00:01", "no stacks", FINDING, (CARD,),
         kernel=tuple(f"Xid {number}" for number in range(9)), stacks=("=== main", "waits"),
         log=tuple(f"line {number}" for number in range(99)),
     )  # fmt: skip
-    told = report(Case(FINDING, LINES, {}, nodes=NODES))
+    told = report(FailureContext(FINDING, LINES, {}, nodes=NODES))
     told["number"] = 1
     files = {"incident.json": 1, "node-1.json": 2, "node-2.json": 3}
     assert incident_text.node_files(told, files) == ["node-1.json", "node-2.json"]
@@ -173,17 +178,21 @@ def test_each_other_node_is_shown_with_what_it_has_and_what_never_came() -> None
 
 
 def test_a_request_that_ended_engines_is_in_it() -> None:
-    told = {**report(Case(FINDING, LINES, {})), "number": 1, "requests": ["POST /v1/x, 9 bytes"]}
+    told = {
+        **report(FailureContext(FINDING, LINES, {})),
+        "number": 1,
+        "requests": ["POST /v1/x, 9 bytes"],
+    }
     assert any("POST /v1/x, 9 bytes" in line for line in incident_text.lines(told, {}, {}))
     del told["requests"]  # one from before an upgrade
     assert not any("request" in line for line in incident_text.lines(told, {}, {}))
 
 
 def test_a_node_without_a_failure_ended_with_the_others_and_one_alone_has_no_nodes() -> None:
-    told = {**report(Case(FINDING, LINES, {}, nodes={"n2": 1})), "number": 1}
-    nodes = {"node-1.json": evidence.document("n2", 1, Evidence("s", "now"))}
+    told = {**report(FailureContext(FINDING, LINES, {}, nodes={"n2": 1})), "number": 1}
+    nodes = {"node-1.json": evidence.document("n2", 1, NodeEvidence("s", "now"))}
     text = "\n".join(incident_text.lines(told, {"node-1.json": 1}, nodes))
     assert text.endswith("\nnode n2, rank 1, now: ended with the others")
-    alone = {**report(Case(FINDING, LINES, {})), "number": 1}
+    alone = {**report(FailureContext(FINDING, LINES, {})), "number": 1}
     del alone["nodes"]  # one from before an upgrade
     assert not any(line.startswith("node") for line in incident_text.lines(alone, {}, {}))

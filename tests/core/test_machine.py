@@ -22,7 +22,7 @@ from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.ending import DRAIN_MARGIN_S, KILL_S
 from caovand.core.lifecycle.events import (
     Action,
-    End,
+    EndChild,
     Event,
     Exited,
     Failed,
@@ -242,7 +242,7 @@ class World:
             self.inspects = action
         elif isinstance(action, Spawn):
             self.spawned(action)
-        elif isinstance(action, End):
+        elif isinstance(action, EndChild):
             assert action.generation == self.s.generation
             self.ending = True
         elif isinstance(action, Quit):
@@ -330,7 +330,7 @@ def test_a_stop_always_ends_in_stopped(seed: int) -> None:
         for quitting in (False, True):
             s, actions = step(world.s, Stop(at=world.at, quit=quitting), RULES)
             if s.state is State.STOPPING:
-                ends = [end for end in actions if isinstance(end, End)]
+                ends = [end for end in actions if isinstance(end, EndChild)]
                 assert ends
                 assert ends[0].generation == s.generation
                 gone, last = step(s, Gone(at=world.at, generation=s.generation), RULES)
@@ -685,7 +685,7 @@ def test_an_engine_that_will_finish_nothing_has_no_grace(finding: Finding, grace
     rules = LifecycleRules()
     s = serving(PLANS[0])
     s, (end,) = step(s, Failed(at=1.0, generation=s.generation, finding=finding), rules)
-    assert end == End(s.generation, grace_s)
+    assert end == EndChild(s.generation, grace_s)
     assert s.deadline == 1.0 + grace_s + KILL_S
 
 
@@ -694,7 +694,7 @@ def test_processes_left_by_an_engine_that_ended_have_theirs() -> None:
     rules = LifecycleRules(gateway_drain_s=60.0)
     exited = Exited(at=1.0, generation=s.generation, finding=FINDINGS[-1])
     s, (end,) = step(s, exited, rules)
-    assert end == End(s.generation, 12.0), "it answers nobody any more"
+    assert end == EndChild(s.generation, 12.0), "it answers nobody any more"
 
 
 def test_before_a_planned_end_the_gateway_s_answers_may_finish() -> None:
@@ -703,10 +703,10 @@ def test_before_a_planned_end_the_gateway_s_answers_may_finish() -> None:
     slow = Failed(at=1.0, generation=s.generation, finding=Finding("draft-collapse", "slow"))
     for event in (Restart(at=1.0), Stop(at=1.0), slow):
         ended, (end,) = step(s, event, rules)
-        assert end == End(s.generation, 12.0, 600.0)
+        assert end == EndChild(s.generation, 12.0, 600.0)
         assert ended.deadline == 1.0 + 600.0 + 12.0 + KILL_S
     hung = Failed(at=1.0, generation=s.generation, finding=Finding("hang", "nothing moves"))
-    assert step(s, hung, rules)[1] == (End(s.generation, 0.0),)
+    assert step(s, hung, rules)[1] == (EndChild(s.generation, 0.0),)
     # A stop meanwhile does not cut them off; a second one does.
     recycling, _ = step(s, Restart(at=1.0), rules)
     stopping, _ = step(recycling, Stop(at=2.0), rules)

@@ -12,7 +12,7 @@ from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
-from caovand.core.lifecycle.events import Action, End, Event, Inspect, Spawn
+from caovand.core.lifecycle.events import Action, EndChild, Event, Inspect, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
@@ -30,7 +30,7 @@ def told(action: Action) -> str:
         return f"inspect {action.plan.model}" if action.plan else "inspect"
     if isinstance(action, Spawn):
         return f"spawn {action.plan.model}"
-    return f"end in {action.grace_s:g}" if isinstance(action, End) else "quit"
+    return f"end in {action.grace_s:g}" if isinstance(action, EndChild) else "quit"
 
 
 def finding(words: list[str]) -> Finding:

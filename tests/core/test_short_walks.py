@@ -21,7 +21,7 @@ from caovand.core.healing.failure import FAILURES, Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.events import (
-    End,
+    EndChild,
     Event,
     Exited,
     Failed,
@@ -120,7 +120,7 @@ class Walk:
         for action in actions:
             if isinstance(action, Inspect):
                 self.looks = action
-            elif isinstance(action, End):
+            elif isinstance(action, EndChild):
                 self.ending = True
             elif isinstance(action, Spawn):
                 self.spawned(action.plan)

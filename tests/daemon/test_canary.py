@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.network import http
-from caovand.adapters.network.http import Answer, Endpoint, Unanswered
+from caovand.adapters.network.http import Endpoint, HttpResponse, Unanswered
 from caovand.core.healing.failure import Finding
 from caovand.core.health.canary import NOT_JSON, PROMPT, TOKENS
 from caovand.core.plan import Plan, Setting
@@ -51,13 +51,13 @@ class Fake:
             raise answer
         return answer
 
-    def call(self, endpoint: Endpoint, path: str, timeout_s: float) -> Answer:
+    def call(self, endpoint: Endpoint, path: str, timeout_s: float) -> HttpResponse:
         rows = {
             "num_requests_running": float(self.asked in self.busy),
             "generation_tokens_total": self.tokens,
         }
         lines = [f'vllm:{name}{{model_name="m"}} {value}' for name, value in rows.items()]
-        return Answer(200, "\n".join(lines) + "\n")
+        return HttpResponse(200, "\n".join(lines) + "\n")
 
 
 class World:

@@ -14,13 +14,13 @@ import pytest
 
 from caovand.adapters.incidents import Incidents
 from caovand.core.healing.failure import Finding
-from caovand.core.reporting.incident import Case
+from caovand.core.reporting.incident import FailureContext
 from caovand.daemon.records import chronicle
 from caovand.daemon.records.chronicle import GatheredEvidence, Recorder
 from caovand.engines.vllm.log.reader import LOG
 from tests.patience import soon
 
-CASE = Case(Finding("hang", "nothing moves"), ("a line",), {"state": "RECYCLING"})
+CASE = FailureContext(Finding("hang", "nothing moves"), ("a line",), {"state": "RECYCLING"})
 
 
 class HangingDisk(Incidents):

@@ -20,7 +20,7 @@ from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.record import Totals
 from caovand.core.gateway.slot import engine_of, will_return
-from caovand.core.lifecycle.events import End
+from caovand.core.lifecycle.events import EndChild
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.starts import Start, to_document
@@ -183,7 +183,7 @@ def test_an_end_waits_until_the_gateway_knows_and_has_no_answer_left(
         report(world, before, 0)
         asks = asyncio.ensure_future(world.clients.next(before, 600.0))
         world.snapshot = replace(world.snapshot, state=State.RECYCLING, ending=NEXT)
-        world.clients.ends(End(1, 15.0, 600.0), again=False)
+        world.clients.ends(EndChild(1, 15.0, 600.0), again=False)
         ends = asyncio.ensure_future(world.clients.drained())
         world.changes.wake()
         news = await asks
@@ -206,22 +206,22 @@ def test_an_end_does_not_wait_for_a_silent_gateway_or_beyond_its_time_or_in_a_hu
     monkeypatch.setattr(module, "LOOK_S", 0.0)
 
     async def test(world: World) -> None:
-        world.clients.ends(End(1, 15.0, 600.0), again=False)
+        world.clients.ends(EndChild(1, 15.0, 600.0), again=False)
         await world.clients.drained()  # no gateway
         asks = asyncio.ensure_future(world.clients.next(0, 0.0))
         seq = (await asks)["seq"]
         asks = asyncio.ensure_future(world.clients.next(seq, 600.0))
         report(world, seq, 1)
-        world.clients.ends(End(1, 15.0, 0.01), again=False)
+        world.clients.ends(EndChild(1, 15.0, 0.01), again=False)
         await world.clients.drained()
-        world.clients.ends(End(1, 15.0, 600.0), again=False)
+        world.clients.ends(EndChild(1, 15.0, 600.0), again=False)
         ends = asyncio.ensure_future(world.clients.drained())
         await turns(10)
         assert not ends.done()
-        world.clients.ends(End(1, 2.0), again=True)  # a stop meanwhile
+        world.clients.ends(EndChild(1, 2.0), again=True)  # a stop meanwhile
         await turns(10)
         assert not ends.done()
-        world.clients.ends(End(1, 0.0), again=True)
+        world.clients.ends(EndChild(1, 0.0), again=True)
         await ends
         asks.cancel()
         await soon(asks.done)

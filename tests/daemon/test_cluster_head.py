@@ -14,7 +14,7 @@ import pytest
 from caovand.adapters.network.cluster_key import Pairs
 from caovand.core.cluster.link import Link
 from caovand.core.cluster.messages import Report
-from caovand.core.cluster.node import Card, NodeFacts
+from caovand.core.cluster.node import NodeCard, NodeFacts
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config
 from caovand.core.facts.checks import CheckResult
@@ -268,7 +268,7 @@ def test_a_head_that_could_not_be_inspected_claims_no_fabric() -> None:
     assert (found["nodes"], found["link"]) == (["n2"], None)
 
 
-H100 = Card("NVIDIA H100 80GB HBM3", 81559, (9, 0), 81559)
+H100 = NodeCard("NVIDIA H100 80GB HBM3", 81559, (9, 0), 81559)
 
 
 @pytest.mark.parametrize("cards", [4, 8])

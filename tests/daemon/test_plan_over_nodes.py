@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.files.directories import Directories
-from caovand.core.cluster.node import Card, assume_nodes, node_of
+from caovand.core.cluster.node import NodeCard, assume_nodes, node_of
 from caovand.core.config.parser import parse
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
@@ -26,8 +26,8 @@ CONFIG = parse({
     "model": {"path": "/srv/models/Qwen3.6-27B-AWQ"},
     "cluster": {"role": "head", "head": "10.0.0.1:7070"},
 })  # fmt: skip
-SMALL = node_of("n2", (Card("NVIDIA GeForce RTX 2080 Ti", 11264, (7, 5), 11264),))
-ALIKE = node_of("n2", (Card("NVIDIA GeForce RTX 3090", 24576, (8, 6), 24576),))
+SMALL = node_of("n2", (NodeCard("NVIDIA GeForce RTX 2080 Ti", 11264, (7, 5), 11264),))
+ALIKE = node_of("n2", (NodeCard("NVIDIA GeForce RTX 3090", 24576, (8, 6), 24576),))
 FAST = Network(12.5e9, 10e-6)
 
 
@@ -97,7 +97,9 @@ def test_a_head_whose_card_is_busy_is_planned_for_with_the_cards_that_there_are(
     world.machine = inventory(gpus=(busy,))
     with pytest.raises(inspection.Obstacle, match=r"pid 4242\) holds 14000 MiB"):
         asyncio.run(world.plan(SMALL))
-    found = asyncio.run(world.plan(node_of("n2", (Card("NVIDIA H200", 143771, (9, 0), 143771),))))
+    found = asyncio.run(
+        world.plan(node_of("n2", (NodeCard("NVIDIA H200", 143771, (9, 0), 143771),)))
+    )
     first, last = map(int, found.env[PARTITION].value.split(","))
     assert first < last
     assert world.plans == 2
@@ -105,7 +107,7 @@ def test_a_head_whose_card_is_busy_is_planned_for_with_the_cards_that_there_are(
 
 def test_what_others_use_of_a_workers_card_leaves_less_for_the_plan(world: World) -> None:
     """vLLM would refuse to start there, and three waits later a rung would find the share."""
-    (card,) = [Card("NVIDIA GeForce RTX 3090", 24576, (8, 6), 24576 - 6000)]
+    (card,) = [NodeCard("NVIDIA GeForce RTX 3090", 24576, (8, 6), 24576 - 6000)]
 
     async def story() -> None:
         free, busy = await world.plan(ALIKE), await world.plan(node_of("n2", (card,)))
@@ -126,7 +128,7 @@ def test_weights_that_do_not_fit_go_to_host_memory_only_where_every_node_has_it(
     world: World,
 ) -> None:
     world.machine = inventory(gpus=named("RTX 3070"))
-    card = (Card("NVIDIA GeForce RTX 3070", 8192, (8, 6), 8192),)
+    card = (NodeCard("NVIDIA GeForce RTX 3070", 8192, (8, 6), 8192),)
 
     async def story() -> None:
         roomy = await world.plan(node_of("n2", card, world.machine.host.ram_mib))
@@ -140,7 +142,7 @@ def test_weights_that_do_not_fit_go_to_host_memory_only_where_every_node_has_it(
 def test_memory_that_comes_and_goes_on_a_worker_keeps_what_the_ladder_took(world: World) -> None:
     async def story() -> None:
         lower = lowered(await world.plan(ALIKE))
-        busy = Card("NVIDIA GeForce RTX 3090", 24576, (8, 6), 20000)
+        busy = NodeCard("NVIDIA GeForce RTX 3090", 24576, (8, 6), 20000)
         assert await world.plan(node_of("n2", (busy,)), again=lower) == lower
 
     asyncio.run(story())
@@ -179,7 +181,7 @@ def test_a_link_that_was_measured_is_another_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path, monkeypatch, inventory(gpus=turing(2)))
-    alike = Card("NVIDIA GeForce RTX 2080 Ti", 22527, (7, 5), 22527)
+    alike = NodeCard("NVIDIA GeForce RTX 2080 Ti", 22527, (7, 5), 22527)
     node = node_of("n2", (alike, alike))
     found = asyncio.run(world.plan(node, link=FAST))
     assert found.value("tensor_parallel_size") == 4

@@ -15,7 +15,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.events import Failed
 from caovand.core.plan import Plan
-from caovand.core.reporting.incident import Case
+from caovand.core.reporting.incident import FailureContext
 from caovand.core.reporting.incident_text import REPORT
 from caovand.daemon.engine import causes, reading, watching
 from caovand.daemon.records.chronicle import Recorder
@@ -26,7 +26,7 @@ from tests.patience import soon, turns
 
 KEY = "sesame-4711"
 LINES = (f"{WORKER}WorkerProc failed to start.", OOM, json.dumps({"api_key": "hunter2"}))
-CASE = Case(
+CASE = FailureContext(
     Finding("hang", f"nothing moves {KEY}", "serving", {"key": KEY}, "x", 2), LINES,
     {"state": KEY}, Plan(KEY, {}, {}), Decision("again", rung="r", text=KEY), argv=(KEY,),
     kernel=(KEY,), metrics=KEY, secrets=(KEY,),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.network import http
-from caovand.adapters.network.http import Answer, Endpoint
+from caovand.adapters.network.http import Endpoint, HttpResponse
 from caovand.daemon.engine import scrape
 from caovand.engines.registry import engine_of
 
@@ -26,7 +26,9 @@ def test_the_engine_is_asked_for_pending_requests_only_where_the_gateway_knows_o
         counted.append(args)
         return 5
 
-    monkeypatch.setattr(http, "call", lambda *_: Answer(200, "vllm:num_requests_running 1.0\n"))
+    monkeypatch.setattr(
+        http, "call", lambda *_: HttpResponse(200, "vllm:num_requests_running 1.0\n")
+    )
     monkeypatch.setattr(http, "read_count", count)
     found = asyncio.run(scrape.metrics(HERE, engine_of().api, known))
     assert found is not None
@@ -35,7 +37,7 @@ def test_the_engine_is_asked_for_pending_requests_only_where_the_gateway_knows_o
 
 
 def test_an_engine_without_such_a_count_has_the_gateway_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "call", lambda *_: Answer(200, "llamacpp:n_decode_total 1\n"))
+    monkeypatch.setattr(http, "call", lambda *_: HttpResponse(200, "llamacpp:n_decode_total 1\n"))
     api = replace(engine_of("llamacpp").api, pending="")
     for known, pending in ((0, None), (3, 3)):
         found = asyncio.run(scrape.metrics(HERE, api, known))

@@ -17,7 +17,7 @@ import pytest
 from caovand.adapters.child import Child
 from caovand.adapters.engine.pump import Ring
 from caovand.adapters.network import http
-from caovand.adapters.network.http import Answer, Endpoint, Stranger
+from caovand.adapters.network.http import Endpoint, HttpResponse, Stranger
 from caovand.adapters.system import oom_kills
 from caovand.core.config.schema import WatchSection
 from caovand.core.figures.counters import Reading
@@ -203,13 +203,13 @@ def polled(
         watching._watch = detector.proven(watching._watch, time.monotonic())
         rest = iter(answers)
 
-        def call(endpoint: Endpoint, path: str, timeout_s: float, **_: object) -> Answer:
+        def call(endpoint: Endpoint, path: str, timeout_s: float, **_: object) -> HttpResponse:
             if path != "/health":
-                return Answer(200, "vllm:generation_tokens_total 7\n")
+                return HttpResponse(200, "vllm:generation_tokens_total 7\n")
             answer = next(rest)
             if isinstance(answer, Exception):
                 raise answer
-            return Answer(200, "")
+            return HttpResponse(200, "")
 
         monkeypatch.setattr("caovand.adapters.network.http.call", call)
         child: Any = SimpleNamespace(status=None, members=())

@@ -25,7 +25,7 @@ from caovand.engines.vllm.planning.decisions import (
     HINDERING,
     OBSTACLES,
     SECOND,
-    Decision,
+    FlagDecision,
     forecast,
 )
 from tests.core.machines import CUDA, inventory, plan
@@ -109,7 +109,7 @@ def test_a_value_that_cannot_be_meant_is_refused(row: FlagRow, value: str) -> No
 
 
 @rows("rule", DECISIONS)
-def test_a_rule_does_not_run_for_a_flag_given_verbatim(row: Decision) -> None:
+def test_a_rule_does_not_run_for_a_flag_given_verbatim(row: FlagDecision) -> None:
     """But for --additional-config, with which the operator's object is merged."""
     assert (row.name in dict(SECOND)) == row.sized
     assert (row.name in dict(FIRST)) == (not row.sized)
@@ -121,7 +121,7 @@ def test_a_rule_does_not_run_for_a_flag_given_verbatim(row: Decision) -> None:
 
 
 @rows("goal", DECISIONS)
-def test_a_goal_is_a_key_of_the_configuration(row: Decision) -> None:
+def test_a_goal_is_a_key_of_the_configuration(row: FlagDecision) -> None:
     assert row.goal is not None
     sections = {"model": ModelSection, "policy": PolicySection, "server": ServerSection}
     assert row.goal.section in {field.name for field in fields(Config)}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.system import processes
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.daemon.records import memories
 from tests.daemon_process import Daemon, daemon
 from tests.patience import until
@@ -64,7 +64,7 @@ class Seen:
         """All events since the fault."""
         found: list[dict[str, Any]] = []
         since = self.since
-        with Client(self.daemon.folder / "run") as client:
+        with DaemonClient(self.daemon.folder / "run") as client:
             while entries := client.ask("events", since=since)["events"]:
                 found += entries
                 since = entries[-1]["seq"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.engine_install import places
-from caovand.adapters.engine_install.places import Engine
+from caovand.adapters.engine_install.places import InstalledEngine
 from caovand.core.figures import track
 from caovand.core.figures.track import Track
 from caovand.lab import engine_trial
@@ -33,7 +33,9 @@ class Box:
         for name in (OLD, NEW):
             (root / name).mkdir(parents=True)
             version = name.split("-")[1]
-            made = Engine(name, root / name, version, "cuda", "3.12", "", None, None, "", "")
+            made = InstalledEngine(
+                name, root / name, version, "cuda", "3.12", "", None, None, "", ""
+            )
             places.finish(made)
         places.switch(root, OLD)
         config.write_text(
@@ -228,7 +230,7 @@ def test_it_waits_until_nobody_asks(box: Box, ctl: Ctl, monkeypatch: pytest.Monk
 
 def test_the_plan_is_made_for_the_tried_engine(tmp_path: Path) -> None:
     config = engine_trial.Config()
-    made = Engine(NEW, tmp_path / NEW, "0.33.0", "cuda", "3.12", "", None, None, "", "")
+    made = InstalledEngine(NEW, tmp_path / NEW, "0.33.0", "cuda", "3.12", "", None, None, "", "")
     with_it = engine_trial._with(config, made)
     assert with_it.engine.python == str(tmp_path / NEW / "bin/python")
     assert replace(with_it, engine=config.engine) == config

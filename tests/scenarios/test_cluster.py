@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.network import cluster_key
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from tests.cluster_pair import HEAD, Pair, pair, section
 from tests.daemon_process import ROOT, Daemon, daemon
 from tests.patience import PATIENCE_S, until
@@ -118,14 +118,14 @@ def test_a_head_and_its_worker_start_and_end_in_step(model: Path, tmp_path: Path
         # That is no failure, and no error in the log.
         whys = ("as its configuration changed", "/nonexistent/model")
         for one, why in zip((two.head, two.worker), whys, strict=True):
-            with Client(one.folder / "run") as client:
+            with DaemonClient(one.folder / "run") as client:
                 told = [one for one in client.ask("events")["events"] if one["kind"] == "failure"]
             assert all(why in one["text"] for one in told), told
 
 
 def printed(one: Daemon) -> int:
     """How many of this daemon's engines have printed what they print last."""
-    with Client(one.folder / "run") as client:
+    with DaemonClient(one.folder / "run") as client:
         lines = client.ask("logs", lines=1000)["lines"]
     return sum("Starting vLLM server" in line for line in lines)
 

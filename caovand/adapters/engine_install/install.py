@@ -52,7 +52,7 @@ class InstallRequest:
     compilers: BuildOptions = field(default_factory=BuildOptions)
 
 
-def install(order: InstallRequest, world: InstallWorld) -> places.Engine:
+def install(order: InstallRequest, world: InstallWorld) -> places.InstalledEngine:
     """Make the engine, prove it and switch to it; if an identical one exists, only switch.
 
     Raises EngineError; after any exception the engine in use is the same as before.
@@ -89,7 +89,7 @@ def install(order: InstallRequest, world: InstallWorld) -> places.Engine:
         proof = prove(lock, path, world.run, plugin=order.plugin is not None)
         for note in proof.notes:
             world.say(f"      note: {note}")
-        engine = places.Engine(
+        engine = places.InstalledEngine(
             name=path.name,
             path=path,
             kind=lock.kind,
@@ -131,7 +131,7 @@ def _drop_wheels(order: InstallRequest) -> None:
         folder.path.rmdir()
 
 
-def _find_equal(order: InstallRequest, plugin: str | None) -> places.Engine | None:
+def _find_equal(order: InstallRequest, plugin: str | None) -> places.InstalledEngine | None:
     """Find a finished engine of the same lock: preferably with this plugin, then the one in use.
 
     An engine that was built here must be for these cards.
@@ -150,7 +150,7 @@ def _find_equal(order: InstallRequest, plugin: str | None) -> places.Engine | No
     )
 
 
-def _check_python(order: InstallRequest, base: places.Engine, world: InstallWorld) -> None:
+def _check_python(order: InstallRequest, base: places.InstalledEngine, world: InstallWorld) -> None:
     """Refuse a --python other than the one the installed engine, which is used unchanged, was made
     with."""
     if order.python is None:
@@ -176,7 +176,7 @@ def _choose_folder(order: InstallRequest) -> Path:
 
 
 def _fill(
-    order: InstallRequest, path: Path, base: places.Engine | None, world: InstallWorld
+    order: InstallRequest, path: Path, base: places.InstalledEngine | None, world: InstallWorld
 ) -> None:
     """Steps 1 to 4: fill an environment from the lock's wheels, or from `base`."""
     journal = Journal(path, order.lock.digest)

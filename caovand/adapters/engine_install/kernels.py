@@ -17,7 +17,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import toolkit
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.places import Engine
+from caovand.adapters.engine_install.places import InstalledEngine
 from caovand.adapters.files import safe_files, trust
 from caovand.core.engine.record import Kernel
 
@@ -41,7 +41,7 @@ class BuiltKernel:
 
 
 def build(
-    engine: Engine,
+    engine: InstalledEngine,
     capability: tuple[int, int],
     kernels: Sequence[Kernel],
     jobs: int,

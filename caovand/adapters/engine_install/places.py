@@ -43,7 +43,7 @@ _GRAVE = ".removing-"
 
 
 @dataclass(frozen=True)
-class Engine:
+class InstalledEngine:
     """A finished engine; `made_at` is ISO 8601, UTC.
 
     `torch` is "" and `plugin` None if it has none. `cards` are the compute capabilities that it was
@@ -73,13 +73,13 @@ def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
     return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
 
 
-def read(path: Path) -> Engine | None:
+def read(path: Path) -> InstalledEngine | None:
     """The engine in a folder; None if there is none or it is unfinished."""
     try:
         data: dict[str, Any] = json.loads(safe_files.read_text(path / MARKER, MAX_BYTES))
         if not isinstance(data, dict):
             return None
-        return Engine(
+        return InstalledEngine(
             name=path.name,
             path=path,
             kind=data.get("kind", FIRST_KIND),
@@ -97,7 +97,7 @@ def read(path: Path) -> Engine | None:
         return None
 
 
-def finish(engine: Engine) -> None:
+def finish(engine: InstalledEngine) -> None:
     """Mark an engine as finished: from here on it counts."""
     data = {key: value for key, value in asdict(engine).items() if key not in ("name", "path")}
     write_atomically(engine.path / MARKER, json.dumps(data, indent=1) + "\n")
@@ -109,7 +109,7 @@ def write_atomically(path: Path, text: str) -> None:
     safe_files.replace(path, text, 0o644)
 
 
-def engines(root: Path) -> list[Engine]:
+def engines(root: Path) -> list[InstalledEngine]:
     """Every finished engine, by name."""
     return [engine for path in _folders(root) if (engine := read(path)) is not None]
 
@@ -128,7 +128,7 @@ def link_of(role: str, kind: str) -> str:
     return role if kind == FIRST_KIND else f"{role}-{kind}"
 
 
-def linked_engine(root: Path, role: str, kind: str) -> Engine | None:
+def linked_engine(root: Path, role: str, kind: str) -> InstalledEngine | None:
     """The finished engine that a kind's link points to."""
     try:
         name = (root / link_of(role, kind)).readlink()
@@ -137,7 +137,7 @@ def linked_engine(root: Path, role: str, kind: str) -> Engine | None:
     return read(root / name)
 
 
-def current(root: Path, kind: str = FIRST_KIND) -> Engine | None:
+def current(root: Path, kind: str = FIRST_KIND) -> InstalledEngine | None:
     """The engine in use, with its real path: a running engine must not notice a switch."""
     return linked_engine(root, "current", kind)
 
@@ -152,7 +152,7 @@ def resolve_python(python: Path) -> Path:
     return python.parent.resolve() / python.name
 
 
-def get(root: Path, name: str, what: str) -> Engine:
+def get(root: Path, name: str, what: str) -> InstalledEngine:
     """A finished engine by name; raises EngineError if there is none."""
     found = read(root / name) if "/" not in name and not name.startswith(".") else None
     if found is not None:
@@ -175,7 +175,7 @@ def switch(root: Path, name: str) -> None:
     _finish_switch(root, kind)
 
 
-def rollback(root: Path, kind: str = FIRST_KIND) -> Engine:
+def rollback(root: Path, kind: str = FIRST_KIND) -> InstalledEngine:
     """Switch back to the previously used engine of a kind; a second rollback returns."""
     _finish_switch(root, kind)
     now, before = current(root, kind), linked_engine(root, "previous", kind)

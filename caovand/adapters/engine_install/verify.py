@@ -18,7 +18,7 @@ from caovand.adapters.files import safe_files
 _STARTUP = ("sitecustomize*", "usercustomize*", "*.pth")
 
 
-def lock_of(engine: places.Engine) -> Lock:
+def lock_of(engine: places.InstalledEngine) -> Lock:
     """The lock an engine was made from."""
     path = engine.path / places.LOCK_COPY
     return parse(safe_files.read_text(path, places.MAX_BYTES), str(path))
@@ -61,7 +61,9 @@ def shared_files(owners: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         yield f"{' and '.join(names)} both own {files[0]}{more}"
 
 
-def find_damage(engine: places.Engine, progress: Callable[[int, int, str], None]) -> Iterator[str]:
+def find_damage(
+    engine: places.InstalledEngine, progress: Callable[[int, int, str], None]
+) -> Iterator[str]:
     """List missing, changed and added files, one line each; empty if the engine is intact."""
     lock = lock_of(engine)
     site = next((engine.path / "lib").glob("python3*/site-packages"), None)
@@ -108,7 +110,7 @@ def _find_changed(site: Path, name: str, wanted: set[str]) -> Iterator[str]:
 
 
 def verify(
-    engine: places.Engine,
+    engine: places.InstalledEngine,
     run: Run,
     progress: Callable[[int, int, str], None],
 ) -> tuple[list[str], Proof | None]:

@@ -30,7 +30,7 @@ MAX_FOLDER = 64
 SEGMENTS = "/proc/sysvipc/shm"
 IPC_RMID = 0
 LOOKS = 3  # number of checks until a file counts as another's
-File = tuple[int, int]
+FileId = tuple[int, int]
 """Its device and its inode: a container has its own /dev/shm, with the same inodes."""
 
 
@@ -87,7 +87,7 @@ class StaleFiles:
             self._write()
         if not fresh:
             return
-        used: set[File] | None = None
+        used: set[FileId] | None = None
         with limits.suppress_absent():
             used = self._used_by(pids)
         if used is None:  # the answer is missing: try the next time
@@ -133,14 +133,14 @@ class StaleFiles:
         known = read_or_none(_LEDGER, state_file.read_or_none(self._ledger))
         return (frozenset(known["before"]), frozenset(known["ours"])) if known else None
 
-    def _files(self) -> dict[str, File]:
+    def _files(self) -> dict[str, FileId]:
         """The files in the shared folder, by name."""
         with limits.suppress_absent(), os.scandir(self._shared) as entries:
             device = os.stat(self._shared).st_dev
             return {entry.name: (device, entry.inode()) for entry in entries}
         return {}
 
-    def _used_by(self, pids: Iterable[int]) -> set[File]:
+    def _used_by(self, pids: Iterable[int]) -> set[FileId]:
         """Files in the shared folder that processes map or have open."""
         asked = (str(self._shared), str(self._proc), list(pids))
         found = as_engine(used_by, *asked)
@@ -150,13 +150,13 @@ class StaleFiles:
         return {(device, inode) for device, inode in found}
 
 
-def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[File]:
+def used_by(shared: str, proc: str, pids: Iterable[int]) -> list[FileId]:
     """Files in a folder that processes readable for our user map or have open.
 
     Not by name: a semaphore is created under a temporary name, and /proc shows that one.
     """
     prefix = f"{shared}/"
-    used: set[File] = set()
+    used: set[FileId] = set()
     for folder in (Path(proc) / str(pid) for pid in pids):
         with limits.suppress_absent(), open(folder / "maps", errors="replace") as maps:
             used |= {_parse_mapping(line) for line in maps if prefix in line}
@@ -193,7 +193,7 @@ _LEDGER: Reader[dict[str, tuple[str, ...]]] = record(
 )
 
 
-def _parse_mapping(line: str) -> File:
+def _parse_mapping(line: str) -> FileId:
     """The file in a line of /proc/PID/maps: addresses, rights, offset, device, inode, path."""
     device, inode = line.split(None, 5)[3:5]
     major, minor = (int(number, 16) for number in device.split(":"))

@@ -43,7 +43,7 @@ def save_result(folder: Path, key: str, result: AllReduceResult) -> None:
 Running = Union["subprocess.Popen[str]", Captured]
 
 
-class Check:
+class AllReduceCheck:
     """One check, in a thread that waits for it; `end` is for other threads."""
 
     def __init__(self) -> None:

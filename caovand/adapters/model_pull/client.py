@@ -37,7 +37,7 @@ class ConnectionCut(Exception):
     """The connection failed or ended; trying again may help."""
 
 
-class Answer:
+class HubResponse:
     """An answer whose body has not been read yet."""
 
     def __init__(self, response: requests.Response, host: str) -> None:
@@ -67,7 +67,7 @@ class Answer:
             return None
 
 
-class Client:
+class HubClient:
     """Requests to one hub. `token` is sent only to the hub's own scheme, host and port."""
 
     def __init__(self, hub: Hub, token: str, environ: Mapping[str, str]) -> None:
@@ -80,7 +80,7 @@ class Client:
         self._session.cookies.set_policy(http.cookiejar.DefaultCookiePolicy(allowed_domains=()))
 
     @contextlib.contextmanager
-    def get(self, url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
+    def get(self, url: str, headers: Mapping[str, str]) -> Iterator[HubResponse]:
         """GET, following redirects. Raises ConnectionCut; PullError for a redirect that is not
         allowed."""
         for _ in range(MAX_REDIRECTS):
@@ -89,7 +89,7 @@ class Client:
             response = self._send(url, where, {**headers, **(self._secret if own else {})})
             try:
                 if response.status_code not in REDIRECTS:
-                    yield Answer(response, where.hostname or "")
+                    yield HubResponse(response, where.hostname or "")
                     return
                 # The header's bytes as sent: UTF-8, which requests reads as Latin-1.
                 target = response.headers.get("location", "").encode("latin-1", "replace")
@@ -102,7 +102,7 @@ class Client:
             "check the endpoint, or try again later",
         )
 
-    def json(self, url: str, most_bytes: int) -> tuple[Answer, Any]:
+    def json(self, url: str, most_bytes: int) -> tuple[HubResponse, Any]:
         """GET a JSON document; None unless the status is 200. Raises ConnectionCut."""
         with self.get(url, {"Accept": "application/json"}) as answer:
             if answer.status != 200:

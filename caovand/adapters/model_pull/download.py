@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from caovand.adapters.model_pull.client import Answer, Client, ConnectionCut
+from caovand.adapters.model_pull.client import ConnectionCut, HubClient, HubResponse
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.partial_download import PartialDownload
 from caovand.adapters.model_pull.patience import Busy, require_success, wait_before_retry
@@ -20,7 +20,7 @@ MAX_WRONG = 2
 
 
 def download(
-    client: Client, world: World, offer: Offer, file: RemoteFile, blob: Path, meter: Meter
+    client: HubClient, world: World, offer: Offer, file: RemoteFile, blob: Path, meter: Meter
 ) -> None:
     """Make `blob` this file, resuming its partial download. Raises PullError and OSError."""
     cannot = f"pull {offer.title}"
@@ -57,7 +57,7 @@ def download(
 
 
 def _go_on(
-    client: Client, url: str, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
+    client: HubClient, url: str, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
 ) -> None:
     """Make one request, and append its bytes to the part. Raises ConnectionCut and PullError."""
     asked = transfer.ask(part.size_bytes, file.size_bytes, part.etag)
@@ -83,7 +83,7 @@ def _go_on(
 
 
 def _write(
-    answer: Answer, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
+    answer: HubResponse, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
 ) -> None:
     left = file.size_bytes - part.size_bytes
     for piece in answer.pieces(left + 1):

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from caovand.adapters import model_folder
 from caovand.adapters.files import safe_files
-from caovand.adapters.model_pull.client import Client, ConnectionCut
+from caovand.adapters.model_pull.client import ConnectionCut, HubClient
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.offer import fetch_small_file
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, require_success, retry_cut
@@ -36,7 +36,7 @@ FIRST_BYTES = 64 << 10
 
 
 @contextlib.contextmanager
-def fetch_headers(client: Client, world: World, offer: Offer) -> Iterator[Path]:
+def fetch_headers(client: HubClient, world: World, offer: Offer) -> Iterator[Path]:
     """The folder, as long as the caller plans with it. Raises PullError."""
     with tempfile.TemporaryDirectory(prefix="caovan-model-") as name:
         folder = Path(name)
@@ -57,7 +57,9 @@ def fetch_headers(client: Client, world: World, offer: Offer) -> Iterator[Path]:
         yield folder
 
 
-def _header(client: Client, world: World, offer: Offer, shard: RemoteFile, budget: Budget) -> bytes:
+def _header(
+    client: HubClient, world: World, offer: Offer, shard: RemoteFile, budget: Budget
+) -> bytes:
     """The start of a shard up to the end of its header, or a little further.
 
     No hash exists to check it with yet.
@@ -80,7 +82,7 @@ def _header(client: Client, world: World, offer: Offer, shard: RemoteFile, budge
 
 
 def _gguf_header(
-    client: Client, world: World, offer: Offer, part: RemoteFile, budget: Budget
+    client: HubClient, world: World, offer: Offer, part: RemoteFile, budget: Budget
 ) -> bytes:
     """The start of a GGUF file: where its header ends is known only after reading all of it."""
     got: list[bytes] = []
@@ -101,7 +103,7 @@ def _gguf_header(
 
 
 def _range(
-    client: Client, world: World, offer: Offer, shard: RemoteFile, begin: int, end: int
+    client: HubClient, world: World, offer: Offer, shard: RemoteFile, begin: int, end: int
 ) -> bytes:
     """The bytes of a shard from `begin` up to `end`."""
     cannot = f"pull {offer.title}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters import model_folder
-from caovand.adapters.model_pull.client import Client, ConnectionCut
+from caovand.adapters.model_pull.client import ConnectionCut, HubClient
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.partial_download import begin_hash
 from caovand.adapters.model_pull.patience import FEW_ATTEMPTS, require_success, retry_cut
@@ -38,7 +38,7 @@ class RequestedModel:
     prefer: Callable[[Sequence[Variant]], Variant] = lambda found: found[0]
 
 
-def read(client: Client, world: World, wanted: RequestedModel) -> Offer:
+def read(client: HubClient, world: World, wanted: RequestedModel) -> Offer:
     """Request a model's list of files from the hub. Raises PullError."""
     name, code = wanted.name, wanted.code
     hub = client.hub
@@ -95,7 +95,7 @@ def _choose_variant(found: tuple[Variant, ...], wanted: RequestedModel, cannot: 
     )
 
 
-def fetch_small_file(client: Client, world: World, offer: Offer, file: RemoteFile) -> bytes:
+def fetch_small_file(client: HubClient, world: World, offer: Offer, file: RemoteFile) -> bytes:
     """The content of a small file, checked. Raises PullError."""
     cannot = f"pull {offer.title}"
     most = model_folder.MAX_BYTES.get(file.path, model_folder.MAX_OTHER_BYTES)

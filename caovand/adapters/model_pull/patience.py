@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from caovand.adapters.model_pull.client import Answer, Client, ConnectionCut
+from caovand.adapters.model_pull.client import ConnectionCut, HubClient, HubResponse
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
 from caovand.core.model_source import transfer
@@ -51,7 +51,7 @@ def wait_before_retry(
     world.sleep(wait_s)
 
 
-def require_success(client: Client, answer: Answer, cannot: str, absent: str) -> None:
+def require_success(client: HubClient, answer: HubResponse, cannot: str, absent: str) -> None:
     """Raise ConnectionCut if a retry may help, PullError for any other unsuccessful answer."""
     status, hub = answer.status, client.hub
     if status in (200, 206):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from caovand.adapters.files import safe_files
 from caovand.adapters.model_pull import folders
-from caovand.adapters.model_pull.client import Client
+from caovand.adapters.model_pull.client import HubClient
 from caovand.adapters.model_pull.download import download
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.folders import Place
@@ -20,7 +20,7 @@ MARGIN_BYTES = 256 << 20
 _MIB = 1 << 20
 
 
-def pull(client: Client, world: World, offer: Offer, place: Place) -> Manifest:
+def pull(client: HubClient, world: World, offer: Offer, place: Place) -> Manifest:
     """Make `place` this model. Raises PullError and OSError; downloaded data is kept for the next
     attempt.
 

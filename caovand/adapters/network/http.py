@@ -1,7 +1,8 @@
 """HTTP requests to servers on this machine: bounded in time and size, one connection per request.
 
-The server is not trusted: whatever it sends, a call ends in an Answer or in Unanswered. Hubs on the
-internet need proxies, certificates and redirects: `model_pull.client` leaves those to requests.
+The server is not trusted: whatever it sends, a call ends in an HttpResponse or in Unanswered. Hubs
+on the internet need proxies, certificates and redirects: `model_pull.client` leaves those to
+requests.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Stranger(Unanswered):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpResponse:
     """An HTTP answer with its body as text."""
 
     status: int
@@ -86,7 +87,7 @@ def call(
     timeout_s: float,
     body: Mapping[str, Any] | Upload | None = None,
     most: int | None = None,
-) -> Answer:
+) -> HttpResponse:
     """GET `path`, or POST `body`, with an answer of at most `most` bytes; raises Unanswered."""
     most = most or MAX_ANSWER_BYTES
     max_bytes = most + MAX_HEAD_BYTES
@@ -99,7 +100,7 @@ def call(
         raise Unanswered(f"{path}: more than {most} bytes")
     if answer.length:  # announced bytes that never arrived
         raise Unanswered(f"{path}: an incomplete answer")
-    return Answer(answer.status, data.decode("utf-8", "replace"))
+    return HttpResponse(answer.status, data.decode("utf-8", "replace"))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from caovand.adapters import model_folder
 from caovand.adapters.network import own_address
 from caovand.adapters.node_facts import digests, firewall, interfaces, rdma
 from caovand.adapters.system import wall_clock
-from caovand.core.cluster.node import Card, NodeFacts, fits_report
+from caovand.core.cluster.node import NodeCard, NodeFacts, fits_report
 from caovand.core.cluster.node_document import MAX_TEXT
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
@@ -63,7 +63,7 @@ def read(
         python=engine.python_version,
         driver=inventory.gpus[0].driver if inventory.gpus else "",
         cards=tuple(
-            Card(gpu.name, gpu.total_mib, gpu.compute_capability, gpu.free_mib) for gpu in cards
+            NodeCard(gpu.name, gpu.total_mib, gpu.compute_capability, gpu.free_mib) for gpu in cards
         ),
         address=address,
         interface=used,

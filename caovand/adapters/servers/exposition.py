@@ -25,12 +25,12 @@ MIB = 1 << 20
 GIB = 1 << 30
 LABELS = ["slot", "model"]
 
-Document = Mapping[str, Any]
+StatusDocument = Mapping[str, Any]
 Value = float | int | bool | None
 Labelled = Iterator[tuple[tuple[str, ...], Value]]
 
 
-def metrics(status: Document) -> Iterator[Metric]:
+def metrics(status: StatusDocument) -> Iterator[Metric]:
     """All metrics of a status document."""
     slots = [((slot["name"], slot["model"] or ""), slot) for slot in status["slots"]]
     version = GaugeMetricFamily("caovan_build_info", "The running version.", labels=["version"])
@@ -56,20 +56,20 @@ def metrics(status: Document) -> Iterator[Metric]:
         yield from _gateway_totals(gateway["totals"])
 
 
-def _figures(name: str) -> Callable[[Document], Value]:
+def _figures(name: str) -> Callable[[StatusDocument], Value]:
     return lambda slot: slot["figures"][name]
 
 
-def _total(name: str) -> Callable[[Document], Value]:
+def _total(name: str) -> Callable[[StatusDocument], Value]:
     return lambda slot: slot["figures"]["totals"][name]
 
 
-def _compared(name: str, which: str) -> Callable[[Document], Value]:
+def _compared(name: str, which: str) -> Callable[[StatusDocument], Value]:
     """A size in the forecast or in the engine's report; None unless both exist."""
     return lambda slot: slot["forecast"].get(name, {}).get(which)
 
 
-GAUGES: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
+GAUGES: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
     ("engine_up", "Whether the engine serves.", lambda slot: slot["state"] == "SERVING"),
     ("mtp_depth", "Tokens drafted per step.", lambda slot: slot["mtp"] or 0),
     ("degraded", "Whether the plan is degraded.", lambda slot: slot["degraded"] is not None),
@@ -88,7 +88,7 @@ GAUGES: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
         _compared("kv_tokens", "reported"),
     ),
 )
-COUNTERS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
+COUNTERS: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
     ("log_lost_bytes", "Output that engine.log lacks.", lambda slot: slot["log_bytes_lost"]),
     ("prompt_tokens", "Prompt tokens read.", _total("prompt_tokens")),
     ("generation_tokens", "Tokens generated.", _total("generation_tokens")),
@@ -110,23 +110,23 @@ COUNTERS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
 )
 
 
-def _states(slot: Document) -> Labelled:
+def _states(slot: StatusDocument) -> Labelled:
     return (((state.value,), slot["state"] == state.value) for state in State)
 
 
-def _accepted(slot: Document) -> Labelled:
+def _accepted(slot: StatusDocument) -> Labelled:
     counts = slot["figures"]["totals"]["accepted"]
     return (((str(position),), count) for position, count in enumerate(counts, 1))
 
 
-def _counted(counts: Document, known: Iterable[str]) -> Labelled:
+def _counted(counts: StatusDocument, known: Iterable[str]) -> Labelled:
     return (((name,), counts.get(name, 0)) for name in known)
 
 
-def _sizes(which: str) -> Callable[[Document], Labelled]:
+def _sizes(which: str) -> Callable[[StatusDocument], Labelled]:
     """The sizes in the forecast or in the engine's report, in bytes."""
 
-    def sizes(slot: Document) -> Labelled:
+    def sizes(slot: StatusDocument) -> Labelled:
         for part, name in (("weights", "weights_gib"), ("kv", "kv_gib")):
             gib = slot["forecast"].get(name, {}).get(which)
             yield (part,), None if gib is None else gib * GIB
@@ -135,7 +135,7 @@ def _sizes(which: str) -> Callable[[Document], Labelled]:
 
 
 TOTALS = frozenset({"restarts", "failures", "accepted_tokens"})
-BY_LABEL: tuple[tuple[str, str, str, Callable[[Document], Labelled]], ...] = (
+BY_LABEL: tuple[tuple[str, str, str, Callable[[StatusDocument], Labelled]], ...] = (
     ("state", "1 for the present state.", "state", _states),
     (
         "rung_in_force",
@@ -166,7 +166,7 @@ BY_LABEL: tuple[tuple[str, str, str, Callable[[Document], Labelled]], ...] = (
 )
 
 
-def _hundredth(gpu: Document) -> Value:
+def _hundredth(gpu: StatusDocument) -> Value:
     return None if gpu["utilization"] is None else gpu["utilization"] / 100
 
 
@@ -174,7 +174,7 @@ def _hertz(mhz: float | None) -> Value:
     return None if mhz is None else mhz * 1e6
 
 
-def _gateway_totals(totals: Document) -> Iterator[Metric]:
+def _gateway_totals(totals: StatusDocument) -> Iterator[Metric]:
     ended = (((status,), count) for status, count in sorted(totals["ended"].items()))
     text = "Requests at the gateway that have ended, by HTTP status; 0: the client left first."
     yield _family(CounterMetricFamily, "gateway_requests", text, ["status"], ended)
@@ -196,7 +196,7 @@ TIMES = (
     ("time_per_output_token_seconds", "Time per token of each finished request.", "token_s"),
     ("step_duration_seconds", "Time between two outputs of a request.", "step_s"),
 )
-CARDS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
+CARDS: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
     ("gpu_memory_used_bytes", "Memory in use.", lambda gpu: gpu["used_mib"] * MIB),
     ("gpu_memory_total_bytes", "Memory of the card.", lambda gpu: gpu["total_mib"] * MIB),
     ("gpu_utilization_ratio", "Share of the time that the card was busy.", _hundredth),
@@ -217,7 +217,7 @@ CARDS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
         lambda gpu: gpu["pcie_received_bytes_per_s"],
     ),
 )
-CARD_COUNTERS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
+CARD_COUNTERS: tuple[tuple[str, str, Callable[[StatusDocument], Value]], ...] = (
     ("gpu_energy_joules", "Energy since the driver was loaded.", lambda gpu: gpu["energy_j"]),
     ("gpu_nvlink_sent_bytes", "Sent over NVLink.", lambda gpu: gpu["nvlink_sent_bytes"]),
     (
@@ -228,7 +228,7 @@ CARD_COUNTERS: tuple[tuple[str, str, Callable[[Document], Value]], ...] = (
 )
 
 
-def _cards(gpus: Iterable[Document]) -> Iterator[Metric]:
+def _cards(gpus: Iterable[StatusDocument]) -> Iterator[Metric]:
     # A card with a fault reports nothing else.
     cards = [((str(gpu["index"]),), gpu) for gpu in gpus]
     well = [card for card in cards if not card[1]["fault"]]
@@ -243,12 +243,12 @@ def _cards(gpus: Iterable[Document]) -> Iterator[Metric]:
     )
 
 
-def _throttled(gpu: Document) -> Labelled:
+def _throttled(gpu: StatusDocument) -> Labelled:
     now = gpu["throttled"].split(", ")
     return (((reason,), reason in now) for reason in THROTTLES)
 
 
-def _parts(slots: Iterable[tuple[tuple[str, ...], Document]]) -> Labelled:
+def _parts(slots: Iterable[tuple[tuple[str, ...], StatusDocument]]) -> Labelled:
     for names, slot in slots:
         for card in slot["figures"]["memory"]:
             for part, size in card["parts"].items():
@@ -271,21 +271,22 @@ def _family(
 
 
 def _one(
-    documents: Iterable[tuple[tuple[str, ...], Document]], value: Callable[[Document], Value]
+    documents: Iterable[tuple[tuple[str, ...], StatusDocument]],
+    value: Callable[[StatusDocument], Value],
 ) -> Labelled:
     return ((names, value(document)) for names, document in documents)
 
 
 def _each(
-    documents: Iterable[tuple[tuple[str, ...], Document]],
-    values: Callable[[Document], Labelled],
+    documents: Iterable[tuple[tuple[str, ...], StatusDocument]],
+    values: Callable[[StatusDocument], Labelled],
 ) -> Labelled:
     for names, document in documents:
         yield from (((*names, *more), value) for more, value in values(document))
 
 
 def _histogram(
-    name: str, help: str, slots: Iterable[tuple[tuple[str, ...], Document]], key: str
+    name: str, help: str, slots: Iterable[tuple[tuple[str, ...], StatusDocument]], key: str
 ) -> Metric:
     family = HistogramMetricFamily(f"caovan_{name}", help, labels=LABELS)
     for names, slot in slots:

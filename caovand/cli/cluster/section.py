@@ -24,7 +24,7 @@ ALONE = ClusterSection()
 
 
 @dataclass(frozen=True)
-class Document:
+class ConfigFile:
     """A configuration file: its name as typed, its text, and the parsed configuration.
 
     `mark` precedes the text: a BOM, or nothing.
@@ -51,13 +51,13 @@ class Document:
             ) from None
 
 
-def read(path: Path, cannot: str) -> Document:
+def read(path: Path, cannot: str) -> ConfigFile:
     """Read the file; raises CommandError if it is unreadable or invalid."""
     try:
         whole = safe_files.read_text(path, config_file.MAX_BYTES)
         text = whole.removeprefix(BOM)
         mark = whole.removesuffix(text)
-        return Document(path, mark, text, config_file.loads(text, path))
+        return ConfigFile(path, mark, text, config_file.loads(text, path))
     except OSError as problem:
         raise _refused(cannot, path, problem) from None
     except UnicodeDecodeError:
@@ -74,7 +74,7 @@ class Entry:
     `text` is None if the file already has that section.
     """
 
-    before: Document
+    before: ConfigFile
     key: Path
     text: str | None
     cannot: str
@@ -94,7 +94,7 @@ def entry(args: argparse.Namespace, role: str, head: str, cannot: str) -> Entry:
     return Entry(before, key, text, cannot)
 
 
-def with_section(before: Document, wanted: ClusterSection, cannot: str) -> str:
+def with_section(before: ConfigFile, wanted: ClusterSection, cannot: str) -> str:
     """The file's text with the wanted section; raises CommandError if another section is in the
     way."""
     if before.cluster.role != "off" or before.is_written(cannot):
@@ -106,7 +106,7 @@ def with_section(before: Document, wanted: ClusterSection, cannot: str) -> str:
     return _edited(before, lambda text: section.add(text, keys), wanted, cannot)
 
 
-def without_section(before: Document, cannot: str) -> str:
+def without_section(before: ConfigFile, cannot: str) -> str:
     """The file's text without the section that `with_section` added; raises CommandError."""
     if not before.is_written(cannot):
         if before.cluster.role == "off":
@@ -119,7 +119,7 @@ def without_section(before: Document, cannot: str) -> str:
     return _edited(before, section.remove, None, cannot)
 
 
-def write(before: Document, text: str, cannot: str) -> None:
+def write(before: ConfigFile, text: str, cannot: str) -> None:
     """Write the text to the file, keeping its mode and owner."""
     place = Path(os.path.realpath(before.path))
     if found := trust.find_doubt(before.path, (0, os.geteuid()), groups=True):
@@ -134,7 +134,7 @@ def write(before: Document, text: str, cannot: str) -> None:
 
 
 def _edited(
-    before: Document, edit: Callable[[str], str], wanted: ClusterSection | None, cannot: str
+    before: ConfigFile, edit: Callable[[str], str], wanted: ClusterSection | None, cannot: str
 ) -> str:
     """The edited text, verified by parsing the wanted section from it.
 
@@ -160,7 +160,7 @@ def _edited(
     return text
 
 
-def _conflicting_section(before: Document, cannot: str) -> CommandError:
+def _conflicting_section(before: ConfigFile, cannot: str) -> CommandError:
     is_head = before.cluster.role == "head"
     role = "the head" if is_head else f"a worker of {before.cluster.head}"
     if before.cluster.role != "off":

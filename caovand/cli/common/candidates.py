@@ -25,7 +25,7 @@ NOT_TAKEN = ("others", "free")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class EngineCandidate:
     """A kind of engine with its plan, or the reason why there is none."""
 
     engine: Engine
@@ -58,15 +58,15 @@ def with_engine(config: Config, kind: str) -> Config:
     return replace(config, engine=engine)
 
 
-def candidates(config: Config, plan: Callable[[Config], Planned]) -> Iterator[Candidate]:
+def candidates(config: Config, plan: Callable[[Config], Planned]) -> Iterator[EngineCandidate]:
     """Every kind of engine, starting with the chosen one."""
     chosen = chosen_engine(config).name
     for kind in sorted(registry.MODULES, key=lambda kind: kind != chosen):
         engine = registry.engine_of(kind)
         try:
-            yield Candidate(engine, plan(with_engine(config, kind)))
+            yield EngineCandidate(engine, plan(with_engine(config, kind)))
         except CommandError as problem:
-            yield Candidate(engine, None, str(problem))
+            yield EngineCandidate(engine, None, str(problem))
 
 
 def why_chosen(config: Config, engine: Engine) -> str:
@@ -78,7 +78,7 @@ def why_chosen(config: Config, engine: Engine) -> str:
     return "it prefers this model's files"
 
 
-def as_json(found: list[Candidate], config: Config) -> dict[str, Any]:
+def as_json(found: list[EngineCandidate], config: Config) -> dict[str, Any]:
     """The document that --json prints."""
     return {
         "chosen": found[0].engine.name,
@@ -96,7 +96,7 @@ def as_json(found: list[Candidate], config: Config) -> dict[str, Any]:
     }
 
 
-def show(found: list[Candidate], config: Config, console: Console) -> None:
+def show(found: list[EngineCandidate], config: Config, console: Console) -> None:
     """Print a table for people, and why the first engine was chosen."""
     table = Table("engine", "fits", "context", "tokens/s", "GiB a card", box=None, pad_edge=False)
     for one in found:
@@ -123,7 +123,7 @@ def show(found: list[Candidate], config: Config, console: Console) -> None:
     console.print(Text("tokens/s are modelled, for one answer at a time"))
 
 
-def _lack(one: Candidate) -> str:
+def _lack(one: EngineCandidate) -> str:
     memory = one.memory
     if memory is None or memory.fits is not False:
         return ""

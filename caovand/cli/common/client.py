@@ -39,7 +39,7 @@ def runtime_directory(given: Path | None) -> Path:
     return reach.SYSTEM_RUNTIME
 
 
-class Client:
+class DaemonClient:
     """A connection to the daemon whose sockets are in `folder`.
 
     `named` says that the operator chose that folder; any other folder must be owned by root or by
@@ -50,7 +50,7 @@ class Client:
         self._folder, self._named = folder, named
         self._context = zmq.Context()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> DaemonClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -164,12 +164,12 @@ def _result(reply: Reply) -> Mapping[str, Any]:
     raise CommandError(status, reply.message, reply.hint, reply.code)
 
 
-def connect(args: argparse.Namespace) -> Client:
+def connect(args: argparse.Namespace) -> DaemonClient:
     """A client for the daemon named on the command line."""
     return client_for(args.runtime)
 
 
-def client_for(runtime: Path | None) -> Client:
+def client_for(runtime: Path | None) -> DaemonClient:
     """A client for the daemon in the folder that the operator named; None for the default."""
     named = runtime is not None or bool(os.environ.get("RUNTIME_DIRECTORY"))
-    return Client(runtime_directory(runtime), named=named)
+    return DaemonClient(runtime_directory(runtime), named=named)

@@ -17,7 +17,7 @@ NO_KEY = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class ClientEndpoint:
     """The endpoint for a client; `url` ends before /v1, `context` is in tokens, 0 if unknown."""
 
     url: str
@@ -27,7 +27,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class ProgramLaunch:
     """Additions to a program's environment, and arguments that precede the user's."""
 
     env: Mapping[str, str]
@@ -40,14 +40,14 @@ class ClientProgram:
 
     name: str
     install: str
-    run: Callable[[Endpoint], Run]
+    run: Callable[[ClientEndpoint], ProgramLaunch]
 
 
-def _claude(to: Endpoint) -> Run:
+def _claude(to: ClientEndpoint) -> ProgramLaunch:
     window = str(to.context)
     limits = ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", "CLAUDE_CODE_AUTO_COMPACT_WINDOW")
     models = ("ANTHROPIC_MODEL", *(f"ANTHROPIC_DEFAULT_{x}_MODEL" for x in _TIERS))
-    return Run(
+    return ProgramLaunch(
         env={
             "ANTHROPIC_BASE_URL": to.url,
             "ANTHROPIC_AUTH_TOKEN": to.key or NO_KEY,
@@ -69,7 +69,7 @@ def _claude(to: Endpoint) -> Run:
 _TIERS = ("OPUS", "SONNET", "HAIKU")
 
 
-def _codex(to: Endpoint) -> Run:
+def _codex(to: ClientEndpoint) -> ProgramLaunch:
     provider = {"name": "caovan", "base_url": f"{to.url}/v1", "env_key": KEY}
     settings = {
         "model": to.model,
@@ -80,10 +80,10 @@ def _codex(to: Endpoint) -> Run:
     }
     # JSON strings and numbers are valid TOML.
     words = (("-c", f"{name}={json.dumps(value)}") for name, value in settings.items())
-    return Run(env={KEY: to.key or NO_KEY}, words=tuple(chain.from_iterable(words)))
+    return ProgramLaunch(env={KEY: to.key or NO_KEY}, words=tuple(chain.from_iterable(words)))
 
 
-def _opencode(to: Endpoint) -> Run:
+def _opencode(to: ClientEndpoint) -> ProgramLaunch:
     limit = {"context": to.context, "output": min(to.context, _OUTPUT)}
     model = {"name": to.model, **({"limit": limit} if to.context else {})}
     provider = {
@@ -94,15 +94,15 @@ def _opencode(to: Endpoint) -> Run:
     }
     chosen = f"caovan/{to.model}"
     config = {"model": chosen, "small_model": chosen, "provider": {"caovan": provider}}
-    return Run(env={KEY: to.key or NO_KEY, "OPENCODE_CONFIG_CONTENT": json.dumps(config)})
+    return ProgramLaunch(env={KEY: to.key or NO_KEY, "OPENCODE_CONFIG_CONTENT": json.dumps(config)})
 
 
 _OUTPUT = 32_768
 """Longest answer that opencode plans for, in tokens."""
 
 
-def _qwen(to: Endpoint) -> Run:
-    return Run(
+def _qwen(to: ClientEndpoint) -> ProgramLaunch:
+    return ProgramLaunch(
         env={
             "OPENAI_BASE_URL": f"{to.url}/v1",
             "OPENAI_API_KEY": to.key or NO_KEY,
@@ -112,18 +112,18 @@ def _qwen(to: Endpoint) -> Run:
     )
 
 
-def _aider(to: Endpoint) -> Run:
+def _aider(to: ClientEndpoint) -> ProgramLaunch:
     env = {"OPENAI_API_BASE": f"{to.url}/v1", "OPENAI_API_KEY": to.key or NO_KEY}
     # Pass the address as an option too: a repository's .env overrides variables.
     words = ["--openai-api-base", f"{to.url}/v1", "--model", f"openai/{to.model}"]
     words.append("--no-show-model-warnings")
     if to.context:
         words += ["--max-chat-history-tokens", str(to.context // 4)]
-    return Run(env=env, words=tuple(words))
+    return ProgramLaunch(env=env, words=tuple(words))
 
 
-def _open_webui(to: Endpoint) -> Run:
-    return Run(
+def _open_webui(to: ClientEndpoint) -> ProgramLaunch:
+    return ProgramLaunch(
         env={
             "OPENAI_API_BASE_URL": f"{to.url}/v1",
             "OPENAI_API_KEY": to.key or NO_KEY,

@@ -26,7 +26,7 @@ CONTINUE = "run the same command again to continue"
 
 
 @dataclass(frozen=True)
-class Family:
+class VerbFamily:
     """Verbs that manage one kind of thing.
 
     `things` is their name in help; `variable` names the environment variable for their folder,

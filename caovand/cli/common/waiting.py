@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.common.client import Client, connect
+from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
 
 # A first start compiles kernels and reads weights from disk.
@@ -37,7 +37,7 @@ def change(args: argparse.Namespace, op: str, **more: Any) -> int:
         return report(args, answer) if args.no_wait else finish(args, client, **note)
 
 
-def finish(args: argparse.Namespace, client: Client, **more: Any) -> int:
+def finish(args: argparse.Namespace, client: DaemonClient, **more: Any) -> int:
     """Wait until the engine has settled, and report it; `more` goes into the JSON."""
     answer = follow(client, "settled", args.timeout, quiet=args.json)
     if args.json:
@@ -51,7 +51,7 @@ def report(args: argparse.Namespace, answer: Mapping[str, Any]) -> int:
     return Exit.DONE
 
 
-def follow(client: Client, until: str, timeout_s: float, *, quiet: bool) -> Mapping[str, Any]:
+def follow(client: DaemonClient, until: str, timeout_s: float, *, quiet: bool) -> Mapping[str, Any]:
     """Wait until the daemon reaches `until`, printing each new phase on stderr; return the last
     status."""
     deadline = time.monotonic() + timeout_s

@@ -93,7 +93,7 @@ def sm_name(card: Capability) -> str:
     return "SM{}{}".format(*card)
 
 
-def known_for(engine: places.Engine, cards: Sequence[Capability]) -> bool:
+def known_for(engine: places.InstalledEngine, cards: Sequence[Capability]) -> bool:
     """Whether such an engine has kernels to build for any of these cards, or for future ones."""
     needed = engine_of(engine.kind).kernels.needed
     release = version_numbers(engine.version)
@@ -101,7 +101,10 @@ def known_for(engine: places.Engine, cards: Sequence[Capability]) -> bool:
 
 
 def build(
-    engine: places.Engine, cards: Sequence[Capability], jobs: int | None, world: InstallWorld
+    engine: places.InstalledEngine,
+    cards: Sequence[Capability],
+    jobs: int | None,
+    world: InstallWorld,
 ) -> list[str]:
     """Build what is missing for these cards, printing the time of each part; return the labels of
     what was built."""

@@ -123,7 +123,7 @@ def _cuda(wanted: lock.Lock) -> str:
 
 
 def _build_kernels(
-    engine: places.Engine, args: argparse.Namespace, root: Path, world: InstallWorld
+    engine: places.InstalledEngine, args: argparse.Namespace, root: Path, world: InstallWorld
 ) -> None:
     """Build the kernels for this machine's cards; the engine is in use whether or not that
     succeeds."""

@@ -13,13 +13,13 @@ from pathlib import Path
 from caovand.adapters.engine_install import commands, places
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.cli.common.family import Family
+from caovand.cli.common.family import VerbFamily
 from caovand.cli.common.progress import Screen
 from caovand.engines import registry
 
 ENGINE = "NAME"
 """Metavar of an argument that is an engine's name; shells complete it."""
-FAMILY = Family(
+FAMILY = VerbFamily(
     things="engines",
     variable=places.ROOT_VARIABLE,
     root=places.DEFAULT_ROOT,
@@ -62,7 +62,7 @@ def name_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar=ENGINE)
 
 
-def describe_engine(engine: places.Engine, *, aligned: bool = False) -> str:
+def describe_engine(engine: places.InstalledEngine, *, aligned: bool = False) -> str:
     """Describe an engine for people; `aligned` in a list of several lines."""
     title = registry.engine_of(engine.kind).title
     parts = [(title, engine.version, 12), ("torch", engine.torch, 14)]
@@ -73,6 +73,6 @@ def describe_engine(engine: places.Engine, *, aligned: bool = False) -> str:
     return " ".join(words).rstrip() if aligned else ", ".join(words)
 
 
-def engine_document(engine: places.Engine) -> dict[str, object]:
+def engine_document(engine: places.InstalledEngine) -> dict[str, object]:
     """Describe an engine for programs."""
     return {**asdict(engine), "path": str(engine.path), "interpreter": str(engine.interpreter)}

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(one["damage"] for one in documents) else 0
 
 
-def _chosen(args: argparse.Namespace, root: Path) -> list[places.Engine]:
+def _chosen(args: argparse.Namespace, root: Path) -> list[places.InstalledEngine]:
     """The named engine, else those in use, filtered by kind if one is named."""
     if args.name:
         return [places.get(root, args.name, f"verify {args.name}")]
@@ -46,7 +46,7 @@ def _chosen(args: argparse.Namespace, root: Path) -> list[places.Engine]:
     return found
 
 
-def _verified(engine: places.Engine, screen: Screen, *, quiet: bool) -> dict[str, Any]:
+def _verified(engine: places.InstalledEngine, screen: Screen, *, quiet: bool) -> dict[str, Any]:
     """Check an engine and return its document; for people, also print its findings and a
     summary."""
     damage, proof = verify.verify(engine, commands.run, screen.progress)
@@ -62,7 +62,7 @@ def _verified(engine: places.Engine, screen: Screen, *, quiet: bool) -> dict[str
     return {"name": engine.name, "damage": damage, "proof": asdict(proof) if proof else None}
 
 
-def _proven(engine: places.Engine, proof: Proof) -> str:
+def _proven(engine: places.InstalledEngine, proof: Proof) -> str:
     words = [f"{registry.engine_of(engine.kind).title} {proof.version}"]
     if proof.torch:
         words += [f"torch {proof.torch}", ", ".join(proof.devices) or "no GPU"]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.reporting.incident_text import REPORT
 
@@ -21,7 +21,7 @@ MAX_BYTES = 64 << 20  # per incident; the daemon keeps less than this for all of
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]{0,99}", re.ASCII)
 
 
-def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], bytes]:
+def fetch(client: DaemonClient, number: int, name: str) -> tuple[Mapping[str, int], bytes]:
     """An incident's file, and the names and sizes of all its files; raises CommandError."""
     data = bytearray()
     for _ in range(MAX_PIECES):
@@ -36,7 +36,7 @@ def fetch(client: Client, number: int, name: str) -> tuple[Mapping[str, int], by
     raise _malformed(number, f"{name} comes in more than {MAX_PIECES} pieces")
 
 
-def fetch_all(client: Client, number: int) -> dict[str, bytes]:
+def fetch_all(client: DaemonClient, number: int) -> dict[str, bytes]:
     """All files of an incident by name, starting with its report; raises CommandError."""
     names, report = fetch(client, number, REPORT)
     contents = {REPORT: report}

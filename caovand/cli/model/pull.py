@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """model pull."""
     # Importing requests takes longer than running most verbs.
     from caovand.adapters.model_pull import headers, offer, pull  # noqa: PLC0415
-    from caovand.adapters.model_pull.client import Client  # noqa: PLC0415
+    from caovand.adapters.model_pull.client import HubClient  # noqa: PLC0415
 
     if args.hub in named.KINDS:
         return named.run(args, engine_of(args.hub))
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         )
     hub = hubs.find_hub(args.hub, os.environ)
     folders.require_own(_place(args, args.model).root, f"pull {args.model}")
-    client, here = Client(hub, hubs.token_for(hub, os.environ), os.environ), world()
+    client, here = HubClient(hub, hubs.token_for(hub, os.environ), os.environ), world()
     wanted = offer.RequestedModel(
         *asked, args.revision, args.trust_code, lambda found: forecast.preferred(args, found)
     )

@@ -11,12 +11,12 @@ from typing import Any
 from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.world import World
-from caovand.cli.common.family import Family
+from caovand.cli.common.family import VerbFamily
 from caovand.cli.common.progress import Screen
 from caovand.core.model_source.manifest import Manifest
 
 GIB = 1 << 30
-FAMILY = Family(
+FAMILY = VerbFamily(
     things="models",
     variable=folders.ROOT_VARIABLE,
     root=folders.DEFAULT_ROOT,

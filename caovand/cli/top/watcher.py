@@ -9,7 +9,7 @@ from typing import Any
 from caovand.adapters.system import processes, usage
 from caovand.adapters.system.usage import ProcessUsage
 from caovand.cli import incidents
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.reach import user_name
 from caovand.cli.top.view import CardProcess, EventLine, Page, View
@@ -26,7 +26,7 @@ NOTE_S = 10.0
 class Watcher:
     """Everything seen so far; each round of requests makes a View."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: DaemonClient) -> None:
         self._client = client
         self._status: Mapping[str, Any] = {}
         self._recent: Mapping[str, Any] = {}

@@ -62,7 +62,7 @@ class GgufTensor(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Count:
+class ArrayLength:
     """The length of an array whose entries are not kept, such as the vocabulary."""
 
     entries: int
@@ -70,7 +70,7 @@ class Count:
 
 @dataclass(frozen=True)
 class GgufFile:
-    """A parsed header. Arrays of text and long arrays become a Count; `size` is the file's."""
+    """A parsed header. Arrays of text and long ones become an ArrayLength; `size` is the file's."""
 
     version: int
     values: Mapping[str, Any]
@@ -232,7 +232,7 @@ class _Source:
             raise BadGguf(f"its header has a value of the unknown type {kind}")
         return struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
 
-    def _array(self) -> tuple[Any, ...] | Count:
+    def _array(self) -> tuple[Any, ...] | ArrayLength:
         kind, count = self.number(4), self.number(10)
         if count > MAX_ENTRIES:
             raise BadGguf(f"its header claims an array of {count} entries")
@@ -240,12 +240,12 @@ class _Source:
             self.budget.spend(values=count)
             for _ in range(count):
                 self._skip(self.number(10))
-            return Count(count)
+            return ArrayLength(count)
         if kind not in _FORMATS:
             raise BadGguf(f"its header has an array of the type {kind}")
         if count > MAX_KEPT:
             self._skip(count * _SIZES[kind])
-            return Count(count)
+            return ArrayLength(count)
         self.budget.spend(values=count * ENTRY_VALUES)
         return struct.unpack(f"<{count}{_FORMATS[kind]}", self.take(count * _SIZES[kind]))
 

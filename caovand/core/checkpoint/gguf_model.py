@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caovand.core.checkpoint.gguf import Count, GgufFile, GgufTensor
+from caovand.core.checkpoint.gguf import ArrayLength, GgufFile, GgufTensor
 from caovand.core.checkpoint.values import BadConfig, require_count
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import ModelCard, Weights
@@ -222,7 +222,7 @@ def _windowed(keys: _Keys, layers: int) -> list[bool]:
     if row is None:
         return [False] * layers
     period, first = row
-    if pattern is not None and not isinstance(pattern, Count):
+    if pattern is not None and not isinstance(pattern, ArrayLength):
         period = require_count("sliding_window_pattern", pattern)
     if not period:
         return [True] * layers
@@ -294,7 +294,7 @@ def _outside(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
 
 def _vocabulary(values: Mapping[str, Any], keys: _Keys, tensors: Sequence[GgufTensor]) -> int:
     tokens = values.get("tokenizer.ggml.tokens")
-    if isinstance(tokens, Count):
+    if isinstance(tokens, ArrayLength):
         return tokens.entries
     shapes = [tensor.shape for tensor in tensors if tensor.name == "token_embd.weight"]
     return shapes[0][-1] if shapes and shapes[0] else keys.number("vocab_size")

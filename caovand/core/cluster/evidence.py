@@ -41,7 +41,7 @@ LINES = ("kernel", "stacks", "log")
 
 
 @dataclass(frozen=True)
-class Evidence:
+class NodeEvidence:
     """A node's evidence of the start `start`, gathered `at` (its own wall-clock time, for people).
 
     `finding` is the failure on that node; None if its rank ended because of another node. `lacks`
@@ -65,7 +65,7 @@ def select_evidence(
     *,
     failed: bool,
     lacks: str = "",
-) -> Evidence:
+) -> NodeEvidence:
     """Select the parts of a sanitised incident to send: the latest lines and each card's latest
     sample.
 
@@ -74,7 +74,7 @@ def select_evidence(
     latest = {sample["index"]: sample for sample in report["gpu_samples"]}
     samples = (latest[index] for index in sorted(latest))
     kernel, stacks, log = (_lines(files.get(f"{name}.txt", "")) for name in LINES)
-    return Evidence(
+    return NodeEvidence(
         start=start,
         at=report["at"][:NAME],
         lacks=lacks[:MAX_TEXT],
@@ -86,7 +86,7 @@ def select_evidence(
     )
 
 
-def document(name: str, rank: int, evidence: Evidence) -> dict[str, Any]:
+def document(name: str, rank: int, evidence: NodeEvidence) -> dict[str, Any]:
     """The incident file with a node's evidence."""
     found = asdict(evidence)
     del found["start"]
@@ -98,12 +98,12 @@ def missing_evidence(name: str, rank: int, why: str) -> dict[str, Any]:
     return {"name": name, "rank": rank, "missing": why}
 
 
-def encode(evidence: Evidence) -> bytes:
+def encode(evidence: NodeEvidence) -> bytes:
     """Encode evidence as a frame."""
     return MARK + dump(asdict(evidence))
 
 
-def read_frame(frame: bytes) -> Evidence:
+def read_frame(frame: bytes) -> NodeEvidence:
     """Decode an evidence frame. Raises BadDocument."""
     if not frame.startswith(MARK):
         raise BadDocument("", "is not evidence of a failure")
@@ -140,7 +140,7 @@ def _first(entries: Iterable[Any], max_bytes: int) -> tuple[Any, ...]:
     return tuple(found)
 
 
-_EVIDENCE: Reader[Evidence] = record(Evidence, {
+_EVIDENCE: Reader[NodeEvidence] = record(NodeEvidence, {
     **dict.fromkeys(("start", "at", "lacks"), string(MAX_TEXT)),
     **dict.fromkeys(LINES, listed(string(MAX_LINE))),
     "cards": listed(record(dict, CARD)),

@@ -19,7 +19,7 @@ STEP_MIB = 1024
 
 
 @dataclass(frozen=True)
-class Card:
+class NodeCard:
     """An NVIDIA card; memory in MiB. `free_mib` is not used by any program."""
 
     name: str
@@ -69,7 +69,7 @@ class NodeFacts:
     """Version of the engine's Python."""
     driver: str
     """Driver version; empty without a driver."""
-    cards: tuple[Card, ...]
+    cards: tuple[NodeCard, ...]
     """Cards that the configuration lets ranks use, in the order of use."""
     address: str
     """Address of `interface`, used towards the head."""
@@ -100,7 +100,7 @@ class NodeFacts:
     """Unix time in seconds at which the facts were gathered."""
 
 
-def node_of(name: str, cards: tuple[Card, ...], ram_mib: int | None = None) -> Node:
+def node_of(name: str, cards: tuple[NodeCard, ...], ram_mib: int | None = None) -> Node:
     """The node in the planner's terms."""
     gpus = tuple(
         Gpu(
@@ -117,7 +117,7 @@ def assume_nodes(section: ClusterSection, gpus: tuple[Gpu, ...]) -> tuple[Node, 
     if section.role != "head":
         return ()
     cards = tuple(
-        Card(gpu.name, gpu.total_mib, gpu.compute_capability, unoccupied(gpu).free_mib)
+        NodeCard(gpu.name, gpu.total_mib, gpu.compute_capability, unoccupied(gpu).free_mib)
         for gpu in gpus
     )
     return tuple(node_of(f"node {number}", cards) for number in range(2, section.nodes + 1))

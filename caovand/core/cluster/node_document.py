@@ -12,7 +12,7 @@ from dataclasses import asdict, fields
 from itertools import groupby
 from typing import Any
 
-from caovand.core.cluster.node import MAX_FILES, Card, NodeFacts
+from caovand.core.cluster.node import MAX_FILES, NodeCard, NodeFacts
 from caovand.core.document import (
     BadDocument,
     Reader,
@@ -54,14 +54,14 @@ def public_facts(facts: NodeFacts | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _shown(alike: list[Card]) -> dict[str, Any]:
+def _shown(alike: list[NodeCard]) -> dict[str, Any]:
     document = {**_card_document(alike[0]), "count": len(alike)}
     del document["free_mib"]
     occupied = [card.occupied_mib for card in alike]
     return {**document, OCCUPIED: occupied} if any(occupied) else document
 
 
-def _card_document(card: Card) -> dict[str, Any]:
+def _card_document(card: NodeCard) -> dict[str, Any]:
     return {**asdict(card), "compute_capability": "{}.{}".format(*card.compute_capability)}
 
 
@@ -79,9 +79,9 @@ def from_document(document: Any) -> NodeFacts:
     return _FACTS(document, "")
 
 
-def read_shown_cards(document: Any) -> tuple[Card, ...]:
+def read_shown_cards(document: Any) -> tuple[NodeCard, ...]:
     """The cards in what `public_facts` returned; raises BadDocument for anything else."""
-    cards: list[Card] = []
+    cards: list[NodeCard] = []
     for at, alike in enumerate(listed(_alike)(document, "cards")):
         cards += alike
         if len(cards) > MAX_CARDS:
@@ -109,14 +109,14 @@ def _capability(value: Any, part: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _card(value: Any, part: str) -> Card:
-    card = record(Card, {**_KIND, "free_mib": _SIZE})(value, part)
+def _card(value: Any, part: str) -> NodeCard:
+    card = record(NodeCard, {**_KIND, "free_mib": _SIZE})(value, part)
     if card.free_mib > card.memory_mib:
         raise BadDocument(f"{part}.free_mib", f"is more than {card.memory_mib}")
     return card
 
 
-def _alike(value: Any, part: str) -> list[Card]:
+def _alike(value: Any, part: str) -> list[NodeCard]:
     """Read one entry of the cards that are shown: equal cards."""
     readers = {**_KIND, "count": whole(1, MAX_CARDS), OCCUPIED: listed(_SIZE)}
     entry: dict[str, Any] = record(dict, readers, may_lack=(OCCUPIED,))(value, part)
@@ -125,7 +125,7 @@ def _alike(value: Any, part: str) -> list[Card]:
     if len(occupied) != count or max(occupied) > entry["memory_mib"]:
         fact = f"is not a list of {count} numbers up to {entry['memory_mib']}"
         raise BadDocument(f"{part}.{OCCUPIED}", fact)
-    return [Card(**entry, free_mib=entry["memory_mib"] - mib) for mib in occupied]
+    return [NodeCard(**entry, free_mib=entry["memory_mib"] - mib) for mib in occupied]
 
 
 _TEXT, _SIZE = _line(MAX_TEXT), whole(high=MAX_SIZE)

@@ -62,7 +62,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FailureAnswer:
     """`why` says why this line counts, `how` what caovan does by itself; `resembles` are public
     reports of the same failure, as repository and number."""
 
@@ -80,7 +80,7 @@ def answer(
     plan: Plan | None,
     rules: LadderRules,
     resembles: Sequence[str] = (),
-) -> Answer:
+) -> FailureAnswer:
     """The answer for a plan, None if unknown.
 
     `kind` is the matching row's kind, "" without a row.
@@ -91,7 +91,7 @@ def answer(
     if LEAD in finding.captures:
         why = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
     changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))
-    return Answer(sure, why, changes, heals, how, tuple(resembles))
+    return FailureAnswer(sure, why, changes, heals, how, tuple(resembles))
 
 
 def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.events import (
-    End,
+    EndChild,
     Event,
     Exited,
     Failed,
@@ -53,7 +53,7 @@ def recycle(
         # A running inspection did not see this child's orphans or port: drop its answer.
         inspection=s.inspection + 1, next_plan=None,
     )  # fmt: skip
-    return s, (End(s.generation, grace_s, drain_s),)
+    return s, (EndChild(s.generation, grace_s, drain_s),)
 
 
 def _ends_gently(s: Snapshot, event: Event) -> bool:
@@ -138,7 +138,7 @@ def stop(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
 def stop_now(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
     """A repeated request: skip the grace period."""
     ending = Ending("quit") if event.quit else s.ending
-    return replace(s, ending=ending, deadline=event.at + KILL_S), (End(s.generation, 0.0),)
+    return replace(s, ending=ending, deadline=event.at + KILL_S), (EndChild(s.generation, 0.0),)
 
 
 def start_after_stop(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:

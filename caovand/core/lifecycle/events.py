@@ -142,7 +142,7 @@ class Spawn:
 
 
 @dataclass(frozen=True)
-class End:
+class EndChild:
     """End the child and all processes it left: TERM first, KILL after `grace_s`; reply Gone.
 
     Before that, the gateway's answers in progress get `drain_s` to finish.
@@ -158,4 +158,4 @@ class Quit:
     """The daemon may exit."""
 
 
-Action = Inspect | Spawn | End | Quit
+Action = Inspect | Spawn | EndChild | Quit

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from caovand.core.facts.inventory import Inventory
-from caovand.core.healing.answer import Answer
+from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample
@@ -28,7 +28,7 @@ _BULKY = frozenset(
 
 
 @dataclass(frozen=True)
-class Case:
+class FailureContext:
     """Everything known when an engine failed; `lines` is its output."""
 
     finding: Finding
@@ -36,7 +36,7 @@ class Case:
     status: Mapping[str, Any]
     plan: Plan | None = None
     decision: Decision | None = None
-    answer: Answer | None = None
+    answer: FailureAnswer | None = None
     inventory: Inventory | None = None
     argv: Sequence[str] = ()
     extra_args: Sequence[str] = ()
@@ -52,7 +52,11 @@ class Case:
 
 
 def draft(
-    case: Case, *, at: str, processes: Sequence[Mapping[str, Any]], host: Mapping[str, Any]
+    case: FailureContext,
+    *,
+    at: str,
+    processes: Sequence[Mapping[str, Any]],
+    host: Mapping[str, Any],
 ) -> dict[str, Any]:
     """`incident.json` before redaction and without `cause`; `at` is wall-clock time for people."""
     return {
@@ -83,10 +87,10 @@ def document(draft: Mapping[str, Any], lines: Sequence[str], secrets: Iterable[s
     return hide_in(full, secrets, max_length=MAX_TEXT)
 
 
-def without_texts(case: Case, *, at: str, why: str) -> dict[str, Any]:
+def without_texts(case: FailureContext, *, at: str, why: str) -> dict[str, Any]:
     """The incident to store if redaction failed: without any text from outside."""
     finding, decision = case.finding, case.decision
-    bare = Case(
+    bare = FailureContext(
         replace(finding, text=f"({why})", captures={}), (), {},
         samples=case.samples, nodes=case.nodes,
     )  # fmt: skip

@@ -52,7 +52,7 @@ class Measurements:
         return self.steps + sum(self.accepted)
 
 
-Evidence = Mapping[tuple[int, int], Measurements]
+MeasurementsByBand = Mapping[tuple[int, int], Measurements]
 """Measurements by (depth, band)."""
 
 

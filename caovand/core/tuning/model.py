@@ -12,7 +12,7 @@ from functools import cached_property
 from math import exp, log, log1p
 from statistics import fmean
 
-from caovand.core.tuning.evidence import DEPTHS, Evidence, Measurements
+from caovand.core.tuning.evidence import DEPTHS, Measurements, MeasurementsByBand
 
 ENOUGH_STEPS = 1000  # with fewer, noise is as large as the difference between depths
 NOISE = 0.05
@@ -49,7 +49,7 @@ class Estimate:
         return self.per_s[depth] / self.per_s[over] - 1
 
 
-def estimate(evidence: Evidence, *depths: int) -> Estimate | None:
+def estimate(evidence: MeasurementsByBand, *depths: int) -> Estimate | None:
     """Estimate over the bands with enough measurements of each of `depths`; None without any.
 
     Acceptance is only known from steps that drafted.

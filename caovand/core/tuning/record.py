@@ -18,7 +18,7 @@ from caovand.core.document import (
     string,
     whole,
 )
-from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Evidence, Measurements
+from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Measurements, MeasurementsByBand
 
 MAX_RECORDS = 8
 MAX_MOVES = 4
@@ -38,7 +38,7 @@ class Record:
     own: int
     depth: int
     home: int
-    evidence: Evidence = field(default_factory=dict)
+    evidence: MeasurementsByBand = field(default_factory=dict)
     refused: frozenset[int] = frozenset()
     moves: tuple[float, ...] = ()
     used: float = 0.0
@@ -113,7 +113,7 @@ _MEASURED = require(
     lambda seen: (seen[2] == 0) == (seen[3] == 0),
     "has steps without seconds, or seconds without steps",
 )
-_EVIDENCE: Reader[Evidence] = into(
+_EVIDENCE: Reader[MeasurementsByBand] = into(
     lambda rows: {(depth, band): Measurements(*measured) for depth, band, *measured in rows},
     listed(_MEASURED),
 )

@@ -11,7 +11,7 @@ from typing import Any
 from caovand.adapters.incidents import Incidents, NoIncident
 from caovand.core import limits
 from caovand.core.cluster import evidence
-from caovand.core.cluster.evidence import Evidence
+from caovand.core.cluster.evidence import NodeEvidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import LIVE, node_file
@@ -36,7 +36,7 @@ class Collection:
         self.start = start
         self._ranks, self._lacking = ranks, set(ranks)
         self._store, self._lost = store, lost
-        self._came: dict[str, Evidence] = {}
+        self._came: dict[str, NodeEvidence] = {}
         self._incident: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._until = now() + WAIT_S
         self._changed = Changed()
@@ -45,7 +45,7 @@ class Collection:
         """Whether this node's evidence is still missing."""
         return name in self._lacking and now() < self._until
 
-    def take(self, name: str, found: Evidence) -> None:
+    def take(self, name: str, found: NodeEvidence) -> None:
         """Take a node's evidence if it is still missing."""
         if found.start == self.start and self.lacks(name):
             self._lacking.discard(name)
@@ -136,7 +136,7 @@ class Witness:
     def __init__(self, slot: ClusterSlotProtocol) -> None:
         self._slot = slot
         self._ran = ""  # the last start with a rank on this node
-        self._found: Evidence | None = None
+        self._found: NodeEvidence | None = None
         self._gathering = False
 
     def started(self, start: str) -> None:

@@ -33,7 +33,7 @@ from caovand.daemon.cluster.part import (
     state_of,
 )
 from caovand.daemon.cluster.workers import (
-    Choice,
+    AvailableWorkers,
     Member,
     Team,
     Workers,
@@ -205,15 +205,17 @@ class Selection:
         self.team = Team(chosen)
         return why
 
-    def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Choice:
+    def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> AvailableWorkers:
         """Like `_fit`, but without any worker if the engine here cannot serve over nodes."""
         if self._refused:
-            return Choice({}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit")
+            return AvailableWorkers(
+                {}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit"
+            )
         return self._fit(ours, without)
 
     def _fit(
         self, ours: Collection[str] = (), without: Collection[str] = (), wanted: int = 0
-    ) -> Choice:
+    ) -> AvailableWorkers:
         """The workers that a start can use, and why they are fewer than `wanted`."""
         unheard = [finding_text(one) for _, one in self._workers.unheard()]
         found = self._comparison.findings(self._workers.present)

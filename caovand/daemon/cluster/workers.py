@@ -243,7 +243,7 @@ class Team:
         return "" if same else "it is not as it was chosen"
 
 
-class Choice(NamedTuple):
+class AvailableWorkers(NamedTuple):
     """Available workers; `why` there are fewer than wanted, "" if there are enough.
 
     `failure` is the kind: a missing node is waited for, while a present node that cannot take part
@@ -261,7 +261,7 @@ def choose(
     wanted: int,
     also: Sequence[str] = (),
     ours: Collection[str] = (),
-) -> Choice:
+) -> AvailableWorkers:
     """Choose up to `wanted` workers that can take part.
 
     `found` are findings about them by name, `also` other possible reasons why one is missing. A
@@ -277,16 +277,16 @@ def choose(
     fit = [name for name in present if name not in wrong and name not in busy]
     chosen = {name: present[name] for name in fit[:wanted]}
     if len(chosen) == wanted:
-        return Choice(chosen)
+        return AvailableWorkers(chosen)
     if (lacking := wanted - len(present)) > 0:
         away = [_obstacle(one) for name, one in workers.items() if name not in present]
         why = "; ".join(filter(None, [*also, *away])) or "start caovan there"
         text = f"{lacking} of {wanted + 1} nodes missing: {why}"
-        return Choice(chosen, text, "node-unfit" if any(also) else "node-missing")
+        return AvailableWorkers(chosen, text, "node-unfit" if any(also) else "node-missing")
     for name, first in ((name, one) for name, one in wrong.items() if name in present):
         text = f"node {name}: {finding_text(first)}; see `caovanctl cluster check`"
-        return Choice(chosen, text, "node-unfit")
-    return Choice(chosen, "; ".join(unended_text(present[name]) for name in busy))
+        return AvailableWorkers(chosen, text, "node-unfit")
+    return AvailableWorkers(chosen, "; ".join(unended_text(present[name]) for name in busy))
 
 
 def unended_text(worker: Member) -> str:

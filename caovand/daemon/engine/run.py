@@ -29,7 +29,7 @@ from caovand.core.facts.ownership import Process
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
-from caovand.core.lifecycle.events import End, Event, Exited, Gone, Spawn, Unkillable
+from caovand.core.lifecycle.events import EndChild, Event, Exited, Gone, Spawn, Unkillable
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
 from caovand.daemon.cards import CardUsage, wait_for_freed_memory
@@ -234,7 +234,7 @@ class EngineRun:
 
     def end(
         self,
-        action: End,
+        action: EndChild,
         before_kill: Callable[[], Awaitable[None]],
         hurry: Callable[[], bool],
     ) -> None:
@@ -252,7 +252,10 @@ class EngineRun:
         self._ending = self._shared.tasks.begin(self._end(action, before_kill, hurry))
 
     async def _end(
-        self, action: End, before_kill: Callable[[], Awaitable[None]], hurry: Callable[[], bool]
+        self,
+        action: EndChild,
+        before_kill: Callable[[], Awaitable[None]],
+        hurry: Callable[[], bool],
     ) -> None:
         while True:
             try:

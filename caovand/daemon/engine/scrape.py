@@ -23,7 +23,7 @@ class ScrapeResult:
     reading: Reading
 
 
-async def answer(endpoint: Endpoint, path: str) -> http.Answer | None:
+async def answer(endpoint: Endpoint, path: str) -> http.HttpResponse | None:
     """The response from `path`; None without one.
 
     Raises Stranger if another process answers, and Unanswered if we could not ask.

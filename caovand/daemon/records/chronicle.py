@@ -19,7 +19,7 @@ from caovand.core import limits
 from caovand.core.engine.log import Log
 from caovand.core.facts.ownership import Process
 from caovand.core.reporting import incident
-from caovand.core.reporting.incident import Case
+from caovand.core.reporting.incident import FailureContext
 from caovand.daemon.engine import reading
 
 STACKS_S = 4.0
@@ -54,7 +54,11 @@ class Recorder:
         self._taken: dict[str, asyncio.Event] = {}
 
     def take(
-        self, case: Case, members: Sequence[Process], engine_python: str, then: Then | None = None
+        self,
+        case: FailureContext,
+        members: Sequence[Process],
+        engine_python: str,
+        then: Then | None = None,
     ) -> None:
         """Start recording a failure; called on the loop, before the engine is ended.
 
@@ -73,7 +77,7 @@ class Recorder:
         self._begin("incident", case, members, engine_python, work, done)
 
     def gather(
-        self, case: Case, members: Sequence[Process], engine_python: str, then: Then
+        self, case: FailureContext, members: Sequence[Process], engine_python: str, then: Then
     ) -> None:
         """Gather the same evidence only for `then`: no incident is stored or delayed."""
         self._begin("evidence", case, members, engine_python, lambda found: found, then)
@@ -93,7 +97,7 @@ class Recorder:
     def _begin(
         self,
         name: str,
-        case: Case,
+        case: FailureContext,
         members: Sequence[Process],
         engine_python: str,
         finish: Callable[[GatheredEvidence], GatheredEvidence],
@@ -122,7 +126,11 @@ class Recorder:
             self._threads[name] = thread
 
     def _gather(
-        self, case: Case, members: Sequence[Process], engine_python: str, taken: asyncio.Event
+        self,
+        case: FailureContext,
+        members: Sequence[Process],
+        engine_python: str,
+        taken: asyncio.Event,
     ) -> GatheredEvidence:
         try:
             tree = evidence.process_tree(members)

@@ -10,13 +10,13 @@ from typing import Any
 from caovand.adapters.files.state_file import Unusable
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.system.kernel_log import without_other_cards
-from caovand.core.healing.answer import Answer
+from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import rules_of
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan
 from caovand.core.reporting import incident
-from caovand.core.reporting.incident import Case
+from caovand.core.reporting.incident import FailureContext
 from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.engine.watching import Watching
 from caovand.daemon.machine import Machine
@@ -89,7 +89,7 @@ class FailureRecords:
             text = f"cannot name the request in incident {name}: {problem}"
             self._machine.notice("incident", text)
 
-    def _answer(self, finding: Finding, plan: Plan | None) -> Answer:
+    def _answer(self, finding: Finding, plan: Plan | None) -> FailureAnswer:
         """The failure's meaning, and what helps."""
         engine, policy = self._machine.engine, self._machine.config.policy
         rules = rules_of(engine.healing, policy, self._planner.conflicts)
@@ -101,11 +101,11 @@ class FailureRecords:
         case = replace(self._case(found, self._run.watching), live=stacks)
         self.recorder.gather(case, self._run.members(), self._engine_python, then)
 
-    def _case(self, finding: Finding, watching: Watching | None) -> Case:
+    def _case(self, finding: Finding, watching: Watching | None) -> FailureContext:
         """The known facts about a failure on any node, and the secrets to remove from them."""
         self._shared.kernel.read()
         env = {**self._shared.environ, **dict(self._machine.config.engine.env)}
-        return Case(
+        return FailureContext(
             finding,
             watching.causes.evidence() if watching else (),
             {},

@@ -18,7 +18,7 @@ from pathlib import Path
 from caovand.adapters import history
 from caovand.adapters.files import directories
 from caovand.adapters.files.state_file import ASIDE
-from caovand.adapters.history import Broken
+from caovand.adapters.history import UnreadableHistory
 from caovand.adapters.system import wall_clock
 from caovand.core import limits
 from caovand.core.figures.minute import Row
@@ -115,7 +115,7 @@ class Writer:
             if time.monotonic() - self._pruned_at >= PRUNE_S:
                 history.prune(self._link, wall_clock.now(), self._days)
                 self._pruned_at = time.monotonic()
-        except Broken as problem:
+        except UnreadableHistory as problem:
             return self._replace_file(str(problem)) and again and self._write(rows, again=False)
         except Exception as problem:  # no bug here may end the thread
             if history.damaged(problem):

@@ -80,7 +80,7 @@ async def check_all_reduce(
 
 async def _checked(python: str, task: AllReduce, env: Mapping[str, str]) -> AllReduceResult:
     """Run the check; on cancellation, for example because the daemon ends, end it at once."""
-    check = all_reduce.Check()
+    check = all_reduce.AllReduceCheck()
     running = asyncio.ensure_future(asyncio.to_thread(check.run, python, task, env))
     try:
         return await asyncio.shield(running)

@@ -11,10 +11,10 @@ from caovand.core.problem import Problem
 
 PLAN, SERVER, ENGINE, MODEL, CARD = "plan", "server", "engine", "model", "GPU"
 MIN_LINK_ERRORS = 1000  # a sound link has a few, during training
-Check = Callable[[DoctorFacts], Iterator[CheckResult]]
+DoctorCheck = Callable[[DoctorFacts], Iterator[CheckResult]]
 
 
-def checkup(*own: Check) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
+def checkup(*own: DoctorCheck) -> Callable[[DoctorFacts], tuple[CheckResult, ...]]:
     """All results of an engine's own checks and of those that engines share, in this order."""
     every = (*own, memory_checks, plan_checks, port_checks, orphan_checks, cache_checks)
     return lambda facts: tuple(result for check in every for result in check(facts))
@@ -25,7 +25,7 @@ def failed_check(check: str, problem: Problem) -> CheckResult:
     return CheckResult(check, "FAIL", problem.message, problem.remedy)
 
 
-def engine_checks(describe: Callable[[EngineInfo], str]) -> Check:
+def engine_checks(describe: Callable[[EngineInfo], str]) -> DoctorCheck:
     """Whether the engine was found; `describe` names its release and build."""
 
     def check(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from caovand import __version__
 from caovand.adapters.files.directories import own_directories
-from caovand.cli.common.client import Client, connect
+from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.progress import Screen
 from caovand.cli.common.verb import Verb
@@ -127,7 +127,7 @@ def _measure(args: argparse.Namespace) -> int:
 
 
 def measured(
-    client: Client, found: Target, order: BenchOrder
+    client: DaemonClient, found: Target, order: BenchOrder
 ) -> tuple[dict[str, Any], Interrupted | None]:
     """Measure an order; return the result with the measured cells, and what cut it short."""
     known = texts()

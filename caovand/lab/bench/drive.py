@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from caovand.adapters.network.http import Unanswered
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.progress import Screen
 from caovand.core.model_source.pace import duration
@@ -76,7 +76,7 @@ class Run:
 
     def __init__(
         self,
-        client: Client,
+        client: DaemonClient,
         target: Target,
         order: BenchOrder,
         passages: Sequence[str],

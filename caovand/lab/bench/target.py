@@ -10,7 +10,7 @@ from typing import Any
 
 from caovand.adapters.files import config_file, secret_file
 from caovand.adapters.network.http import Endpoint
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.config.key import ConfigError
 from caovand.core.engine.record import Api, TaskRequest
@@ -34,7 +34,7 @@ class Target:
     """The request, if the model generates no text."""
 
 
-def find(client: Client, key_file: Path | None, verb: str = "bench") -> Target:
+def find(client: DaemonClient, key_file: Path | None, verb: str = "bench") -> Target:
     """The engine that serves now, for this verb; raises CommandError without one."""
     status = client.ask("status")
     cluster = status.get("cluster")  # earlier releases have none

@@ -16,7 +16,7 @@ from caovand.adapters.files import safe_files
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.system.term_then_kill import term_then_kill
 from caovand.cli.common import own_daemon, waiting
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.core.config.schema import Config
 from caovand.core.reporting.status import unused_kernels
@@ -35,7 +35,7 @@ ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 15); "
 
 
 @contextlib.contextmanager
-def daemon(config: Config, folder: Path) -> Iterator[Client]:
+def daemon(config: Config, folder: Path) -> Iterator[DaemonClient]:
     """A daemon with this configuration and folders below `folder`, until the block ends."""
     places = Directories(*(folder / name for name in ("run", "state", "cache", "log")))
     path = own_daemon.write(folder, config)
@@ -48,14 +48,14 @@ def daemon(config: Config, folder: Path) -> Iterator[Client]:
             start_new_session=True, cwd="/",
         )  # fmt: skip
     try:
-        with Client(places.runtime) as client:
+        with DaemonClient(places.runtime) as client:
             _until_it_answers(client, child, log)
             yield client
     finally:
         term_then_kill(child, ENDS_S)
 
 
-def _until_it_answers(client: Client, child: subprocess.Popen[bytes], log: Path) -> None:
+def _until_it_answers(client: DaemonClient, child: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + ANSWERS_S
     while child.poll() is None and time.monotonic() < deadline:
         with contextlib.suppress(CommandError):
@@ -87,7 +87,7 @@ def run(trial: Trial, config: Config, folder: Path, order: BenchOrder) -> dict[s
     return found
 
 
-def _serve(client: Client, found: dict[str, Any], wanted: BenchOrder) -> None:
+def _serve(client: DaemonClient, found: dict[str, Any], wanted: BenchOrder) -> None:
     begun = time.monotonic()
     status = waiting.follow(client, "settled", START_S, quiet=False)
     found["plan"] = dict(client.ask("plan")) if status["served"] else None

@@ -34,7 +34,7 @@ SCHEMA = {
 }
 
 
-class Clients:
+class SoakClients:
     """`admit` lets clients start tasks, `pause` lets them finish their current one, `end` ends
     them."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from caovand.adapters.network.http import Unanswered
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError
 from caovand.cli.common.progress import Screen
 from caovand.core.health.canary import Degenerate
@@ -19,7 +19,7 @@ from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, SoakRecord
 from caovand.lab.core.soak.verdict import AWAY, clock
 from caovand.lab.soak import asking
 from caovand.lab.soak.asking import Requester
-from caovand.lab.soak.clients import AFTER_FAILURE_S, Clients
+from caovand.lab.soak.clients import AFTER_FAILURE_S, SoakClients
 from caovand.lab.soak.ledger import Ledger
 from caovand.lab.soak.watch import Watch
 
@@ -62,7 +62,7 @@ class Soak:
 
     def __init__(
         self,
-        client: Client,
+        client: DaemonClient,
         target: Target,
         order: SoakOrder,
         passages: Sequence[str],
@@ -87,7 +87,7 @@ class Soak:
         """Learn the reference answers, then soak. Raises the errors of the first requests."""
         self._screen.say("taking the known answers while nothing else is asked")
         order = self._order
-        self._clients = Clients(self._asking, self._limits(), order.seed, self._ledger)
+        self._clients = SoakClients(self._asking, self._limits(), order.seed, self._ledger)
         self._learn()
         self._watch.begin()
         self._ledger.begin()

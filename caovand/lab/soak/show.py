@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from caovand.lab.core.soak.judged import Check, Outcome
+from caovand.lab.core.soak.judged import Outcome, SoakCheck
 from caovand.lab.core.soak.schedule import Kind
 from caovand.lab.core.soak.seen import SoakRecord
 from caovand.lab.core.soak.verdict import clock, has_passed
@@ -28,7 +28,7 @@ SHOWN = {
 }
 
 
-def document(seen: SoakRecord, checks: Sequence[Check]) -> dict[str, Any]:
+def document(seen: SoakRecord, checks: Sequence[SoakCheck]) -> dict[str, Any]:
     """All observations and conclusions as a document."""
     found = asdict(seen)
     found["compared"] = [one for one in found["compared"] if one["difference"]]
@@ -38,7 +38,9 @@ def document(seen: SoakRecord, checks: Sequence[Check]) -> dict[str, Any]:
     return {"passed": has_passed(checks), "checks": [asdict(one) for one in checks], **found}
 
 
-def lines(document: Mapping[str, Any], checks: Sequence[Check], seen: SoakRecord) -> Iterator[str]:
+def lines(
+    document: Mapping[str, Any], checks: Sequence[SoakCheck], seen: SoakRecord
+) -> Iterator[str]:
     """Format the verdict."""
     mtp = f", MTP {document['mtp'] or 'off'}" if document["mtp"] is not None else ""
     yield (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.adapters.system import usage
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.lab.core.soak.seen import Mishap, Sample
 from caovand.lab.core.soak.verdict import AWAY, NAMED
 from caovand.lab.soak.ledger import Ledger
@@ -15,7 +15,7 @@ from caovand.lab.soak.ledger import Ledger
 class Watch:
     """Call `sample` repeatedly; results are in `samples` and `events`."""
 
-    def __init__(self, client: Client, ledger: Ledger) -> None:
+    def __init__(self, client: DaemonClient, ledger: Ledger) -> None:
         self._client, self._ledger = client, ledger
         self.status: Mapping[str, Any] = client.ask("status")
         self._rungs = list(self.status["rungs"])

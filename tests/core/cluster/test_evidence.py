@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import evidence
-from caovand.core.cluster.evidence import CARD, MARK, MAX_LINE, Evidence, select_evidence
+from caovand.core.cluster.evidence import CARD, MARK, MAX_LINE, NodeEvidence, select_evidence
 from caovand.core.cluster.messages import MAX_BYTES, MAX_TEXT
 from caovand.core.document import BadDocument
 from caovand.core.healing.failure import FAILURES
@@ -48,7 +48,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 @given(found)
-def test_it_fits_a_message_and_comes_over_as_it_was_sent(one: Evidence) -> None:
+def test_it_fits_a_message_and_comes_over_as_it_was_sent(one: NodeEvidence) -> None:
     frame = evidence.encode(one)
     assert len(frame) <= MAX_BYTES
     assert evidence.read_frame(frame) == one
@@ -98,7 +98,7 @@ def test_a_node_that_ended_because_of_another_has_no_finding_and_each_card_is_th
 
 @given(found, st.data(), documents)
 def test_one_with_any_other_part_is_refused_or_kept_as_json(
-    one: Evidence, data: st.DataObject, other: Any
+    one: NodeEvidence, data: st.DataObject, other: Any
 ) -> None:
     document = json.loads(evidence.encode(one)[len(MARK) :])
     place = data.draw(st.sampled_from([document, *document["cards"][:1]]))

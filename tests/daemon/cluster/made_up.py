@@ -35,7 +35,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle import events
-from caovand.core.lifecycle.events import End, Event, Inspect, Spawn
+from caovand.core.lifecycle.events import EndChild, Event, Inspect, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
@@ -220,7 +220,7 @@ class Slot:
             elif isinstance(action, Spawn):
                 self.plans.append(self.part.own(action.plan))
                 self.part.started(action.plan, action.generation)
-            elif isinstance(action, End):
+            elif isinstance(action, EndChild):
                 self._begin(self._end(action))
 
     def _begin(self, work: Any) -> None:
@@ -246,7 +246,7 @@ class Slot:
         else:
             self.apply(events.Planned(**now, plan=found))
 
-    async def _end(self, action: End) -> None:
+    async def _end(self, action: EndChild) -> None:
         await self.ends.wait()
         await self.part.ended(left=bool(self.left))
         now = {"at": self._clock(), "generation": action.generation}

@@ -13,7 +13,7 @@ import pytest
 
 from caovand.adapters.incidents import Incidents
 from caovand.core.cluster import evidence
-from caovand.core.cluster.evidence import MARK, Evidence
+from caovand.core.cluster.evidence import MARK, NodeEvidence
 from caovand.core.cluster.messages import Order
 from caovand.core.document import BadDocument
 from caovand.core.healing.failure import Finding
@@ -51,7 +51,7 @@ class OfSlot:
 
 
 def frame(start: str, *log: str) -> bytes:
-    return evidence.encode(Evidence(start, "now", log=log))
+    return evidence.encode(NodeEvidence(start, "now", log=log))
 
 
 def collecting(

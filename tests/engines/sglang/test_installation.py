@@ -67,7 +67,7 @@ def test_its_lock_agrees_with_what_it_says_of_itself() -> None:
 def test_it_is_installed_next_to_an_engine_of_another_kind(tmp_path: Path) -> None:
     index, root = wheelhouse(tmp_path / "index"), tmp_path / "engines"
 
-    def made(**head: str) -> places.Engine:
+    def made(**head: str) -> places.InstalledEngine:
         order = install.InstallRequest(
             lock=tiny_lock(index, **head), root=root, python=sys.executable
         )

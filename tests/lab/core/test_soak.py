@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from caovand.core.health.canary import GreedyAnswer
 from caovand.lab.core.soak import known, trends, verdict
-from caovand.lab.core.soak.judged import Check, Outcome
+from caovand.lab.core.soak.judged import Outcome, SoakCheck
 from caovand.lab.core.soak.known import Difference
 from caovand.lab.core.soak.schedule import SHARES, Kind, Limits, task_for
 from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, Mishap, Sample, SoakRecord
@@ -24,7 +24,7 @@ HOURS_8 = 8 * 3600.0
 LIMITS = Limits(short=512, long=8192, answer=128, known=4, constrained=True)
 
 
-def outcome(seen: SoakRecord, name: str) -> Check:
+def outcome(seen: SoakRecord, name: str) -> SoakCheck:
     """One check of the verdict."""
     (found,) = (check for check in verdict.checks(seen) if check.name == name)
     return found

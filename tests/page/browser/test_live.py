@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from caovand.cli.common.client import Client
+from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError
 from caovand.core.reporting.wire import WireError
 from tests.daemon_process import Daemon, daemon
@@ -56,7 +56,7 @@ class Witness:
     def _run(self) -> None:
         while not self._ends.wait(LOOK_S):
             try:
-                with Client(self._folder) as client:
+                with DaemonClient(self._folder) as client:
                     status = client.ask("status", answer_s=5.0)
             except (CommandError, WireError):
                 continue  # it is being started again

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from caovand.core.engine.record import Engine
 from caovand.core.healing import answer as answers
-from caovand.core.healing.answer import Answer
+from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.healing.rung import Healing
@@ -27,7 +27,7 @@ def answer_of(
     finding: Finding,
     plan: Plan | None = None,
     rules: LadderRules | None = None,
-) -> Answer:
+) -> FailureAnswer:
     """The answer for an engine; None is for the kernel's log and for an uncertain writer."""
     kinds = {**_OF_KERNEL, **(engine.log.kinds if engine else {})}
     rules = rules or LadderRules(engine.healing if engine else _NOBODYS)

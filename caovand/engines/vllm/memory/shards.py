@@ -21,7 +21,7 @@ from caovand.core.facts.inventory import ModelCard, Part, Weights
 from caovand.engines.common.tensors import FLOATS, of_rank
 from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
 
-Card = TypeVar("Card")
+AnyCard = TypeVar("AnyCard")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
 """The variable that overrides how layers are assigned: "40,24"."""
 EMBEDDING_ON_FIRST = frozenset({
@@ -71,7 +71,7 @@ def ranges(dealt: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(zip((0, *ends), ends, strict=False))
 
 
-def cards_of(cards: Sequence[Card], stage: int, stages: int, each: int) -> tuple[Card, ...]:
+def cards_of(cards: Sequence[AnyCard], stage: int, stages: int, each: int) -> tuple[AnyCard, ...]:
     """The cards of one stage, `each` for every stage, in vLLM's order.
 
     Cards are ordered by replica, then by stage. With too few of them, which is a conflict, every

@@ -41,7 +41,7 @@ STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 
 
 @dataclass(frozen=True)
-class Case:
+class PlannedRequest:
     """A request and its plan; others are planned for it with one constraint lifted."""
 
     request: Request
@@ -81,19 +81,19 @@ class Case:
         return f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
 
 
-def advise(case: Case) -> tuple[str, ...]:
+def advise(case: PlannedRequest) -> tuple[str, ...]:
     """Return every remedy, or how much is missing if there is none."""
     found = [text for remedy in REMEDIES for text in remedy(case)]
     return tuple(found or _together(case) or [_too_large(case)])
 
 
-def in_fewer_bits(case: Case) -> str:
+def in_fewer_bits(case: PlannedRequest) -> str:
     """The checkpoints that would need no offloading; empty for none."""
     found = " or ".join(_smaller_checkpoints(case))
     return f"use {found}" if found else ""
 
 
-def settings_to_lift(case: Case) -> str:
+def settings_to_lift(case: PlannedRequest) -> str:
     """The operator's settings without which nothing would be offloaded; empty for none."""
     asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
@@ -105,19 +105,19 @@ def settings_to_lift(case: Case) -> str:
     return ""
 
 
-def _free(case: Case) -> Iterator[str]:
+def _free(case: PlannedRequest) -> Iterator[str]:
     free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
         yield f"{FREE}: {memory_holders(case.gpus, others, case.plan.values)}"
 
 
-def _sequences(case: Case) -> Iterator[str]:
+def _sequences(case: PlannedRequest) -> Iterator[str]:
     now = candidate_of_plan(case.plan, case.inventory).sequences
     if now > 1 and case.attempt({"max_num_seqs": 1}):
         yield f"{case.as_typed('max_num_seqs', 1)} instead of {now} leaves room for the context"
 
 
-def _cache_type(case: Case) -> Iterator[str]:
+def _cache_type(case: PlannedRequest) -> Iterator[str]:
     now = case.plan.value("kv_cache_dtype")
     if breaks_in_8_bits(case.inventory.model):
         return
@@ -127,7 +127,7 @@ def _cache_type(case: Case) -> Iterator[str]:
         yield f"{as_typed} holds a context of {found[0].value('max_model_len')} tokens"
 
 
-def _share(case: Case) -> Iterator[str]:
+def _share(case: PlannedRequest) -> Iterator[str]:
     """Advise the smallest utilization that holds it, or the one that the policy would choose."""
     name, asked = "gpu_memory_utilization", case.plan.value("gpu_memory_utilization")
     if not case.gpus or not isinstance(asked, (int, float)):
@@ -143,14 +143,14 @@ def _share(case: Case) -> Iterator[str]:
             return
 
 
-def _graphs(case: Case) -> Iterator[str]:
+def _graphs(case: PlannedRequest) -> Iterator[str]:
     if case.config.policy.cuda_graphs in (None, "none") or case.plan.value("enforce_eager"):
         return
     if case.attempt({"cuda_graphs": "none"}):
         yield f"{case.as_typed('cuda_graphs', 'none')} leaves room for the context, and is slower"
 
 
-def _context(case: Case) -> Iterator[str]:
+def _context(case: PlannedRequest) -> Iterator[str]:
     """Advise the longest context that fits as is, else the longest possible and what it changes."""
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
     if not asked or not _is_asked_for(case, name):
@@ -169,13 +169,13 @@ def _context(case: Case) -> Iterator[str]:
         yield f"{case.as_typed(name, longest * STEP)} fits if these change: {others}"
 
 
-def _holds(case: Case, steps: int, *, alike: bool) -> bool:
+def _holds(case: PlannedRequest, steps: int, *, alike: bool) -> bool:
     """Whether a context of `steps` steps fits; with everything else unchanged if `alike`."""
     found = case.attempt({"max_model_len": steps * STEP})
     return found is not None and not (alike and _differing(case.plan, found[0]))
 
 
-def _longest(case: Case, low: int, high: int, *, alike: bool) -> int:
+def _longest(case: PlannedRequest, low: int, high: int, *, alike: bool) -> int:
     """The longest context that fits, in steps, at least `low`, which fits, or is 0 for none."""
     while low < high:  # a shorter context never needs more
         middle = (low + high + 1) // 2
@@ -193,7 +193,7 @@ def _differing(plan: Plan, other: Plan) -> list[str]:
     return sorted(name for name in names if plan.value(name) != other.value(name))
 
 
-def _flags(case: Case) -> Iterator[str]:
+def _flags(case: PlannedRequest) -> Iterator[str]:
     """Advise removing a verbatim flag that is in the way."""
     remedied = {"max_num_seqs", "max_model_len", "gpu_memory_utilization"}
     for name in (*EASING, *HINDERING):
@@ -206,7 +206,7 @@ def _flags(case: Case) -> Iterator[str]:
             yield f"remove {option(name)}{then}"
 
 
-def _cards(case: Case) -> Iterator[str]:
+def _cards(case: PlannedRequest) -> Iterator[str]:
     """Advise more cards like the first; the split has to divide the model's heads."""
     if not case.gpus or case.memory.conflicts or case.inventory.others:
         return
@@ -225,7 +225,7 @@ def _cards(case: Case) -> Iterator[str]:
             return
 
 
-def _smaller_checkpoints(case: Case) -> Iterator[str]:
+def _smaller_checkpoints(case: PlannedRequest) -> Iterator[str]:
     """Checkpoints of the same model with fewer bits, by what they would hold on these cards."""
     model, machine = case.inventory.model, case.inventory
     if not case.gpus or not case.memory.parts:
@@ -266,7 +266,7 @@ def _offloaded_gib(plan: Plan) -> float:
     return float(offload) if isinstance(offload, (int, float)) else 0.0
 
 
-def _offload(case: Case) -> Iterator[str]:
+def _offload(case: PlannedRequest) -> Iterator[str]:
     if case.memory.conflicts or not case.gpus or case.plan.value("cpu_offload_gb"):
         return
     candidate = candidate_of_plan(case.plan, case.inventory)
@@ -280,7 +280,7 @@ def _offload(case: Case) -> Iterator[str]:
             return
 
 
-def _together(case: Case) -> list[str]:
+def _together(case: PlannedRequest) -> list[str]:
     """If no single change helps: leave everything the operator decided to the policy."""
     ours = [name for name in EASING if _is_asked_for(case, name)]
     names = [*ours, *(name for name in HINDERING if name in case.plan.verbatim)]
@@ -292,12 +292,12 @@ def _together(case: Case) -> list[str]:
     return [f"leave {', '.join(names)} to the policy{holds}"]
 
 
-def _is_asked_for(case: Case, name: str) -> bool:
+def _is_asked_for(case: PlannedRequest, name: str) -> bool:
     keys = (case.config.model, case.config.policy)
     return name in case.plan.verbatim or any(getattr(key, name, None) is not None for key in keys)
 
 
-def _too_large(case: Case) -> str:
+def _too_large(case: PlannedRequest) -> str:
     cards = sum(gpu.total_mib for gpu in case.gpus)
     room = (
         f"the cards {cards / 1024:.1f}"
@@ -308,13 +308,13 @@ def _too_large(case: Case) -> str:
     return f"a smaller model: this one has {size:.1f} GiB of weights, {room} GiB"
 
 
-REMEDIES: tuple[Callable[[Case], Iterator[str]], ...] = (
+REMEDIES: tuple[Callable[[PlannedRequest], Iterator[str]], ...] = (
     _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards,
     _smaller_checkpoints, _offload,
 )  # fmt: skip
 
 
-def cost_of_others(case: Case) -> list[str]:
+def cost_of_others(case: PlannedRequest) -> list[str]:
     """A warning if other programs' memory shortens the context, or costs cards."""
     plan, inventory, others = case.plan, case.inventory, case.inventory.others
     context = plan.settings.get("max_model_len")

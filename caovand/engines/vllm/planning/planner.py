@@ -19,7 +19,7 @@ from caovand.engines.vllm.machine.ranks import stages
 from caovand.engines.vllm.memory.settings import cards_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import (
-    Case,
+    PlannedRequest,
     advise,
     cost_of_others,
     in_fewer_bits,
@@ -100,7 +100,7 @@ def make_plan(
     plan = request.write(chosen)
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
-    case = Case(request, plan, memory)
+    case = PlannedRequest(request, plan, memory)
     warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *cost_of_others(case)]
     offload = plan.value("cpu_offload_gb")
     gpus = gpus_of(plan, inventory)

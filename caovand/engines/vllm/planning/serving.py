@@ -22,7 +22,7 @@ from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, pol
 
 
 @dataclass(frozen=True)
-class Family:
+class ParserFamily:
     """`marks` are prefixes of model_type; None if the family has no such parser."""
 
     marks: tuple[str, ...]
@@ -31,23 +31,23 @@ class Family:
 
 
 FAMILIES = (
-    Family(("qwen3_5", "qwen3_6", "qwen3_8", "qwen3_next"), "qwen3_coder", "qwen3"),
-    Family(("qwen3",), "hermes", "qwen3"),
-    Family(("qwen2",), "hermes", None),
-    Family(("gpt_oss",), "openai", "openai_gptoss"),
-    Family(("gemma4",), "gemma4", "gemma4"),
-    Family(("deepseek_v32",), "deepseek_v32", "deepseek_v3"),
-    Family(("deepseek_v3", "deepseek_v2"), "deepseek_v3", "deepseek_r1"),
-    Family(("glm4_moe", "glm4"), "glm45", "glm45"),
-    Family(("kimi_k2",), "kimi_k2", "kimi_k2"),
-    Family(("minimax_m2",), "minimax_m2", "minimax_m2"),
-    Family(("mistral", "ministral"), "mistral", "mistral"),
-    Family(("llama4",), "llama4_pythonic", None),
-    Family(("llama",), "llama3_json", None),
-    Family(("granitemoehybrid", "granite"), "granite", "granite"),
-    Family(("seed_oss",), "seed_oss", "seed_oss"),
-    Family(("olmo3",), "olmo3", "olmo3"),
-    Family(("nemotron_h",), "qwen3_coder", "nemotron_v3"),
+    ParserFamily(("qwen3_5", "qwen3_6", "qwen3_8", "qwen3_next"), "qwen3_coder", "qwen3"),
+    ParserFamily(("qwen3",), "hermes", "qwen3"),
+    ParserFamily(("qwen2",), "hermes", None),
+    ParserFamily(("gpt_oss",), "openai", "openai_gptoss"),
+    ParserFamily(("gemma4",), "gemma4", "gemma4"),
+    ParserFamily(("deepseek_v32",), "deepseek_v32", "deepseek_v3"),
+    ParserFamily(("deepseek_v3", "deepseek_v2"), "deepseek_v3", "deepseek_r1"),
+    ParserFamily(("glm4_moe", "glm4"), "glm45", "glm45"),
+    ParserFamily(("kimi_k2",), "kimi_k2", "kimi_k2"),
+    ParserFamily(("minimax_m2",), "minimax_m2", "minimax_m2"),
+    ParserFamily(("mistral", "ministral"), "mistral", "mistral"),
+    ParserFamily(("llama4",), "llama4_pythonic", None),
+    ParserFamily(("llama",), "llama3_json", None),
+    ParserFamily(("granitemoehybrid", "granite"), "granite", "granite"),
+    ParserFamily(("seed_oss",), "seed_oss", "seed_oss"),
+    ParserFamily(("olmo3",), "olmo3", "olmo3"),
+    ParserFamily(("nemotron_h",), "qwen3_coder", "nemotron_v3"),
 )
 QWEN_CALLS = ("hermes", "qwen3_coder")
 """Qwen's two formats of tool calls; `<function=` in the template shows the second."""
@@ -63,7 +63,7 @@ def _without_mention(template: str) -> str:
     return "the chat template does not mention" if template else "no chat template mentions"
 
 
-def family_of(model_type: str) -> Family | None:
+def family_of(model_type: str) -> ParserFamily | None:
     """The first family with a mark that is a prefix of the type."""
     return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
 

@@ -15,7 +15,7 @@ CHARACTERS_PER_TOKEN = 3.0  # initial guess for the search for a length; does no
 TRIES = 12
 CLOSE = 0.01  # acceptable relative deviation from the requested length
 
-Count = Callable[[str], int]
+TokenCounter = Callable[[str], int]
 
 
 class TooLittleText(ProblemError):
@@ -48,7 +48,7 @@ def _draw(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def fit(text: str, tokens: int, count: Count) -> tuple[str, int]:
+def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
     """Cut `text` to about `tokens` tokens, never more; return it with its count.
 
     `count` asks the engine. The search narrows an interval of lengths in characters, guessing by

@@ -13,10 +13,12 @@ COLUMNS = (
     "first token", "tok/J",
 )  # fmt: skip
 NOTHING = "-"
-Document = Mapping[str, Any]
+StepDocument = Mapping[str, Any]
 
 
-def lines(facts: Document, kernels: Document | None, trials: Sequence[Document]) -> Iterator[str]:
+def lines(
+    facts: StepDocument, kernels: StepDocument | None, trials: Sequence[StepDocument]
+) -> Iterator[str]:
     """The report. The arguments are documents of the steps, in order."""
     quick = "quick " * facts["quick"]
     yield f"# caovan {facts['version']}: {quick}field test of {facts['at']}"
@@ -46,7 +48,7 @@ def lines(facts: Document, kernels: Document | None, trials: Sequence[Document])
     )
 
 
-def _machine(facts: Document) -> Iterator[str]:
+def _machine(facts: StepDocument) -> Iterator[str]:
     machine = facts["inventory"]
     cards = machine["gpus"]
     for gpu in cards:
@@ -72,7 +74,7 @@ def _numbers(values: Sequence[int]) -> str:
     return ", ".join(f"{value:,}" for value in values)
 
 
-def _kernels(kernels: Document | None) -> Iterator[str]:
+def _kernels(kernels: StepDocument | None) -> Iterator[str]:
     if kernels is None:
         return
     yield "## Kernels"
@@ -86,13 +88,13 @@ def _kernels(kernels: Document | None) -> Iterator[str]:
     yield ""
 
 
-def _rungs(trial: Document) -> Sequence[str]:
+def _rungs(trial: StepDocument) -> Sequence[str]:
     """The ladder's steps in the measured plan."""
     found: Sequence[str] = trial["plan"]["rungs"] if trial["plan"] else ()
     return found
 
 
-def _title(trial: Document) -> str:
+def _title(trial: StepDocument) -> str:
     """How the model was actually served, including the ladder's steps."""
     if not _rungs(trial):
         return str(trial["title"])
@@ -100,7 +102,7 @@ def _title(trial: Document) -> str:
     return f"{trial['title']}, {word}: {', '.join(_rungs(trial))}"
 
 
-def _speeds(trial: Document) -> Iterator[str]:
+def _speeds(trial: StepDocument) -> Iterator[str]:
     cells = (trial["bench"] or {"cells": ()})["cells"]
     for cell, modelled in zip(cells, trial["modelled"] or [{}] * len(cells), strict=True):
         requests = len(cell["rounds"]) * cell["at_once"]
@@ -119,12 +121,12 @@ def _whole(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
-def _middle(cell: Document, name: str) -> str:
+def _middle(cell: StepDocument, name: str) -> str:
     found = record.values(cell, name)
     return f"{median(found):,.1f}" if found else NOTHING
 
 
-def _others(trials: Sequence[Document]) -> Iterator[str]:
+def _others(trials: Sequence[StepDocument]) -> Iterator[str]:
     """Trials that were not measured as planned, or not at all, with the reason."""
     notes = []
     for trial in trials:
@@ -138,7 +140,7 @@ def _others(trials: Sequence[Document]) -> Iterator[str]:
         yield ""
 
 
-def _causes(trial: Document) -> Iterator[str]:
+def _causes(trial: StepDocument) -> Iterator[str]:
     """What the ladder changed, and why; also the failure, unless an earlier run had it."""
     if trial["degraded"]:
         yield from trial["degraded"]["why"]
@@ -146,7 +148,7 @@ def _causes(trial: Document) -> Iterator[str]:
         yield f"last failure: {trial['failure']['text']}"
 
 
-def _forecast(trial: Document) -> Iterator[str]:
+def _forecast(trial: StepDocument) -> Iterator[str]:
     start = NOTHING if trial["start_s"] is None else f"{trial['start_s']:.0f} s"
     found = trial["forecast"] or {}
     for name, one in found.items():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from caovand.lab.core.bench import ranks
-from caovand.lab.core.soak.judged import Check, Outcome, settled_samples
+from caovand.lab.core.soak.judged import Outcome, SoakCheck, settled_samples
 from caovand.lab.core.soak.seen import AnswerTimes, Sample, SoakRecord
 from caovand.lab.core.soak.trends import bin_points
 
@@ -31,7 +31,7 @@ COLLAPSED = 0.5
 MIN_DRAFTS = 200
 
 
-def checks(seen: SoakRecord) -> Iterator[Check]:
+def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
     """Check decoding, prefill, first tokens under load, and drafts."""
     heat = _throttling_note(seen)
     alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
@@ -49,19 +49,19 @@ def _first(paces: Sequence[AnswerTimes]) -> list[tuple[float, float]]:
 
 def _check(
     name: str, what: str, points: Sequence[tuple[float, float]], least: float, heat: str
-) -> Check:
+) -> SoakCheck:
     values = [value for _, value in bin_points(points, 3 * MAX_IN_A_THIRD)]
     third = len(values) // 3
     first, last = values[:third], values[len(values) - third :]
     if not third or ranks.least_chance(third, third) > NOISE:
-        return Check(name, Outcome.UNKNOWN, f"too few to judge: {len(values)}")
+        return SoakCheck(name, Outcome.UNKNOWN, f"too few to judge: {len(values)}")
     a, b = median(first), median(last)
     change = (b - a) / a if a else 0.0
     text = f"{what} took {a * 1000:,.1f} ms in the first third, {b * 1000:,.1f} in the last"
     if change < least or ranks.chance(first, last) > NOISE:
-        return Check(name, Outcome.PASSED, f"{text} ({change:+.1%})")
+        return SoakCheck(name, Outcome.PASSED, f"{text} ({change:+.1%})")
     text = f"{text}: {change:.0%} slower"
-    return Check(name, Outcome.NOTED if heat else Outcome.FAILED, text + heat)
+    return SoakCheck(name, Outcome.NOTED if heat else Outcome.FAILED, text + heat)
 
 
 def _throttling_note(seen: SoakRecord) -> str:
@@ -83,7 +83,7 @@ def _throttled(samples: Sequence[Sample]) -> float:
     return sum(1 for one in samples if one.throttled) / len(samples) if samples else 0.0
 
 
-def _drafts(samples: Sequence[Sample]) -> Iterator[Check]:
+def _drafts(samples: Sequence[Sample]) -> Iterator[SoakCheck]:
     third = len(samples) // 3
     if not third or samples[-1].drafts <= samples[0].drafts:
         return
@@ -95,9 +95,9 @@ def _drafts(samples: Sequence[Sample]) -> Iterator[Check]:
         strict=True,
     )
     if min(drafts) < MIN_DRAFTS:
-        yield Check("drafts", Outcome.UNKNOWN, "too few to judge")
+        yield SoakCheck("drafts", Outcome.UNKNOWN, "too few to judge")
         return
     a, b = (count / of for count, of in zip(accepted, drafts, strict=True))
     text = f"{a:.2f} tokens of a draft were accepted in the first third, {b:.2f} in the last"
     outcome = Outcome.FAILED if b < a * COLLAPSED else Outcome.PASSED
-    yield Check("drafts", outcome, text)
+    yield SoakCheck("drafts", outcome, text)

@@ -18,7 +18,7 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True)
-class Check:
+class SoakCheck:
     """One watched property, with its outcome in a sentence."""
 
     name: str

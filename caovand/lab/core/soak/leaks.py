@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caovand.lab.core.soak import trends
-from caovand.lab.core.soak.judged import Check, Outcome, settled_samples
+from caovand.lab.core.soak.judged import Outcome, SoakCheck, settled_samples
 from caovand.lab.core.soak.seen import Sample, SoakRecord
 
 WARM_UP = 0.25
@@ -35,7 +35,7 @@ WATCHED = (
 )
 
 
-def checks(seen: SoakRecord) -> Iterator[Check]:
+def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
     """One check for each observable figure."""
     kept = settled_samples(seen.samples, seen.seconds, WARM_UP)
     for one in WATCHED:
@@ -53,11 +53,11 @@ def _known(samples: Sequence[Sample], one: WatchedFigure) -> Iterator[bool]:
     return (getattr(sample, one.field) is not None for sample in samples)
 
 
-def _check(one: WatchedFigure, points: Sequence[trends.Point], known: bool) -> Check:
+def _check(one: WatchedFigure, points: Sequence[trends.Point], known: bool) -> SoakCheck:
     if not known:
-        return Check(one.label, Outcome.UNKNOWN, "cannot be read by this user")
+        return SoakCheck(one.label, Outcome.UNKNOWN, "cannot be read by this user")
     if len(points) < trends.MIN_BINS:
-        return Check(one.label, Outcome.UNKNOWN, "too short to judge")
+        return SoakCheck(one.label, Outcome.UNKNOWN, "too short to judge")
     unit = f" {one.unit}" if one.unit else ""
     low, high = min(value for _, value in points), max(value for _, value in points)
     if grown := trends.growth(points, one.least):
@@ -66,7 +66,9 @@ def _check(one: WatchedFigure, points: Sequence[trends.Point], known: bool) -> C
             f" hour, to {points[-1][1]:,.0f}{unit}"
         )
         if points[-1][0] - points[0][0] >= MIN_JUDGED_S:
-            return Check(one.label, Outcome.FAILED, text)
+            return SoakCheck(one.label, Outcome.FAILED, text)
         short = f"; {MIN_JUDGED_S / 60:.0f} minutes after the warm-up would tell whether it leaks"
-        return Check(one.label, Outcome.NOTED, text + short)
-    return Check(one.label, Outcome.PASSED, f"{low:,.0f} to {high:,.0f}{unit}, no steady growth")
+        return SoakCheck(one.label, Outcome.NOTED, text + short)
+    return SoakCheck(
+        one.label, Outcome.PASSED, f"{low:,.0f} to {high:,.0f}{unit}, no steady growth"
+    )

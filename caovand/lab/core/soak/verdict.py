@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from caovand.lab.core.soak import drift, leaks
-from caovand.lab.core.soak.judged import Check, Outcome
+from caovand.lab.core.soak.judged import Outcome, SoakCheck
 from caovand.lab.core.soak.known import MORE_OFTEN, more_often
 from caovand.lab.core.soak.seen import AnswerComparison, Mishap, SoakRecord
 
@@ -24,7 +24,7 @@ MAX_EMPTY = 0.1
 NAMED = BAD | WORTH_NOTING | {STARTED}
 
 
-def checks(seen: SoakRecord) -> tuple[Check, ...]:
+def checks(seen: SoakRecord) -> tuple[SoakCheck, ...]:
     """All checks, in display order."""
     return (
         _answers_alone([one for one in seen.compared if one.alone]),
@@ -37,23 +37,25 @@ def checks(seen: SoakRecord) -> tuple[Check, ...]:
     )
 
 
-def has_passed(found: Sequence[Check]) -> bool:
+def has_passed(found: Sequence[SoakCheck]) -> bool:
     """Whether no check failed."""
     return all(check.outcome is not Outcome.FAILED for check in found)
 
 
-def _answers_alone(compared: Sequence[AnswerComparison]) -> Check:
+def _answers_alone(compared: Sequence[AnswerComparison]) -> SoakCheck:
     name = "answers alone"
     if not compared:
-        return Check(name, Outcome.UNKNOWN, "no known prompt was asked again")
+        return SoakCheck(name, Outcome.UNKNOWN, "no known prompt was asked again")
     other = [one for one in compared if one.difference]
     bad = [one for one in other if _fails_alone(one)]
     if bad:
-        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}")
+        return SoakCheck(
+            name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}"
+        )
     if other:
         text = f"{_counted(other, compared)}, within rounding and not when asked again"
-        return Check(name, Outcome.NOTED, text)
-    return Check(name, Outcome.PASSED, f"{len(compared)} of {len(compared)} as at the start")
+        return SoakCheck(name, Outcome.NOTED, text)
+    return SoakCheck(name, Outcome.PASSED, f"{len(compared)} of {len(compared)} as at the start")
 
 
 def _fails_alone(one: AnswerComparison) -> bool:
@@ -61,18 +63,20 @@ def _fails_alone(one: AnswerComparison) -> bool:
     return one.again or one.difference.wrong or one.difference.margin is None
 
 
-def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) -> Check:
+def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) -> SoakCheck:
     name = "answers under load"
     if not compared:
-        return Check(name, Outcome.UNKNOWN, "no known prompt was asked next to other requests")
+        return SoakCheck(name, Outcome.UNKNOWN, "no known prompt was asked next to other requests")
     other = [one for one in compared if one.difference]
     if not other:
         text = f"{len(compared)} of {len(compared)} as at the start"
-        return Check(name, Outcome.PASSED, text)
+        return SoakCheck(name, Outcome.PASSED, text)
     counted = _counted(other, compared)
     bad = [one for one in other if one.difference and one.difference.wrong]
     if bad:
-        return Check(name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}")
+        return SoakCheck(
+            name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}"
+        )
     first = [one for one in compared if one.at_s <= seconds / 2]
     early = sum(1 for one in first if one.difference)
     later = len(other) - early
@@ -82,10 +86,10 @@ def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) ->
             f"{counted}, ever more of them: {early} of {len(first)} in the first half,"
             f" {later} of {len(compared) - len(first)} in the second"
         )
-        return Check(name, Outcome.FAILED, text)
+        return SoakCheck(name, Outcome.FAILED, text)
     known = all(one.difference and one.difference.margin is not None for one in other)
     why = "within rounding" if known else "as batches may explain; the engine reports no logprobs"
-    return Check(name, Outcome.NOTED, f"{counted}, {why}, not more often in the second half")
+    return SoakCheck(name, Outcome.NOTED, f"{counted}, {why}, not more often in the second half")
 
 
 def _counted(some: Sequence[AnswerComparison], compared: Sequence[AnswerComparison]) -> str:
@@ -98,22 +102,22 @@ def _first_difference(bad: Sequence[AnswerComparison]) -> str:
     return f"first after {clock(one.at_s)}, prompt {one.prompt + 1}: {one.difference.text}"
 
 
-def _errors(seen: SoakRecord) -> Check:
+def _errors(seen: SoakRecord) -> SoakCheck:
     empty = sum(1 for one in seen.errors if one.kind == EMPTY)
     few = empty <= MAX_EMPTY * sum(seen.requests.values())
     errors = [one for one in seen.errors if one.kind != EMPTY or not few]
     if not errors and empty:
         text = f"no request failed; {empty} answers were tokens without text"
-        return Check("errors", Outcome.NOTED, text)
+        return SoakCheck("errors", Outcome.NOTED, text)
     if not errors:
-        return Check("errors", Outcome.PASSED, "no request failed")
+        return SoakCheck("errors", Outcome.PASSED, "no request failed")
     kinds = Counter(one.kind for one in errors)
     counted = ", ".join(f"{count} x {kind}" for kind, count in kinds.most_common())
     first = f"first after {clock(errors[0].at_s)}: {errors[0].text}"
-    return Check("errors", Outcome.FAILED, f"{counted}; {first}")
+    return SoakCheck("errors", Outcome.FAILED, f"{counted}; {first}")
 
 
-def _breaks(seen: SoakRecord) -> Check:
+def _breaks(seen: SoakRecord) -> SoakCheck:
     """Restarts, incidents and rungs."""
     starts = [one for one in seen.events if one.kind == STARTED]
     bad = [one for one in seen.events if one.kind in BAD]
@@ -125,15 +129,15 @@ def _breaks(seen: SoakRecord) -> Check:
         parts.append(f"its plan was degraded: {', '.join(seen.rungs)}")
     parts += _texts(bad)
     if not parts:
-        return Check("restarts", Outcome.PASSED, "no restart, no incident, no rung")
-    return Check("restarts", Outcome.FAILED, "; ".join(parts))
+        return SoakCheck("restarts", Outcome.PASSED, "no restart, no incident, no rung")
+    return SoakCheck("restarts", Outcome.FAILED, "; ".join(parts))
 
 
-def _events(seen: SoakRecord) -> Check:
+def _events(seen: SoakRecord) -> SoakCheck:
     found = [one for one in seen.events if one.kind in WORTH_NOTING]
     if not found:
-        return Check("events", Outcome.PASSED, "the daemon noticed nothing else")
-    return Check("events", Outcome.NOTED, "; ".join(_texts(found)))
+        return SoakCheck("events", Outcome.PASSED, "the daemon noticed nothing else")
+    return SoakCheck("events", Outcome.NOTED, "; ".join(_texts(found)))
 
 
 def _texts(found: Sequence[Mishap]) -> Iterator[str]:
