@@ -17,14 +17,14 @@ from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.install import Install, Source, Trial
 from caovand.core.engine.log import Explanation, Log, Phase
 from caovand.core.engine.planning import Command, Planning
-from caovand.core.engine.probe import Probe
+from caovand.core.engine.probe import ProbeScripts
 from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import ANY, Healing, Rung, Step
-from caovand.core.health.observation import Mark, Progress
+from caovand.core.health.observation import LogMark, ProgressCounters
 from caovand.core.plan import Plan, Setting
 
 SERVER = Path(__file__).with_name("standin") / "tabby.py"
@@ -61,11 +61,11 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     return MemoryEstimate(None, None, 0, 0, 0, 0, 0, 0, 0, (), reason="nobody weighs a cat")
 
 
-def read_line(text: str) -> tuple[Mark | None, Mapping[str, Any]]:
+def read_line(text: str) -> tuple[LogMark | None, Mapping[str, Any]]:
     if text == "tabby: ready":
-        return Mark("listen", progress=1.0), {"ready": True}
+        return LogMark("listen", progress=1.0), {"ready": True}
     loading = re.match(r"tabby: loading (\d+)%", text)
-    return (Mark("load", progress=int(loading[1]) / 100) if loading else None), {}
+    return (LogMark("load", progress=int(loading[1]) / 100) if loading else None), {}
 
 
 def find_cause(lines: Sequence[str], phase: str, *, alive: bool = False) -> Finding | None:
@@ -78,7 +78,7 @@ def find_cause(lines: Sequence[str], phase: str, *, alive: bool = False) -> Find
 def read_stats(text: str, pending: int | None, at: float) -> Reading:
     found = json.loads(text)
     tokens, served = found["tokens"], found["served"]
-    progress = Progress(tokens, 0, served, 0, 0, 0, 0, 0, 0, found["busy"], at)
+    progress = ProgressCounters(tokens, 0, served, 0, 0, 0, 0, 0, 0, found["busy"], at)
     return Reading(progress, Counters(generation_tokens=tokens, requests=served))
 
 
@@ -95,7 +95,7 @@ LOG = Log(
     announces=lambda line: line.startswith("tabby: failed"), find_cause=find_cause,
     fingerprint=re.compile(r"tabby\b"),
 )  # fmt: skip
-PROBE = Probe(
+PROBE = ProbeScripts(
     module=__name__, name="tabby", install="adopt tabby", versions=VERSIONS,
     details='print(MARK + "{}")', asked=frozenset(), env={}, lacking=lambda found: "",
     read=lambda python, found, more: EngineInfo(python, found["tabby"], "", "cpu"),

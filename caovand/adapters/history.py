@@ -16,7 +16,14 @@ from typing import Any
 from urllib.parse import quote
 
 from caovand.adapters.files import state_file
-from caovand.core.figures.minute import COLUMNS, MINUTE_S, CardMinute, Mark, Minute, Row
+from caovand.core.figures.minute import (
+    COLUMNS,
+    MINUTE_S,
+    CardMinute,
+    HistoryMark,
+    HistoryRow,
+    Minute,
+)
 
 FILE = "history.db"
 FORMAT = 1
@@ -27,7 +34,7 @@ PIECE_VALUES = 3_500  # per answer, which has to fit a frame of `wire` together 
 LATEST_MARKS = 100
 DIGITS = 5  # significant digits
 
-TABLES: dict[type[Row], str] = {Minute: "minutes", CardMinute: "cards", Mark: "marks"}
+TABLES: dict[type[HistoryRow], str] = {Minute: "minutes", CardMinute: "cards", HistoryMark: "marks"}
 KEYS = {Minute: "PRIMARY KEY (slot, at)", CardMinute: "PRIMARY KEY (gpu, at)"}
 PRAGMAS = (
     "journal_mode = WAL",
@@ -119,7 +126,7 @@ def transaction(link: sqlite3.Connection) -> Iterator[None]:
     link.execute("COMMIT")
 
 
-def write(link: sqlite3.Connection, rows: Iterable[Row]) -> None:
+def write(link: sqlite3.Connection, rows: Iterable[HistoryRow]) -> None:
     """Add rows; one for an existing minute, as after a clock was set back, replaces it."""
     with transaction(link):
         for row in rows:

@@ -21,7 +21,7 @@ from caovand.adapters.gpu import all_reduce, pcie_errors
 from caovand.adapters.network import ports
 from caovand.adapters.privileges import engine_user, model_access
 from caovand.adapters.servers import server_process
-from caovand.adapters.servers.server_process import GATEWAY, PAGE, Kind
+from caovand.adapters.servers.server_process import GATEWAY, PAGE, ServerKind
 from caovand.adapters.system import host, memory_speed
 from caovand.cli.common.alternatives import alternatives
 from caovand.cli.common.checks import report
@@ -30,7 +30,7 @@ from caovand.cli.common.errors import CommandError
 from caovand.cli.common.orphans import find_orphans
 from caovand.cli.common.planned import plan_for, remembered_here, tuned_here
 from caovand.cli.common.survey import (
-    Machine,
+    SurveyedMachine,
     add_config,
     asked_config,
     cache_of,
@@ -207,7 +207,7 @@ def user_check(user: str, why_none: str) -> CheckResult:
 
 
 def server_checks(
-    kind: Kind, listen: str, served: Mapping[str, Any] | None
+    kind: ServerKind, listen: str, served: Mapping[str, Any] | None
 ) -> Iterator[CheckResult]:
     """Check what keeps the page or the gateway from being served; `served` is its entry in the
     status."""
@@ -229,7 +229,7 @@ def server_checks(
 
 def gather(
     config: Config,
-    machine: Machine,
+    machine: SurveyedMachine,
     seen: tuple[ModelCard | None, Problem | None],
     saved: Path | None,
     mode: Mode | None,

@@ -14,7 +14,7 @@ from caovand.cli.common.candidates import with_engine
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.survey import (
-    Machine,
+    SurveyedMachine,
     add_config,
     asked_config,
     inspect,
@@ -75,7 +75,7 @@ def _cards(gpus: tuple[Gpu, ...]) -> Table:
     return table
 
 
-def _host_lines(machine: Machine) -> Iterator[str]:
+def _host_lines(machine: SurveyedMachine) -> Iterator[str]:
     host = machine.host
     if machine.gpus and machine.gpus[0].driver:
         yield f"driver  {machine.gpus[0].driver}, CUDA up to {machine.gpus[0].cuda}"
@@ -89,7 +89,7 @@ def _host_lines(machine: Machine) -> Iterator[str]:
         yield f"        {host.architecture}: {extensions}{nodes}"
 
 
-def _engine_lines(machine: Machine, engines: Mapping[str, EngineInfo]) -> Iterator[str]:
+def _engine_lines(machine: SurveyedMachine, engines: Mapping[str, EngineInfo]) -> Iterator[str]:
     if not engines:
         yield f"engine  {machine.engine_problem}"
     for kind, engine in engines.items():

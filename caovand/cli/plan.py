@@ -21,7 +21,7 @@ from caovand.cli.common.console import console
 from caovand.cli.common.drawing import COLOURS, LEGEND, cells
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.over_nodes import over_nodes
-from caovand.cli.common.planned import Planned, plan_for, remembered_here, tuned_here
+from caovand.cli.common.planned import PlannedEngine, plan_for, remembered_here, tuned_here
 from caovand.cli.common.survey import (
     add_config,
     asked_config,
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     kept = remembered_here(args.inventory)
     records = tuned_here(args.inventory)
 
-    def plan(config: Config) -> Planned:
+    def plan(config: Config) -> PlannedEngine:
         model = None if args.inventory else read_first(config)
         machine = inspect(config, args.inventory, daemon.get("engine_pid"), source=source)
         inventory = machine.with_model(config, model)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.FAILED if found.refusal else Exit.DONE
 
 
-def print_plan(found: Planned, console: Console) -> None:
+def print_plan(found: PlannedEngine, console: Console) -> None:
     """Print the plan for people."""
     table = Table("setting", "value", "from", "why", box=None, pad_edge=False)
     settings = {**found.plan.settings, **found.plan.env}
@@ -124,7 +124,7 @@ def print_plan(found: Planned, console: Console) -> None:
         console.print(Text(f"the daemon would not start this plan: {found.refusal}", style="red"))
 
 
-def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> None:
+def show_memory(found: PlannedEngine, memory: MemoryEstimate, console: Console) -> None:
     """Print the forecast: a bar per card, what fits, and what would make it fit."""
     if memory.parts:
         _show_parts(found, memory, console)
@@ -136,7 +136,7 @@ def show_memory(found: Planned, memory: MemoryEstimate, console: Console) -> Non
         console.print(Text(f"  would help: {text}"))
 
 
-def _show_parts(found: Planned, memory: MemoryEstimate, console: Console) -> None:
+def _show_parts(found: PlannedEngine, memory: MemoryEstimate, console: Console) -> None:
     gpus = found.cards
     for rank in memory.ranks:
         console.print(Text(_place(rank)))

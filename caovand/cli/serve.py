@@ -27,7 +27,7 @@ from caovand.cli.common import own_daemon
 from caovand.cli.common.console import console
 from caovand.cli.common.ending import run_to_exit_status
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.planned import Planned, plan_for, remembered_plan
+from caovand.cli.common.planned import PlannedEngine, plan_for, remembered_plan
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.common.verb import Group, Verb
 from caovand.cli.plan import print_plan
@@ -213,7 +213,7 @@ def _interpreter(script: Path) -> str | None:
     return None
 
 
-def become_engine(found: Planned, order: ServeRequest) -> None:
+def become_engine(found: PlannedEngine, order: ServeRequest) -> None:
     """Replace this process with vLLM."""
     if found.command.unlimited_stack:
         hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
@@ -230,7 +230,7 @@ def become_engine(found: Planned, order: ServeRequest) -> None:
     os.execve(argv[0], argv, {**env, "PYTHONSAFEPATH": "1"})
 
 
-def share_caches(found: Planned, cache: Path) -> None:
+def share_caches(found: PlannedEngine, cache: Path) -> None:
     """Let vLLM reuse what engines of other plans cached, unless other users could change the
     cache."""
     if trust.find_doubt(cache, (0, os.getuid()), groups=True) is None:
@@ -245,7 +245,7 @@ def without_folder(argv: Sequence[str]) -> tuple[str, ...]:
     return (argv[0], "-c", WITHOUT_FOLDER.format(module=SERVE[1]), *argv[3:])
 
 
-def _version(found: Planned) -> tuple[int, ...]:
+def _version(found: PlannedEngine) -> tuple[int, ...]:
     return version_numbers(found.inventory.engine.python_version)[:2]
 
 

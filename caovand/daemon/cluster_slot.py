@@ -14,7 +14,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan
 from caovand.daemon.engine.figures import SlotFigures
@@ -53,11 +53,11 @@ class ClusterSlot:
         """The machine's current state."""
         return self._machine.snapshot
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: LifecycleEvent) -> None:
         """Apply an event to the machine."""
         self._machine.apply(event)
 
-    def command(self, event: Event) -> None:
+    def command(self, event: LifecycleEvent) -> None:
         """Apply an event that the head's operator requested."""
         self._machine.apply_operator_event(event)
 
@@ -68,7 +68,7 @@ class ClusterSlot:
     # -- the engine -------------------------------------------------------------------------
 
     async def inspect(self) -> Inventory:
-        """Inspect engine, model and machine; raises inspection.Obstacle."""
+        """Inspect engine, model and machine; raises inspection.StartObstacle."""
         living = self._run.child is not None
         return await self._planner.inspect_for(self._machine.config, living=living)
 

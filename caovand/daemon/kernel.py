@@ -10,7 +10,7 @@ from caovand.adapters.system.kernel_log import KernelLog
 KEPT = 200
 
 
-class Kernel:
+class KernelLines:
     """Reads the kernel's log: `kept` are the latest lines; each of `listeners` receives new
     ones."""
 

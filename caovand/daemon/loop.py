@@ -26,13 +26,13 @@ from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, unapplied
 from caovand.core.facts.ownership import Process
 from caovand.core.health.detector import READINGS
-from caovand.core.lifecycle.events import Event, Tick
+from caovand.core.lifecycle.events import LifecycleEvent, LifecycleTick
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
 from caovand.core.reporting.wire import Notice
 from caovand.core.slot import slots_of
 from caovand.daemon.cards import Cards
-from caovand.daemon.kernel import Kernel
+from caovand.daemon.kernel import KernelLines
 from caovand.daemon.keys import Keys
 from caovand.daemon.records.history import History
 from caovand.daemon.records.unwritten import Unwritten
@@ -74,7 +74,7 @@ class Supervisor:
         self._shown = ""
         changes = Changes(self._show_status)
         self.keys = Keys(directories.state, self.notice, changes.wake)
-        kernel, configs = Kernel(), slots_of(config) if slots is None else slots
+        kernel, configs = KernelLines(), slots_of(config) if slots is None else slots
         self._shared = Shared(
             config_path=config_path,
             directories=directories,
@@ -115,7 +115,7 @@ class Supervisor:
             self.notifier.alive()
             at = now()
             for slot in self._working():
-                slot.apply(Tick(at=at, chance=random.random()))
+                slot.apply(LifecycleTick(at=at, chance=random.random()))
             if at >= next_poll:
                 next_poll = at + self._poll_s()
                 try:
@@ -202,7 +202,7 @@ class Supervisor:
 
     # -- what the operator does -------------------------------------------------------------
 
-    def apply_operator_event(self, event: Event) -> None:
+    def apply_operator_event(self, event: LifecycleEvent) -> None:
         """Apply an operator's event to every slot."""
         for slot in self.slots.values():
             slot.apply_operator_event(event)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
 from caovand.daemon.cluster.part import Part
 
@@ -39,8 +39,8 @@ class Machine(Protocol):
     def mode(self) -> tuple[Mode, str]:
         """The mode in effect and its origin."""
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: LifecycleEvent) -> None:
         """Apply an event."""
 
-    def apply_operator_event(self, event: Event) -> None:
+    def apply_operator_event(self, event: LifecycleEvent) -> None:
         """Apply an event that the operator requested."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caovand.core.facts.occupancy import Used, has_memory_again
-from caovand.core.figures.track import Point, Track
+from caovand.core.figures.track import Track, TrackPoint
 from caovand.daemon.tuning import Serving, is_busy
 
 
@@ -12,7 +12,7 @@ class MemoryFreed:
 
     def __init__(self) -> None:
         self._generation = -1
-        self._before: Point | None = None
+        self._before: TrackPoint | None = None
         self._busy_at = 0.0
 
     def poll(

@@ -18,7 +18,7 @@ from typing import Any
 
 from caovand.adapters.confinement.popen import Confinement
 from caovand.adapters.servers.listening import Listeners
-from caovand.adapters.servers.server_process import READY, Kind, ServerProcess
+from caovand.adapters.servers.server_process import READY, ServerKind, ServerProcess
 from caovand.core import limits
 from caovand.core.addresses import split_address
 from caovand.core.lifecycle.backoff import delay
@@ -39,7 +39,7 @@ class ServerSupervisor:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: ServerKind,
         runtime: Path,
         environ: Mapping[str, str],
         notice: Callable[[str, str], None],

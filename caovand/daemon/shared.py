@@ -13,7 +13,7 @@ from caovand.adapters.child import Engines
 from caovand.adapters.files.directories import Directories
 from caovand.adapters.log import Echo
 from caovand.daemon.cards import Cards
-from caovand.daemon.kernel import Kernel
+from caovand.daemon.kernel import KernelLines
 from caovand.daemon.keys import Keys
 from caovand.daemon.records.history import History
 from caovand.daemon.records.unwritten import Unwritten
@@ -55,7 +55,7 @@ class Shared:
     tasks: Tasks
     shortage: Shortage
     unwritten: Unwritten
-    kernel: Kernel
+    kernel: KernelLines
     cards: Cards
     engines: Engines
     history: History

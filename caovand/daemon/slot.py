@@ -25,7 +25,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.announcement import announcement
-from caovand.core.lifecycle.events import Action, EndChild, Event, Inspect, Quit, Spawn
+from caovand.core.lifecycle.events import Action, EndChild, Inspect, LifecycleEvent, Quit, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import status
@@ -117,7 +117,7 @@ class Slot:
 
     # -- the machine ------------------------------------------------------------------------
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: LifecycleEvent) -> None:
         """Apply an event, and perform the resulting actions.
 
         An exception is a bug that may leave work half done, so the daemon ends with it. A slot that
@@ -200,7 +200,7 @@ class Slot:
 
     # -- what the operator does -------------------------------------------------------------
 
-    def apply_operator_event(self, event: Event) -> None:
+    def apply_operator_event(self, event: LifecycleEvent) -> None:
         """Apply an operator's event; replies can refer to the new `revision`."""
         self._revision += 1
         self.apply(event)

@@ -13,7 +13,7 @@ from typing import Any
 from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
 from caovand.core.config.schema import PolicySection
-from caovand.core.figures.track import Point, Track
+from caovand.core.figures.track import Track, TrackPoint
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
@@ -76,7 +76,7 @@ class DraftTuner:
         self._path, self._notice, self._mark, self._warn = path, notice, mark, warn
         self._records, self._failed_at = from_document(state_file.read_or_none(path)) or ({}, 0.0)
         self._generation = -1
-        self._before: Point | None = None
+        self._before: TrackPoint | None = None
         self._context: float | None = None
         self._warm = self._busy_at = 0.0
         self._saved_at = float("-inf")
@@ -140,7 +140,7 @@ class DraftTuner:
             self._text += "; the plan is degraded"
         return False
 
-    def _measure(self, serving: Serving, before: Point, latest: Point) -> Record:
+    def _measure(self, serving: Serving, before: TrackPoint, latest: TrackPoint) -> Record:
         """The plan's record, with the steps between two scrapes if they count."""
         plan, basis = serving.plan, serving.plan.step_time_key
         record = self._records.get(basis) or begin(basis, plan.mtp)
@@ -235,7 +235,7 @@ class DraftTuner:
         return True
 
 
-def is_busy(before: Point, latest: Point, probed_at: float) -> bool:
+def is_busy(before: TrackPoint, latest: TrackPoint, probed_at: float) -> bool:
     """Whether clients sent requests between two scrapes."""
     if latest.running or latest.waiting:
         return True

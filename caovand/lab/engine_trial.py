@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE if kept else Exit.FAILED
 
 
-def why_slower(rows: list[compare.Row]) -> str:
+def why_slower(rows: list[compare.FigureChange]) -> str:
     """Why an engine with these figures is rejected; empty if it is kept."""
     worst = max(
         (row for row in rows if row.verdict == "worse" and abs(row.change) > MAX_SLOWER),

@@ -21,14 +21,14 @@ from caovand.adapters.admission.curve import Encrypted
 from caovand.adapters.admission.door import spare_descriptors
 from caovand.adapters.admission.zmtp import LimitExceeded
 from caovand.adapters.network import cluster_key, cluster_link
-from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.cluster_link import HeadLink, WorkerLink, numeric_address
 from caovand.core.problem import ProblemError
 from tests.patience import PATIENCE_S, soon
 from tests.ports import free_port
 
 
-def pairs_of(folder: Path, name: str) -> Pairs:
+def pairs_of(folder: Path, name: str) -> KeyPairs:
     return cluster_key.derive_pairs(cluster_key.make(folder / name, ""))
 
 
@@ -121,7 +121,9 @@ def test_strangers_are_not_heard_and_keep_nobody_out(tmp_path: Path) -> None:
         plain.connect(f"tcp://127.0.0.1:{port}")
         await plain.send(b"without a key", zmq.NOBLOCK)
         # The head's public key is no secret: with it, and a key that is not the workers'.
-        mixed = Pairs(ours.head_public, stale.head_secret, stale.worker_public, stale.worker_secret)
+        mixed = KeyPairs(
+            ours.head_public, stale.head_secret, stale.worker_public, stale.worker_secret
+        )
         others = [WorkerLink(f"127.0.0.1:{port}", one, Heard(), tmp_path) for one in (stale, mixed)]
         for other in others:
             await other.send(b"with a stale key")
@@ -144,7 +146,7 @@ def test_strangers_are_not_heard_and_keep_nobody_out(tmp_path: Path) -> None:
 def test_a_worker_knows_whether_its_head_rejects_it_or_is_not_there(tmp_path: Path) -> None:
     ours, stale = pairs_of(tmp_path, "key"), pairs_of(tmp_path, "stale")
     address = f"127.0.0.1:{free_port()}"
-    mixed = Pairs(ours.head_public, stale.head_secret, stale.worker_public, stale.worker_secret)
+    mixed = KeyPairs(ours.head_public, stale.head_secret, stale.worker_public, stale.worker_secret)
 
     async def work() -> None:
         heard = Heard()

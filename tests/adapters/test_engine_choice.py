@@ -14,7 +14,7 @@ from caovand.adapters.files import config_file
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, EngineSection, ModelSection
 from caovand.core.engine.record import Engine
-from caovand.daemon.start.inspection import Obstacle, check_kind
+from caovand.daemon.start.inspection import StartObstacle, check_kind
 from caovand.engines import registry
 from tests import fake_engine
 
@@ -62,7 +62,9 @@ def test_the_ladder_is_that_of_the_models_engine(tmp_path: Path) -> None:
 
 def test_a_daemon_keeps_to_the_kind_it_began_with() -> None:
     check_kind(config("x.cat"), PURRING)
-    with pytest.raises(Obstacle, match=r"x\.cat is for Tabby, and this daemon began with vLLM; r"):
+    with pytest.raises(
+        StartObstacle, match=r"x\.cat is for Tabby, and this daemon began with vLLM; r"
+    ):
         check_kind(config("x.cat"), registry.engine_of("vllm"))
 
 

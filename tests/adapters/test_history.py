@@ -12,7 +12,7 @@ import pytest
 from caovand.adapters import history
 from caovand.adapters.history import UnreadableHistory
 from caovand.core.figures.counters import Counters
-from caovand.core.figures.minute import CardMinute, Mark, Minute, Tally
+from caovand.core.figures.minute import CardMinute, HistoryMark, Minute, Tally
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply
 
@@ -43,8 +43,11 @@ def read(path: Path, minutes: int, points: int = 1000, slot: str = "main") -> di
 def test_minutes_cards_and_marks_come_back_as_they_were(path: Path) -> None:
     link = history.open_to_write(path)
     history.write(link, [minute(0), minute(1, 1200.0), card(0), card(1), minute(0, slot="other")])
-    history.write(link, [Mark(NOW + 70.5, "main", "restart", "hang"), Mark(NOW, "", "daemon", "x")])
-    history.write(link, [Mark(NOW + 80, "other", "mode", "fast")])
+    history.write(
+        link,
+        [HistoryMark(NOW + 70.5, "main", "restart", "hang"), HistoryMark(NOW, "", "daemon", "x")],
+    )
+    history.write(link, [HistoryMark(NOW + 80, "other", "mode", "fast")])
     found = read(path, 10)
     assert (found["step_s"], found["at"]) == (60, [NOW, NOW + 60])
     figures = found["figures"]
@@ -70,8 +73,8 @@ def test_minutes_cards_and_marks_come_back_as_they_were(path: Path) -> None:
 def test_the_earliest_of_many_marks_are_left_out_and_counted(path: Path) -> None:
     link = history.open_to_write(path)
     most = history.LATEST_MARKS
-    history.write(link, [Mark(NOW + n, "main", "restart", str(n)) for n in range(most + 7)])
-    history.write(link, [Mark(NOW + n, "other", "restart", "") for n in range(9)])
+    history.write(link, [HistoryMark(NOW + n, "main", "restart", str(n)) for n in range(most + 7)])
+    history.write(link, [HistoryMark(NOW + n, "other", "restart", "") for n in range(9)])
     found = read(path, 10)
     marks = found["marks"]
     assert isinstance(marks, list)
@@ -99,7 +102,7 @@ def test_a_month_of_eight_cards_is_small_read_at_once_and_fits_a_frame(path: Pat
     long = 123_456.123456789
     hours = [replace(minute(n, long * n), waiting=long, token_p99_s=long) for n in range(30 * 24)]
     cards = [replace(card(n, gpu), power_w=long) for n in range(30 * 24) for gpu in range(8)]
-    marks = [Mark(NOW + n + 0.123, "main", "restart", "x" * 200) for n in range(300)]
+    marks = [HistoryMark(NOW + n + 0.123, "main", "restart", "x" * 200) for n in range(300)]
     history.write(link, [*hours, *cards, *marks])
     link.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     assert path.stat().st_size < (30 << 20) / 60 * 4, "a month of minutes is below 120 MB"
@@ -123,7 +126,7 @@ def test_what_is_old_goes_and_its_place_is_used_again(path: Path) -> None:
 def test_no_more_marks_are_kept_than_so_many(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MAX_MARKS", 50)
     link = history.open_to_write(path)
-    history.write(link, [Mark(NOW + n, "main", "restart", str(n)) for n in range(120)])
+    history.write(link, [HistoryMark(NOW + n, "main", "restart", str(n)) for n in range(120)])
     history.prune(link, NOW, days=1)
     found = [text for (text,) in link.execute("SELECT text FROM marks ORDER BY rowid")]
     assert found == [str(n) for n in range(70, 120)]

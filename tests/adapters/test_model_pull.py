@@ -17,9 +17,9 @@ import pytest
 from caovand.adapters.model_pull import folders, headers, hubs, offer, pull
 from caovand.adapters.model_pull.client import HubClient
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.folders import Place
+from caovand.adapters.model_pull.folders import ModelFolders
 from caovand.adapters.model_pull.verify import verify
-from caovand.adapters.model_pull.world import Meter, World
+from caovand.adapters.model_pull.world import TransferMeter, World
 from caovand.core.checkpoint import budget
 from caovand.core.model_source.manifest import Manifest
 from tests.hub_server import COMMIT, NAME, Fault, HubServer, serving
@@ -72,7 +72,7 @@ def kept() -> Kept:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> ModelFolders:
     return folders.place_of(tmp_path / "models", NAME)
 
 
@@ -80,7 +80,7 @@ def client(hub: HubServer, token: str = "", kind: hubs.Hub = hubs.HUGGING_FACE) 
     return HubClient(replace(kind, endpoint=hub.endpoint), token, {})
 
 
-def pulled(hub: HubServer, kept: Kept, place: Place, **how: Any) -> Manifest:
+def pulled(hub: HubServer, kept: Kept, place: ModelFolders, **how: Any) -> Manifest:
     asked = client(hub, **how)
     found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
     return pull.pull(asked, kept.world, found, place)
@@ -93,7 +93,7 @@ def refused(act: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-def content(place: Place) -> dict[str, bytes]:
+def content(place: ModelFolders) -> dict[str, bytes]:
     return {
         str(path.relative_to(place.folder)): path.read_bytes()
         for path in place.folder.rglob("*")
@@ -103,7 +103,7 @@ def content(place: Place) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", [hubs.HUGGING_FACE, hubs.MODELSCOPE], ids=lambda kind: kind.title)
 def test_a_pull_brings_what_is_needed_and_notes_what_it_was(
-    hub: HubServer, kept: Kept, place: Place, kind: hubs.Hub
+    hub: HubServer, kept: Kept, place: ModelFolders, kind: hubs.Hub
 ) -> None:
     made = pulled(hub, kept, place, kind=kind)
     assert content(place) == {name: FILES[name] for name in WANTED}
@@ -115,7 +115,7 @@ def test_a_pull_brings_what_is_needed_and_notes_what_it_was(
 
 
 def test_everything_is_readable_for_the_service_whatever_the_umask(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     before = os.umask(0o077)
     try:
@@ -142,7 +142,7 @@ def test_everything_is_readable_for_the_service_whatever_the_umask(
     ids=["cut", "cut often", "5xx", "429", "no ranges", "416", "wrong", "wrong start", "dribble"],
 )
 def test_a_download_survives(
-    hub: HubServer, kept: Kept, place: Place, faults: list[Fault], requests: int
+    hub: HubServer, kept: Kept, place: ModelFolders, faults: list[Fault], requests: int
 ) -> None:
     hub.faults[SHARD] = list(faults)
     pulled(hub, kept, place)
@@ -151,7 +151,7 @@ def test_a_download_survives(
 
 
 def test_what_has_come_is_asked_for_once_also_by_the_next_command(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     hub.faults[SHARD] = [Fault(after=300_000), *[Fault(status=503)] * 9]
     assert "HTTP 503, after 10 attempts" in refused(lambda: pulled(hub, kept, place))
@@ -169,7 +169,7 @@ def test_what_has_come_is_asked_for_once_also_by_the_next_command(
 
 def test_the_rate_counts_only_what_comes(kept: Kept) -> None:
     clock = iter(float(second) for second in range(100))
-    meter = Meter(replace(kept.world, monotonic_s=lambda: next(clock)), 100 << 20)
+    meter = TransferMeter(replace(kept.world, monotonic_s=lambda: next(clock)), 100 << 20)
     meter.begin("a")
     meter.skip(50 << 20)
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_the_rate_counts_only_what_comes(kept: Kept) -> None:
 
 
 def test_a_file_that_changed_in_between_begins_anew(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     hub.faults[SHARD] = [Fault(after=1000), *[Fault(status=503)] * 10]
     refused(lambda: pulled(hub, kept, place))
@@ -192,7 +192,7 @@ def test_a_file_that_changed_in_between_begins_anew(
 
 
 def test_a_part_that_the_server_no_longer_knows_by_its_etag_is_dropped(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     hub.faults[SHARD] = [Fault(after=1000), *[Fault(status=503)] * 10]
     refused(lambda: pulled(hub, kept, place))
@@ -216,7 +216,7 @@ def test_a_part_that_the_server_no_longer_knows_by_its_etag_is_dropped(
     ],
 )
 def test_a_server_that_lies_is_refused_and_nothing_has_the_final_name(
-    hub: HubServer, kept: Kept, place: Place, fault: Fault, why: str
+    hub: HubServer, kept: Kept, place: ModelFolders, fault: Fault, why: str
 ) -> None:
     hub.faults[SHARD] = [fault]
     said = refused(lambda: pulled(hub, kept, place))
@@ -225,35 +225,39 @@ def test_a_server_that_lies_is_refused_and_nothing_has_the_final_name(
 
 
 def test_another_part_than_was_asked_for_is_refused(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     hub.faults[SHARD] = [Fault(after=1000), Fault(content_range=f"bytes 5-{len(WEIGHTS) - 1}/*")]
     assert "it claims bytes 5-" in refused(lambda: pulled(hub, kept, place))
 
 
 def test_content_that_never_has_the_hash_is_refused_and_dropped(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     hub.faults[SHARD] = [Fault(flipped=True)] * 2
     assert "publisher's hash 2 times" in refused(lambda: pulled(hub, kept, place))
     assert [path.stat().st_size for path in place.blobs.glob("*.part")] == [0]
 
 
-def test_a_busy_server_is_waited_for_as_it_asks(hub: HubServer, kept: Kept, place: Place) -> None:
+def test_a_busy_server_is_waited_for_as_it_asks(
+    hub: HubServer, kept: Kept, place: ModelFolders
+) -> None:
     hub.faults["list"] = [Fault(status=429, headers=(("Retry-After", "7"),)), Fault(status=502)]
     pulled(hub, kept, place)
     assert kept.slept == [7.0, 2.0]
 
 
 def test_a_server_that_asks_to_wait_for_hours_is_given_up(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     hub.faults["list"] = [Fault(status=429, headers=(("Retry-After", "7200"),))]
     assert "it asks to wait 7200 s" in refused(lambda: pulled(hub, kept, place))
     assert kept.slept == []
 
 
-def test_a_hub_that_is_not_there_is_a_problem_after_few_attempts(kept: Kept, place: Place) -> None:
+def test_a_hub_that_is_not_there_is_a_problem_after_few_attempts(
+    kept: Kept, place: ModelFolders
+) -> None:
     with serving(FILES) as hub:
         pass
     assert "after 4 attempts" in refused(lambda: pulled(hub, kept, place))
@@ -262,7 +266,7 @@ def test_a_hub_that_is_not_there_is_a_problem_after_few_attempts(kept: Kept, pla
 
 @pytest.mark.parametrize("kind", [hubs.HUGGING_FACE, hubs.MODELSCOPE], ids=lambda kind: kind.title)
 def test_the_token_goes_to_the_hub_alone(
-    hub: HubServer, kept: Kept, place: Place, kind: hubs.Hub
+    hub: HubServer, kept: Kept, place: ModelFolders, kind: hubs.Hub
 ) -> None:
     pulled(hub, kept, place, token=TOKEN, kind=kind)
     at_hub = [one for one in hub.seen if not one.large]
@@ -277,7 +281,7 @@ def test_the_token_goes_to_the_hub_alone(
 
 
 def test_no_password_comes_from_netrc(
-    hub: HubServer, kept: Kept, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: HubServer, kept: Kept, place: ModelFolders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -290,18 +294,18 @@ def test_no_password_comes_from_netrc(
     ["http://example.org", "ftp://127.0.0.1", "file:///etc/passwd#", "https://a:b@127.0.0.1"],
 )
 def test_no_redirect_leaves_encryption(
-    hub: HubServer, kept: Kept, place: Place, target: str
+    hub: HubServer, kept: Kept, place: ModelFolders, target: str
 ) -> None:
     hub.redirect = target
     assert "which is not https" in refused(lambda: pulled(hub, kept, place))
 
 
-def test_a_redirect_in_a_circle_ends(hub: HubServer, kept: Kept, place: Place) -> None:
+def test_a_redirect_in_a_circle_ends(hub: HubServer, kept: Kept, place: ModelFolders) -> None:
     hub.redirect = hub.endpoint
     assert "more than 8 times" in refused(lambda: pulled(hub, kept, place))
 
 
-def test_a_certificate_is_always_checked(kept: Kept, place: Place, tmp_path: Path) -> None:
+def test_a_certificate_is_always_checked(kept: Kept, place: ModelFolders, tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
@@ -350,14 +354,16 @@ def sibling(path: str, size: object = 1) -> dict[str, object]:
     ],
 )  # fmt: skip
 def test_a_hostile_list_is_refused_and_nothing_is_written(
-    hub: HubServer, kept: Kept, place: Place, document: object
+    hub: HubServer, kept: Kept, place: ModelFolders, document: object
 ) -> None:
     hub.documents[LIST] = document
     refused(lambda: pulled(hub, kept, place))
     assert not place.root.exists()
 
 
-def test_a_list_that_may_be_cut_off_is_refused(hub: HubServer, kept: Kept, place: Place) -> None:
+def test_a_list_that_may_be_cut_off_is_refused(
+    hub: HubServer, kept: Kept, place: ModelFolders
+) -> None:
     hub.files.update({f"{n}.json": b"" for n in range(3000)})
     said = refused(lambda: pulled(hub, kept, place, kind=hubs.MODELSCOPE))
     assert "where the service may cut a list off" in said
@@ -365,7 +371,7 @@ def test_a_list_that_may_be_cut_off_is_refused(hub: HubServer, kept: Kept, place
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_gated_model_is_a_problem_with_the_way_to_it(
-    hub: HubServer, kept: Kept, place: Place, status: int
+    hub: HubServer, kept: Kept, place: ModelFolders, status: int
 ) -> None:
     hub.faults["list"] = [Fault(status=status)]
     said = refused(lambda: pulled(hub, kept, place))
@@ -375,14 +381,14 @@ def test_a_gated_model_is_a_problem_with_the_way_to_it(
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_repository_without_weights_or_configuration_is_refused(
-    hub: HubServer, kept: Kept, place: Place, name: str
+    hub: HubServer, kept: Kept, place: ModelFolders, name: str
 ) -> None:
     del hub.files[name]
     assert "it has no " in refused(lambda: pulled(hub, kept, place))
 
 
 def test_a_shard_that_only_the_index_has_is_a_problem(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     table = {"weight_map": {"a": SHARD, "b": "model-2.safetensors"}}
     hub.files["model.safetensors.index.json"] = json.dumps(table).encode()
@@ -390,7 +396,7 @@ def test_a_shard_that_only_the_index_has_is_a_problem(
 
 
 def test_a_full_disk_is_a_problem_before_anything_is_downloaded(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     asked = client(hub)
     found = offer.read(asked, kept.world, offer.RequestedModel(NAME))
@@ -403,7 +409,7 @@ def test_a_full_disk_is_a_problem_before_anything_is_downloaded(
 
 
 def test_a_second_pull_checks_what_is_there_and_downloads_what_is_wrong(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     made = pulled(hub, kept, place)
     data = bytearray(WEIGHTS)
@@ -420,7 +426,7 @@ def test_a_second_pull_checks_what_is_there_and_downloads_what_is_wrong(
 
 
 def test_a_new_revision_takes_over_what_did_not_change(
-    hub: HubServer, kept: Kept, place: Place
+    hub: HubServer, kept: Kept, place: ModelFolders
 ) -> None:
     pulled(hub, kept, place)
     hub.files["tokenizer.json"] = b'{"new": 1}'
@@ -434,7 +440,7 @@ def test_a_new_revision_takes_over_what_did_not_change(
 
 
 def test_without_hard_links_a_pull_works_too(
-    hub: HubServer, kept: Kept, place: Place, monkeypatch: pytest.MonkeyPatch
+    hub: HubServer, kept: Kept, place: ModelFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.files["copy.json"] = hub.files["config.json"]
 
@@ -446,7 +452,9 @@ def test_without_hard_links_a_pull_works_too(
     assert content(place) == {**{n: FILES[n] for n in WANTED}, "copy.json": FILES["config.json"]}
 
 
-def test_a_folder_of_another_origin_is_left_alone(hub: HubServer, kept: Kept, place: Place) -> None:
+def test_a_folder_of_another_origin_is_left_alone(
+    hub: HubServer, kept: Kept, place: ModelFolders
+) -> None:
     place.folder.mkdir(parents=True)
     (place.folder / "mine").write_text("")
     assert "was not pulled by caovanctl" in refused(lambda: pulled(hub, kept, place))
@@ -454,10 +462,10 @@ def test_a_folder_of_another_origin_is_left_alone(hub: HubServer, kept: Kept, pl
 
 
 def test_a_link_to_a_model_is_not_taken_for_one(
-    hub: HubServer, kept: Kept, place: Place, tmp_path: Path
+    hub: HubServer, kept: Kept, place: ModelFolders, tmp_path: Path
 ) -> None:
     pulled(hub, kept, place)
-    link = Place(tmp_path / "link")
+    link = ModelFolders(tmp_path / "link")
     link.folder.symlink_to(place.folder)
     assert "was not pulled" in refused(lambda: folders.require(link, "remove it"))
     assert "was not pulled" in refused(lambda: pulled(hub, kept, link))
@@ -468,7 +476,7 @@ def test_a_link_to_a_model_is_not_taken_for_one(
 
 
 def test_a_link_in_the_place_of_a_part_is_not_followed(
-    hub: HubServer, kept: Kept, place: Place, tmp_path: Path
+    hub: HubServer, kept: Kept, place: ModelFolders, tmp_path: Path
 ) -> None:
     place.blobs.mkdir(parents=True)
     victim = tmp_path / "victim"
@@ -480,14 +488,16 @@ def test_a_link_in_the_place_of_a_part_is_not_followed(
     assert victim.read_text() == "precious"
 
 
-def test_one_command_at_a_time_works_on_a_model(hub: HubServer, kept: Kept, place: Place) -> None:
+def test_one_command_at_a_time_works_on_a_model(
+    hub: HubServer, kept: Kept, place: ModelFolders
+) -> None:
     with folders.locked(place, "test", make=True):
         assert "is running on" in refused(lambda: pulled(hub, kept, place))
     pulled(hub, kept, place)
 
 
 def test_a_folder_that_cannot_be_written_is_a_problem_before_anything_is_asked(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: ModelFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     said = refused(lambda: folders.require_own(place.root, "pull it"))

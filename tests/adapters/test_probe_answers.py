@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from caovand.adapters.engine import probe
 from caovand.adapters.engine.probe import EngineMissing, probe_engine
-from caovand.core.engine.probe import MARK, Probe
+from caovand.core.engine.probe import MARK, ProbeScripts
 from caovand.engines.llamacpp.probe import PROBE as LLAMACPP
 from caovand.engines.ollama.probe import PROBE as OLLAMA
 from caovand.engines.sglang.probe import PROBE as SGLANG
@@ -38,7 +38,7 @@ VALUES = st.one_of(
 @pytest.mark.parametrize("asks", PROBES.values(), ids=PROBES)
 @given(answers=st.tuples(*[st.dictionaries(st.sampled_from(KEYS), VALUES)] * 2))
 def test_any_table_is_an_engine_or_a_problem(
-    asks: Probe, answers: tuple[dict[str, Any], dict[str, Any]]
+    asks: ProbeScripts, answers: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         told = iter(answers)

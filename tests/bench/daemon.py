@@ -31,7 +31,7 @@ from caovand.adapters.system import processes
 from caovand.cli.common.client import DaemonClient
 from caovand.core.config.schema import WatchSection
 from caovand.core.health.detector import DetectorRules, begin, observe, proven
-from caovand.core.health.observation import LogLine, Progress
+from caovand.core.health.observation import LogLine, ProgressCounters
 from caovand.core.plan import Plan
 from caovand.daemon.engine.watched_run import WatchedRun
 from caovand.daemon.engine.watching import Watching
@@ -129,7 +129,7 @@ def pumped(folder: Path) -> Row:
                 WatchSection(), ring,
                 lambda _: None, lambda *_: None,
             ))  # fmt: skip
-            watching.observe(Progress(*[0.0] * 9, pending=0, at=0.0))
+            watching.observe(ProgressCounters(*[0.0] * 9, pending=0, at=0.0))
 
             def on_lines(lines: list[str]) -> None:
                 echo.add("vllm", lines)

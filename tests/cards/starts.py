@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.common.planned import Planned, plan_for
+from caovand.cli.common.planned import PlannedEngine, plan_for
 from caovand.cli.common.survey import configuration as read
 from caovand.cli.common.survey import inspect
 from tests.cards.conftest import CACHE, CARD, EAGER, ENGINE
@@ -24,7 +24,7 @@ START_S, ENDED_S = 300.0, 30.0
 READY = "Application startup complete"
 
 
-def planned(shape: Shape, folder: Path, cache: Path = CACHE, port: int = 0) -> Planned:
+def planned(shape: Shape, folder: Path, cache: Path = CACHE, port: int = 0) -> PlannedEngine:
     """The plan of this shape for the cards it is split over; what is compiled lies in `cache`."""
     gpus = [CARD] if shape.cards == 1 else list(range(shape.cards))
     words = ["--load-format", "dummy", *EAGER, *shape.args]
@@ -55,7 +55,7 @@ env = {{ VLLM_USE_FLASHINFER_SAMPLER = "0", TRITON_CACHE_DIR = "{cache}/triton" 
 
 
 @contextlib.contextmanager
-def started(found: Planned, log: Path) -> Iterator[str]:
+def started(found: PlannedEngine, log: Path) -> Iterator[str]:
     """The log of the planned command, run until it answers or ends."""
     env = {**os.environ, **found.command.env}
     with log.open("wb") as output:

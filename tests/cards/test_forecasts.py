@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.cli.common.planned import Planned
+from caovand.cli.common.planned import PlannedEngine
 from tests.cards.shapes import SHAPES
 from tests.cards.starts import planned, started
 
@@ -31,7 +31,7 @@ FOUND = {
 WAYS = ("cold", "warm") if os.environ.get("CAOVAN_CARDS_WARM") == "1" else ("cold",)
 
 
-def forecast(found: Planned) -> dict[str, float]:
+def forecast(found: PlannedEngine) -> dict[str, float]:
     """What is foreseen of the figures in `FOUND`."""
     memory = found.memory
     assert memory is not None

@@ -56,9 +56,9 @@ def here(
 ) -> None:
     """A machine with these engines, whose models all are this one."""
 
-    def look(config: Config, *_: object, **named: object) -> survey.Machine:
+    def look(config: Config, *_: object, **named: object) -> survey.SurveyedMachine:
         found = engines.get(chosen_engine(config).name)
-        return survey.Machine(gpus, HOST, found, None if found else MISSING)
+        return survey.SurveyedMachine(gpus, HOST, found, None if found else MISSING)
 
     monkeypatch.setattr(plan_verb, "inspect", look)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: model)
@@ -155,7 +155,7 @@ def test_a_plan_names_the_engine_that_would_serve_a_model_better(
     small = replace(HOST, ram_mib=16384, available_mib=14000, instructions=("avx2",))
     card = replace(QWEN_27B_AWQ, model_type="qwen3", gptq=None, weights=QWEN_27B.weights)
     for model, host in ((card, small), (card, replace(small, ram_mib=65536, available_mib=60000))):
-        machine = survey.Machine((), host, CPU)
+        machine = survey.SurveyedMachine((), host, CPU)
         monkeypatch.setattr(plan_verb, "inspect", lambda *_, machine=machine, **named: machine)
         monkeypatch.setattr(model_folder, "read_model", lambda path, weights, model=model: model)
         main(["plan", model.path])

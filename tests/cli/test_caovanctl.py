@@ -27,7 +27,7 @@ from caovand.cli import main as cli_main
 from caovand.cli.common import reach
 from caovand.cli.common.client import DaemonClient, runtime_directory
 from caovand.cli.common.errors import CommandError
-from caovand.cli.common.survey import Machine
+from caovand.cli.common.survey import SurveyedMachine
 from caovand.cli.incidents import files
 from caovand.cli.parser import parser
 from caovand.core.lifecycle.events import Gone, Start, Stop
@@ -690,7 +690,7 @@ def test_flags_that_the_engine_refuses_are_found(
 ) -> None:
     file, engine = tmp_path / "a.toml", CPU
     file.write_text('[engine]\nextra_args = ["--no-such-flag-at-all"]\n')
-    machine = Machine((), HOST, replace(engine, flags=frozenset({"--port"})))
+    machine = SurveyedMachine((), HOST, replace(engine, flags=frozenset({"--port"})))
     monkeypatch.setattr(check_config, "inspect", lambda *config, **how: machine)
     said = ctl("check-config", str(file))
     assert (said.code, said.out) == (
@@ -698,7 +698,9 @@ def test_flags_that_the_engine_refuses_are_found(
         f"{file}: [engine] extra_args: cannot pass --no-such-flag-at-all: vLLM {engine.version}"
         " has no such flag; remove it from [engine] extra_args\n",
     )
-    machine = Machine((), HOST, None, Problem("use x as the engine", "it is missing", "install it"))
+    machine = SurveyedMachine(
+        (), HOST, None, Problem("use x as the engine", "it is missing", "install it")
+    )
     said = ctl("check-config", str(file))
     assert (said.code, said.out) == (
         0,

@@ -81,7 +81,7 @@ def test_the_doctor_fails_an_empty_path(
     configured: Configure, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        doctor, "inspect", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
+        doctor, "inspect", lambda *_: survey.SurveyedMachine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
     assert main(["doctor", *configured(""), "--json"]) == Exit.FAILED
     checks = json.loads(capsys.readouterr().out)["checks"]
@@ -98,7 +98,7 @@ def test_the_doctor_checks_the_caches_of_the_running_daemon(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(
-        doctor, "inspect", lambda *_: survey.Machine(GOOD.gpus, GOOD.host, GOOD.engine)
+        doctor, "inspect", lambda *_: survey.SurveyedMachine(GOOD.gpus, GOOD.host, GOOD.engine)
     )
     cache = tmp_path / "of-the-daemon"
     answer = {"daemon": {"cache": str(cache)}, "mode_origin": "file", "mode": "auto"}

@@ -236,7 +236,7 @@ def test_a_plan_beside_a_daemon_is_of_its_file_and_mode(
 ) -> None:
     config = tmp_path / "daemon.toml"
     config.write_text(f'[model]\npath = "{tmp_path}"\n[policy]\nmode = "stable"\n')
-    machine = survey.Machine(turing(2), HOST, CUDA)
+    machine = survey.SurveyedMachine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
     monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     monkeypatch.setattr(doctor, "inspect", lambda *asked, **named: machine)
@@ -265,7 +265,7 @@ def test_a_depth_that_nobody_chose_is_the_policy_s(
 ) -> None:
     config = tmp_path / "daemon.toml"
     config.write_text(f'[model]\npath = "{tmp_path}"\n')
-    machine = survey.Machine(turing(2), HOST, CUDA)
+    machine = survey.SurveyedMachine(turing(2), HOST, CUDA)
     beside = status(daemon={"version": "1", "pid": 7, "config": str(config)})
     monkeypatch.setattr(plan_verb, "running", lambda runtime: beside)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
@@ -929,9 +929,9 @@ def test_the_verbs_follow_the_running_daemon_s_file(
     config.write_text(f'[model]\npath = "/m"\n[engine]\npython = "{engine}/bin/python"\n')
     asked: list[Any] = []
 
-    def look(config: Config, saved: Path | None, source: Path) -> survey.Machine:
+    def look(config: Config, saved: Path | None, source: Path) -> survey.SurveyedMachine:
         asked.append((config.engine.python, source))
-        return survey.Machine((), HOST, CUDA)
+        return survey.SurveyedMachine((), HOST, CUDA)
 
     monkeypatch.setattr(inventory_verb, "inspect", look)
     monkeypatch.delenv(places.ROOT_VARIABLE, raising=False)

@@ -28,7 +28,7 @@ SMALL = {
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The head's, of a machine with one RTX 3090."""
-    machine = survey.Machine(named("RTX 3090"), HOST, CUDA)
+    machine = survey.SurveyedMachine(named("RTX 3090"), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
     monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     path = tmp_path / "caovan.toml"
@@ -169,7 +169,7 @@ def test_a_node_that_is_not_known_has_no_card_for_a_display(
     display = replace(named("RTX 3070")[0], index=0)
     cards = (display, replace(named("RTX 3090")[0], index=1))
     monkeypatch.setattr(
-        plan_verb, "inspect", lambda *asked, **named: survey.Machine(cards, HOST, CUDA)
+        plan_verb, "inspect", lambda *asked, **named: survey.SurveyedMachine(cards, HOST, CUDA)
     )
     found = ctl("plan", "--config", str(config), "--json").json
     assert split(found) == [1, 2, 2, 7071]
@@ -179,7 +179,7 @@ def test_a_node_that_is_not_known_has_no_card_for_a_display(
 def test_the_cpu_build_is_split_over_the_nodes(
     config: Path, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = survey.Machine((), HOST, CPU)
+    machine = survey.SurveyedMachine((), HOST, CPU)
     monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     settings = ctl("plan", "--config", str(config), "--json").json["settings"]
     assert settings["tensor_parallel_size"]["value"] == settings["nnodes"]["value"] == 2
@@ -200,7 +200,7 @@ def test_the_node_with_the_least_host_memory_decides_what_goes_there(
 ) -> None:
     unknown = replace(QWEN_27B_AWQ, layer_types=())
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: unknown)
-    machine = survey.Machine((), HOST, CPU)
+    machine = survey.SurveyedMachine((), HOST, CPU)
     monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     joined.answers["cluster"] = of_two(planned(12.5e9, "gpu3", ram_mib=4096))
     said = ctl("plan", "--json")
@@ -220,7 +220,7 @@ def test_a_plan_over_ray_is_shown_as_it_will_run(
     (warning,) = (one for one in alone.json["warnings"] if "Ray" in one)
     assert warning.endswith("until then the head serves alone, as [cluster] min_nodes is 1")
     assert "assumed" not in warnings(alone)
-    machine = survey.Machine(named("RTX 3090"), HOST, replace(CUDA, ray="2.60.0"))
+    machine = survey.SurveyedMachine(named("RTX 3090"), HOST, replace(CUDA, ray="2.60.0"))
     monkeypatch.setattr(plan_verb, "inspect", lambda *asked, **named: machine)
     said = ctl("plan", "--config", str(config), "--json")
     assert said.code == Exit.DONE, said.err

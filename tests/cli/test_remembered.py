@@ -35,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inventory:
     for name in ("RUNTIME", "STATE", "CACHE", "LOGS"):
         monkeypatch.setenv(f"{name}_DIRECTORY", str(tmp_path / name.lower()))
     monkeypatch.delenv("CAOVAN_AUTO_SPEC", raising=False)
-    seen = survey.Machine(turing(2), HOST, CUDA)
+    seen = survey.SurveyedMachine(turing(2), HOST, CUDA)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
     for module in (doctor, plan_verb, serve):
         monkeypatch.setattr(module, "inspect", lambda *asked, **named: seen)

@@ -25,7 +25,9 @@ def test_vllm_finds_what_other_plans_found_out_of_models(
         monkeypatch.setenv(f"{name}_DIRECTORY", str(tmp_path / name.lower()))
     monkeypatch.setattr(serve, "become_daemon", lambda *asked: None)
     monkeypatch.setattr(model_folder, "read_model", lambda path, weights: QWEN_27B_AWQ)
-    monkeypatch.setattr(serve, "inspect", lambda *asked: survey.Machine(turing(2), HOST, CUDA))
+    monkeypatch.setattr(
+        serve, "inspect", lambda *asked: survey.SurveyedMachine(turing(2), HOST, CUDA)
+    )
     monkeypatch.setattr(serve, "_engine", lambda: (EngineSection(), None))
     began: list[str] = []
     monkeypatch.setattr(os, "execve", lambda python, argv, env: began.append(python))

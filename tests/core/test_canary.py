@@ -23,7 +23,7 @@ from caovand.core.health.canary import (
     to_document,
     was_alone,
 )
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan
 from tests.core.machines import inventory
 
@@ -124,7 +124,7 @@ def test_an_answer_that_begins_to_repeat_one_token_is_degenerate_even_after_a_ne
         find_change(first, GreedyAnswer(("!",) * 4, (9.0,) * 4), MARGIN)
 
 
-IDLE = Progress(100, 50, 3, 9, 0, 0, 0, 0, 0, None, 1.0, requests_ended=3)
+IDLE = ProgressCounters(100, 50, 3, 9, 0, 0, 0, 0, 0, None, 1.0, requests_ended=3)
 OURS = replace(IDLE, generation_tokens=100 + TOKENS, requests_ended=4)
 
 
@@ -144,7 +144,7 @@ OURS = replace(IDLE, generation_tokens=100 + TOKENS, requests_ended=4)
     ],
 )
 def test_an_answer_next_to_others_does_not_count(
-    before: Progress | None, after: Progress | None, counts: bool
+    before: ProgressCounters | None, after: ProgressCounters | None, counts: bool
 ) -> None:
     assert was_alone(before, after) is counts
 

@@ -6,7 +6,15 @@ import pytest
 
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.cause import CAUSES, cause_of_end
-from caovand.core.lifecycle.events import Event, Exited, Failed, Planned, Restart, Stop, Tick
+from caovand.core.lifecycle.events import (
+    Exited,
+    Failed,
+    LifecycleEvent,
+    LifecycleTick,
+    Planned,
+    Restart,
+    Stop,
+)
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan, Setting
@@ -23,23 +31,25 @@ OOM = Finding("device-oom-run", "out of memory")
     [
         (State.SERVING, Exited(at=1.0, generation=1, finding=OOM), "device-oom-run"),
         (State.SERVING, Failed(at=1.0, generation=1, finding=OOM), "device-oom-run"),
-        (State.STARTING, Tick(at=1e6), "start-stall"),
+        (State.STARTING, LifecycleTick(at=1e6), "start-stall"),
         (State.SERVING, Restart(at=1.0), "operator"),
         (State.SERVING, Restart(at=1.0, by="head"), "head"),
         (State.SERVING, Stop(at=1.0), "operator"),
         (State.SERVING, Planned(at=1.0, inspection=1, plan=OTHER), "plan"),
         (State.SERVING, Planned(at=1.0, inspection=1, plan=PLAN), ""),
-        (State.SERVING, Tick(at=1e6), ""),
+        (State.SERVING, LifecycleTick(at=1e6), ""),
     ],
 )
 def test_an_end_has_one_cause_whatever_failed_before(
-    before: State, event: Event, cause: str
+    before: State, event: LifecycleEvent, cause: str
 ) -> None:
     snapshot = SERVING.enter(before, 0.0, 10.0, spawned=True).with_finding(OLD, 0.0)
     after, _ = step(snapshot, event, LifecycleRules())
     assert cause_of_end(snapshot, event, after) == cause
     assert cause in ("", *CAUSES)
-    assert cause_of_end(after, Tick(at=2e6), step(after, Tick(at=2e6), LifecycleRules())[0]) in (
+    assert cause_of_end(
+        after, LifecycleTick(at=2e6), step(after, LifecycleTick(at=2e6), LifecycleRules())[0]
+    ) in (
         "",
         "start-stall",
     )

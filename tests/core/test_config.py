@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.config.key import ConfigError, Pairs
+from caovand.core.config.key import ConfigError, StringPairs
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import (
     MODES,
@@ -338,7 +338,7 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
     by_kind: dict[Any, st.SearchStrategy[Any]] = {
         bool: st.booleans(),
         str: texts,
-        Pairs: st.dictionaries(names, texts).map(lambda d: tuple(sorted(d.items()))),
+        StringPairs: st.dictionaries(names, texts).map(lambda d: tuple(sorted(d.items()))),
         tuple[str, ...]: st.lists(texts).map(tuple),
     }
     if meta["choices"]:

@@ -28,18 +28,18 @@ from caovand.core.health.observation import (
     GpuSample,
     Health,
     LogLine,
-    Mark,
+    LogMark,
     ProbeResult,
-    Progress,
-    Tick,
+    ProgressCounters,
+    WatchTick,
 )
-from caovand.core.health.signs import Advanced, Broken, Probe, Sign
+from caovand.core.health.signs import Advanced, Broken, SendProbe, Sign
 from caovand.core.health.suspicion import CALM_S
 from tests.examples import examples
 
 WATCH = WatchSection(stall_s=600, hang_s=60, confirm_s=30)
 RULES = DetectorRules(WATCH)
-NOTHING = Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+NOTHING = ProgressCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 COUNTERS = {
     "gen": "generation_tokens", "prompt": "prompt_tokens", "done": "requests_finished",
     "steps": "iterations", "kv": "kv_cache_usage", "run": "running", "wait": "waiting",
@@ -48,7 +48,7 @@ COUNTERS = {
 }  # fmt: skip
 
 
-def seen(words: list[str], at: float, last: Progress) -> detector.Observation:
+def seen(words: list[str], at: float, last: ProgressCounters) -> detector.Observation:
     """One observation from the words of a script line."""
     what, rest = words[0], words[1:]
     if what == "counters":
@@ -57,11 +57,11 @@ def seen(words: list[str], at: float, last: Progress) -> detector.Observation:
         return replace(last, **changes, at=at)  # type: ignore[arg-type]
     if what == "mark":
         share = float(rest[1]) if len(rest) > 1 else None
-        return LogLine("", at, Mark(rest[0], rest[0], share))
+        return LogLine("", at, LogMark(rest[0], rest[0], share))
     if what == "heartbeat":
-        return LogLine("", at, Mark(None, "waits", heartbeat=True))
+        return LogLine("", at, LogMark(None, "waits", heartbeat=True))
     if what == "jit":
-        return LogLine("", at, Mark(None, "compiling k", jit=True))
+        return LogLine("", at, LogMark(None, "compiling k", jit=True))
     if what == "line":
         return LogLine(" ".join(rest), at)
     if what == "health":
@@ -77,7 +77,7 @@ def seen(words: list[str], at: float, last: Progress) -> detector.Observation:
     if what == "exit":
         return ChildExit(int(rest[0]), at)
     assert what == "tick", f"unknown observation {what!r}"
-    return Tick(at)
+    return WatchTick(at)
 
 
 def told(sign: Sign) -> str:
@@ -99,7 +99,7 @@ def play(script: str, rules: DetectorRules = RULES, serving: bool = False) -> li
     for line in script.strip().split("\n"):
         at, *words = line.split()
         observation = seen(words, float(at), last)
-        if isinstance(observation, Progress):
+        if isinstance(observation, ProgressCounters):
             last = observation
         watch, more = observe(watch, observation, rules)
         signs += [told(sign) for sign in more]
@@ -184,7 +184,7 @@ def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
     for at in range(0, 25, 5):
         busy = replace(NOTHING, pending=1, at=float(at))
         watch, signs = observe(watch, busy, RULES)
-    assert signs == (Probe(20.0, 40.0, "work is pending and nothing has moved for 20 s"),)
+    assert signs == (SendProbe(20.0, 40.0, "work is pending and nothing has moved for 20 s"),)
     # Where it takes longer to confirm than to hang, the answer has that long.
     watch, signs = observe(watch, ProbeResult(False, "", 60.0), RULES)
     assert isinstance(signs[0], Broken)
@@ -198,7 +198,7 @@ def test_the_question_is_asked_after_a_third_of_any_hang_s(hang_s: float) -> Non
         watch, signs = observe(watch, busy, rules)
         if signs:
             break
-    assert [(sign.at, type(sign)) for sign in signs] == [(hang_s / 3, Probe)]
+    assert [(sign.at, type(sign)) for sign in signs] == [(hang_s / 3, SendProbe)]
 
 
 def test_a_question_that_fails_at_once_is_asked_again_when_it_counts() -> None:
@@ -424,7 +424,7 @@ def test_decoding_far_below_its_own_history_is_told_and_so_is_its_return() -> No
 
 _AT = st.floats(0, 100_000, allow_nan=False)
 _PROGRESS = st.builds(
-    Progress,
+    ProgressCounters,
     *[st.integers(0, 50).map(float) for _ in range(4)],
     st.floats(0, 1),
     *[st.integers(0, 3).map(float) for _ in range(2)],
@@ -433,7 +433,7 @@ _PROGRESS = st.builds(
     _AT,
 )
 _MARKS = st.none() | st.builds(
-    Mark,
+    LogMark,
     st.none() | st.sampled_from(("load", "compile", "http")),
     st.sampled_from(("", "shard 1 of 2")),
     st.none() | st.floats(0, 1),
@@ -445,7 +445,7 @@ _OBSERVATIONS = st.one_of(
     st.builds(LogLine, st.text(max_size=20), _AT, _MARKS),
     st.builds(Health, st.none() | st.sampled_from((200, 503)), _AT),
     st.builds(ProbeResult, st.booleans(), st.just("late"), _AT),
-    st.builds(Tick, _AT),
+    st.builds(WatchTick, _AT),
 )
 
 
@@ -470,11 +470,11 @@ def test_a_serving_engine_whose_counters_move_never_hangs(
     observations: list[detector.Observation],
 ) -> None:
     watch, tokens = proven(begin(0), 0), 0.0
-    for n, observation in enumerate(o for o in observations if isinstance(o, Progress)):
+    for n, observation in enumerate(o for o in observations if isinstance(o, ProgressCounters)):
         tokens += 1
         now = replace(observation, generation_tokens=tokens, accepted_tokens=tokens, at=n * 50.0)
         watch, signs = observe(watch, now, RULES)
-        assert not any(isinstance(sign, (Broken, Probe)) for sign in signs)
+        assert not any(isinstance(sign, (Broken, SendProbe)) for sign in signs)
 
 
 @examples(300)
@@ -499,7 +499,7 @@ def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_
         for observation in seen:
             watch, signs = observe(watch, observation, RULES)
             assert not any(isinstance(sign, Broken) for sign in signs)
-            probes = [sign for sign in signs if isinstance(sign, Probe)]
+            probes = [sign for sign in signs if isinstance(sign, SendProbe)]
             asked += len(probes)
             back = min([back, *(at + min(answer_s, probe.timeout_s) for probe in probes)])
     assert asked <= 1 + at // CALM_S
@@ -517,7 +517,7 @@ def test_a_hang_is_believed_after_hang_s_in_all_and_no_later_than_it_can_be_conf
         at += look_s
         watch, signs = observe(watch, replace(NOTHING, pending=1, at=at), rules)
         for sign in signs:
-            if isinstance(sign, Probe):
+            if isinstance(sign, SendProbe):
                 asked += 1
                 back = at + min(fails_s, sign.timeout_s)
         if back is not None and not watch.broken and back <= at + look_s:

@@ -15,7 +15,7 @@ from caovand.core.figures.counters import NAMES, NOTHING, Counters, Reading
 from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.memory import by_card
 from caovand.core.figures.track import RECENT_S, STALE_S, Track
-from caovand.core.health.observation import GpuSample, Progress
+from caovand.core.health.observation import GpuSample, ProgressCounters
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply
 
@@ -44,7 +44,7 @@ COUNTERS = st.builds(
 
 def reading(counters: Counters, at: float, running: float = 0.0) -> Reading:
     """A scrape at `at` seconds."""
-    return Reading(Progress(0, 0, 0, 0, 0.5, running, 1.0, 0, 0, None, at), counters)
+    return Reading(ProgressCounters(0, 0, 0, 0, 0.5, running, 1.0, 0, 0, None, at), counters)
 
 
 def same(one: Counters, other: Counters) -> bool:

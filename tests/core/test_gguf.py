@@ -19,7 +19,7 @@ from caovand.core.checkpoint.gguf import ArrayLength, BadGguf, GgufFile, parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.common.gguf.placement import Placement, devices
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import GgufLoad
 from tests import tiny_gguf
 from tests.tiny_gguf import ARRAY, BOOL, F32, I32, TEXT, U32, U64, assemble, make, value
 
@@ -113,7 +113,7 @@ def test_an_image_encoder_in_the_file_takes_memory_and_is_not_read_for_text() ->
     assert found.gguf is not None
     assert (found.gguf.vision, found.gguf.rest, found.gguf.size) == (64, 32, 128)
     with_images, without = (
-        devices(replace(found, gguf=one), Load(256), Placement((3,)))[0]
+        devices(replace(found, gguf=one), GgufLoad(256), Placement((3,)))[0]
         for one in (found.gguf, replace(found.gguf, vision=0))
     )
     assert with_images.weights - without.weights == 64

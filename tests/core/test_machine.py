@@ -23,11 +23,12 @@ from caovand.core.lifecycle.ending import DRAIN_MARGIN_S, KILL_S
 from caovand.core.lifecycle.events import (
     Action,
     EndChild,
-    Event,
     Exited,
     Failed,
     Gone,
     Inspect,
+    LifecycleEvent,
+    LifecycleTick,
     OfChild,
     OfInspection,
     Planned,
@@ -35,12 +36,11 @@ from caovand.core.lifecycle.events import (
     Proven,
     Quit,
     Reconfigured,
-    Refused,
     Restart,
     Spawn,
     Start,
+    StartRefused,
     Stop,
-    Tick,
     Unkillable,
 )
 from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State
@@ -79,7 +79,7 @@ FINDINGS = [
 # -- hostile: any event at any time ---
 
 
-def any_event(draw: random.Random, s: Snapshot, at: float) -> Event:
+def any_event(draw: random.Random, s: Snapshot, at: float) -> LifecycleEvent:
     """An event of any kind, mostly of the present child or inspection, sometimes of another."""
     generation = s.generation + draw.choice((0, 0, 0, 0, -1, 1))
     inspection = s.inspection + draw.choice((0, 0, 0, 0, -1, 1))
@@ -87,16 +87,16 @@ def any_event(draw: random.Random, s: Snapshot, at: float) -> Event:
     now: dict[str, Any] = {"at": at, "chance": draw.random()}
     child: dict[str, Any] = {**now, "generation": generation}
     answer: dict[str, Any] = {**now, "inspection": inspection}
-    makers: list[Callable[[], Event]] = [
+    makers: list[Callable[[], LifecycleEvent]] = [
         lambda: Start(**now),
         lambda: Restart(**now),
         lambda: Reconfigured(**now, changed=draw.random() < 0.5),
         lambda: Stop(**now, quit=draw.random() < 0.1),
-        lambda: Tick(**now),
-        lambda: Tick(at=max(at, s.deadline or 0)),
+        lambda: LifecycleTick(**now),
+        lambda: LifecycleTick(at=max(at, s.deadline or 0)),
         lambda: Planned(**answer, plan=draw.choice(PLANS)),
         lambda: Planned(**answer, plan=s.plan or PLANS[0]),
-        lambda: Refused(**answer, finding=BUSY, hold=draw.random() < 0.5),
+        lambda: StartRefused(**answer, finding=BUSY, hold=draw.random() < 0.5),
         lambda: Progressed(**child, phase="load", progress=0.5, heartbeat=draw.random() < 0.5),
         # Only a child can prove itself; everything else may be reported of one that never was.
         lambda: Proven(**(child if s.spawned else {**child, "generation": -1})),
@@ -108,7 +108,7 @@ def any_event(draw: random.Random, s: Snapshot, at: float) -> Event:
     return draw.choice(makers)()
 
 
-def hostile_walk(seed: int, events: int) -> Iterator[tuple[Snapshot, Event, Snapshot]]:
+def hostile_walk(seed: int, events: int) -> Iterator[tuple[Snapshot, LifecycleEvent, Snapshot]]:
     draw, s, at = random.Random(seed), Snapshot(), 0.0
     for _ in range(events):
         at += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))
@@ -119,7 +119,7 @@ def hostile_walk(seed: int, events: int) -> Iterator[tuple[Snapshot, Event, Snap
 
 
 def test_what_edges_declares_is_exactly_what_is_reached() -> None:
-    reached: defaultdict[tuple[State, type[Event]], set[State]] = defaultdict(set)
+    reached: defaultdict[tuple[State, type[LifecycleEvent]], set[State]] = defaultdict(set)
     for seed in range(40):
         for before, event, after in hostile_walk(seed, 2000):
             if after is not before:
@@ -160,7 +160,9 @@ def test_events_of_another_child_or_inspection_are_dropped() -> None:
 
 def test_a_tick_before_the_deadline_changes_nothing() -> None:
     for before, event, after in hostile_walk(300, 5000):
-        if isinstance(event, Tick) and (before.deadline is None or event.at < before.deadline):
+        if isinstance(event, LifecycleTick) and (
+            before.deadline is None or event.at < before.deadline
+        ):
             assert after is before
 
 
@@ -182,7 +184,7 @@ def test_a_snapshot_carries_only_what_belongs_to_its_state() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({kind for _, kind in EDGES}, key=str))
-def test_an_event_is_made_by_keywords_and_lacks_nothing(kind: type[Event]) -> None:
+def test_an_event_is_made_by_keywords_and_lacks_nothing(kind: type[LifecycleEvent]) -> None:
     """A finding or plan that may be missing would have to be checked in each handler."""
     for part in fields(kind):
         assert part.kw_only, part.name
@@ -212,7 +214,7 @@ class World:
     """What failed in place of a plan that served, until the operator does something."""
     spawns: int = 0
 
-    def apply(self, event: Event) -> tuple[Action, ...]:
+    def apply(self, event: LifecycleEvent) -> tuple[Action, ...]:
         """Let the machine take an event, check every promise, take note of the actions."""
         before = self.s
         self.s, actions = step(before, event, self.rules)
@@ -262,11 +264,11 @@ class World:
         self.alive, self.last_plan, self.untouched = action.generation, action.plan.identity, True
         self.spawns += 1
 
-    def next_event(self) -> Event:
+    def next_event(self) -> LifecycleEvent:
         """Something that could happen now."""
         draw, s = self.draw, self.s
         now: dict[str, Any] = {"at": self.at, "chance": draw.random()}
-        possible: list[Event] = [Tick(**now)] * 3
+        possible: list[LifecycleEvent] = [LifecycleTick(**now)] * 3
         if draw.random() < 0.15:
             possible += [draw.choice(OPERATOR)(**now)]
         if self.inspects is not None and not self.orphans:
@@ -277,9 +279,9 @@ class World:
             # An inspection that finds processes of an earlier child asks to wait for them.
             hold = self.orphans or draw.random() < 0.7
             number = self.inspects.number
-            possible += [Refused(**now, inspection=number, finding=BUSY, hold=hold)]
+            possible += [StartRefused(**now, inspection=number, finding=BUSY, hold=hold)]
         if self.ending:
-            gone: list[Event] = [Gone(**now, generation=s.generation)] * 6
+            gone: list[LifecycleEvent] = [Gone(**now, generation=s.generation)] * 6
             left = Unkillable(**now, generation=s.generation, finding=OOM)
             possible += [*gone, left]
         if self.alive is not None and not self.ending:
@@ -340,7 +342,7 @@ def test_a_stop_always_ends_in_stopped(seed: int) -> None:
                 assert s.deadline is not None
                 longest_s = RULES.watch.shutdown_timeout_s + DRAIN_MARGIN_S + KILL_S
                 assert s.deadline - world.at <= longest_s + 1e-6
-                overdue, _ = step(s, Tick(at=s.deadline), RULES)
+                overdue, _ = step(s, LifecycleTick(at=s.deadline), RULES)
                 assert gone.state is left.state is overdue.state is State.STOPPED
             else:
                 gone, last = s, actions
@@ -356,7 +358,7 @@ def test_from_anywhere_a_start_in_a_healthy_world_ends_in_serving(seed: int) -> 
         world.live()
         s, at = world.s, world.at
         looking = world.inspects.number if world.inspects else None
-        event: Event = Start(at=at)
+        event: LifecycleEvent = Start(at=at)
         for _ in range(12):
             s, actions = step(s, event, RULES)
             for action in actions:
@@ -374,14 +376,14 @@ def test_from_anywhere_a_start_in_a_healthy_world_ends_in_serving(seed: int) -> 
                 event = Proven(at=at, generation=s.generation)
             else:
                 at = max(at, s.deadline or 0.0)
-                event = Tick(at=at)
+                event = LifecycleTick(at=at)
         assert s.state is State.SERVING
 
 
 # -- counting failures ---
 
 
-def after(s: Snapshot, *events: Event, rules: LifecycleRules | None = None) -> Snapshot:
+def after(s: Snapshot, *events: LifecycleEvent, rules: LifecycleRules | None = None) -> Snapshot:
     for event in events:
         s, _ = step(s, event, rules or LifecycleRules(WatchSection(failures=3)))
     return s
@@ -401,7 +403,7 @@ def failed_once(s: Snapshot, at: float) -> Snapshot:
         Exited(at=at, generation=s.generation, finding=FINDINGS[-1]),
         Gone(at=at, generation=s.generation),
     )
-    return s if s.state is State.FAILED else after(s, Tick(at=s.deadline or 0.0))
+    return s if s.state is State.FAILED else after(s, LifecycleTick(at=s.deadline or 0.0))
 
 
 def test_failures_of_one_plan_end_in_failed_after_the_budget() -> None:
@@ -427,7 +429,7 @@ def again_and_again(finding: Finding, times: int) -> tuple[Snapshot, list[float]
             break
         waits.append(s.deadline - at)
         at = s.deadline
-        s = after(s, Tick(at=at), rules=RULES)
+        s = after(s, LifecycleTick(at=at), rules=RULES)
         s = after(s, Planned(at=at, inspection=s.inspection, plan=PLANS[0]), rules=RULES)
     return s, waits
 
@@ -452,7 +454,7 @@ def test_a_network_that_is_away_for_hours_ends_nothing() -> None:
             Gone(at=9e4, generation=s.generation),
         )
         if s.state is State.BACKOFF:
-            s = after(s, Tick(at=s.deadline or 0.0))
+            s = after(s, LifecycleTick(at=s.deadline or 0.0))
             s = after(s, Planned(at=9e4, inspection=s.inspection, plan=PLANS[0]))
     assert s.state is State.FAILED
 
@@ -465,8 +467,8 @@ def test_another_plan_begins_a_new_count() -> None:
 def test_short_serving_clears_nothing_and_stable_serving_everything() -> None:
     s = serving(PLANS[0], failed_once(serving(PLANS[0]), 0.0), at=100.0)
     assert s.deadline == 100.0 + WatchSection().stable_after_s
-    assert after(s, Tick(at=s.deadline - 1)).failures == 1
-    assert after(s, Tick(at=s.deadline)).failures == 0
+    assert after(s, LifecycleTick(at=s.deadline - 1)).failures == 1
+    assert after(s, LifecycleTick(at=s.deadline)).failures == 0
 
 
 def test_hours_between_failures_do_not_make_them_fewer() -> None:
@@ -537,7 +539,8 @@ def test_a_refusal_has_no_remedy_of_the_failure_before() -> None:
     s = failed_once(s, 1.0)
     assert s.remedy is not None
     assert (
-        after(s, Refused(at=2.0, inspection=s.inspection, finding=OOM, hold=False)).remedy is None
+        after(s, StartRefused(at=2.0, inspection=s.inspection, finding=OOM, hold=False)).remedy
+        is None
     )
 
 
@@ -547,15 +550,17 @@ def test_a_refusal_has_no_remedy_of_the_failure_before() -> None:
 def test_an_inspection_may_take_longer_than_the_time_between_two_in_hold() -> None:
     """A slow probe would else be asked again before each answer, and never heard."""
     s = after(Snapshot(), Start(at=0.0))
-    s = after(s, Refused(at=1.0, inspection=s.inspection, finding=BUSY, hold=True))
+    s = after(s, StartRefused(at=1.0, inspection=s.inspection, finding=BUSY, hold=True))
     assert s.state is State.HOLD
-    s, (look,) = step(s, Tick(at=s.deadline or 0.0), RULES)
+    s, (look,) = step(s, LifecycleTick(at=s.deadline or 0.0), RULES)
     assert isinstance(look, Inspect)
     later = 16.0 + 2 * RULES.watch.recheck_s
-    s, actions = step(s, Tick(at=later), RULES)
+    s, actions = step(s, LifecycleTick(at=later), RULES)
     assert actions == ()
     assert s.looking
-    assert not after(s, Refused(at=later, inspection=look.number, finding=BUSY, hold=True)).looking
+    assert not after(
+        s, StartRefused(at=later, inspection=look.number, finding=BUSY, hold=True)
+    ).looking
     assert (
         after(s, Planned(at=later, inspection=look.number, plan=PLANS[0])).state is State.STARTING
     )
@@ -574,7 +579,7 @@ def test_an_inspection_made_beside_a_child_is_late_once_that_child_is_ended() ->
 def test_a_living_engine_goes_on_where_the_new_plan_is_refused() -> None:
     s = after(serving(PLANS[0]), Reconfigured(at=1.0))
     assert s.replanning
-    s = after(s, Refused(at=2.0, inspection=s.inspection, finding=BUSY, hold=True))
+    s = after(s, StartRefused(at=2.0, inspection=s.inspection, finding=BUSY, hold=True))
     assert (s.state, s.replanning, s.refusal) == (State.SERVING, False, BUSY)
 
 
@@ -603,9 +608,9 @@ def test_heartbeats_move_no_deadline_and_progress_does() -> None:
 
 def test_a_refused_reload_is_no_news_once_its_engine_is_gone() -> None:
     s = after(serving(PLANS[0]), Reconfigured(at=1.0))
-    s = after(s, Refused(at=2.0, inspection=s.inspection, finding=BUSY, hold=True))
+    s = after(s, StartRefused(at=2.0, inspection=s.inspection, finding=BUSY, hold=True))
     s = after(s, Restart(at=3.0), Gone(at=4.0, generation=s.generation))
-    s = after(s, Refused(at=5.0, inspection=s.inspection, finding=BUSY, hold=True))
+    s = after(s, StartRefused(at=5.0, inspection=s.inspection, finding=BUSY, hold=True))
     assert (s.state, s.finding, s.refusal) == (State.HOLD, BUSY, None)
 
 
@@ -614,9 +619,9 @@ def test_what_served_is_not_gone_back_to_twice(by: Literal["operator", "plan"]) 
     """Neither the plan before the change can be started: there is nothing left to try."""
     s = after(serving(PLANS[0]), Restart(at=3.0, by=by))
     s = after(s, Gone(at=4.0, generation=s.generation))
-    s = after(s, Refused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
+    s = after(s, StartRefused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
     assert (s.state, s.next_plan, s.refusal) == (State.STARTING, PLANS[0], OOM)
-    s = after(s, Refused(at=6.0, inspection=s.inspection, finding=OOM, hold=False))
+    s = after(s, StartRefused(at=6.0, inspection=s.inspection, finding=OOM, hold=False))
     assert (s.state, s.finding, s.fallback) == (State.FAILED, OOM, None)
     s = after(s, Start(at=7.0))
     assert (s.state, s.next_plan, s.refusal) == (State.STARTING, None, None)
@@ -626,8 +631,8 @@ def test_what_is_gone_back_to_waits_for_the_world_as_what_it_is() -> None:
     """It is planned by its own configuration, as long as the file's is refused."""
     s = after(serving(PLANS[0]), Restart(at=3.0))
     s = after(s, Gone(at=4.0, generation=s.generation))
-    s = after(s, Refused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
-    s = after(s, Refused(at=6.0, inspection=s.inspection, finding=BUSY, hold=True))
+    s = after(s, StartRefused(at=5.0, inspection=s.inspection, finding=OOM, hold=False))
+    s = after(s, StartRefused(at=6.0, inspection=s.inspection, finding=BUSY, hold=True))
     assert (s.state, s.next_plan, s.refusal) == (State.HOLD, PLANS[0], OOM)
 
 
@@ -720,7 +725,7 @@ def test_an_inspection_that_hangs_names_what_it_was_doing() -> None:
         s = after(Snapshot(), Start(at=0.0), rules=RULES)
         told = {"phase": "plan", "detail": detail, "heartbeat": True}
         s = after(s, Progressed(at=1.0, generation=s.generation, **told), rules=RULES)
-        s = after(s, Tick(at=s.deadline or 0.0), rules=RULES)
+        s = after(s, LifecycleTick(at=s.deadline or 0.0), rules=RULES)
         assert s.state is State.HOLD
         return s.reason
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from caovand.core.figures.counters import NOTHING, Counters
 from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.minute import Tally, card_minute
-from caovand.core.figures.track import Point
+from caovand.core.figures.track import TrackPoint
 from caovand.core.health.observation import GpuSample
 
 
-def point(at: float, tokens: float = 0.0, **more: float) -> Point:
-    return Point(at, Counters(generation_tokens=tokens), **more)
+def point(at: float, tokens: float = 0.0, **more: float) -> TrackPoint:
+    return TrackPoint(at, Counters(generation_tokens=tokens), **more)
 
 
 @given(st.lists(st.integers(0, 500), min_size=1, max_size=30), st.integers(0, 29))

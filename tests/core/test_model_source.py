@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from caovand.core.model_source import listing, manifest, selection, transfer
 from caovand.core.model_source.listing import BadListing, Digest, RemoteFile
 from caovand.core.model_source.manifest import Manifest
-from caovand.core.model_source.pace import Pace, duration
+from caovand.core.model_source.pace import DownloadRate, duration
 from caovand.core.model_source.transfer import Do, RangeRequest
 
 SHA = Digest("sha256", "a" * 64)
@@ -194,7 +194,7 @@ def test_attempts_are_spread_and_end() -> None:
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:
-    pace = Pace()
+    pace = DownloadRate()
     assert pace.text(100) == ""
     for second in range(100):
         pace.add(float(second), (second if second < 50 else 50 + 10 * (second - 50)) << 20)

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import MORE_PATIENCE, REACTIONS, Decision, LadderRules, decide
-from caovand.core.lifecycle.events import Failed, Gone, Planned, Proven, Restart, Start, Tick
+from caovand.core.lifecycle.events import (
+    Failed,
+    Gone,
+    LifecycleTick,
+    Planned,
+    Proven,
+    Restart,
+    Start,
+)
 from caovand.core.lifecycle.recurrence import RECALL_S, Recurrence
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
@@ -52,7 +60,7 @@ class Judge:
 def served_until(s: Snapshot, at: float, finding: Finding, rules: LifecycleRules) -> Snapshot:
     """Serving stably since long, then this failure."""
     living = replace(s, state=State.SERVING, plan=PLAN, spawned=True, deadline=at - 1)
-    stable, _ = step(living, Tick(at=at), rules)
+    stable, _ = step(living, LifecycleTick(at=at), rules)
     assert stable.failures == 0
     failed, _ = step(stable, Failed(at=at, generation=stable.generation, finding=finding), rules)
     return failed
@@ -132,7 +140,7 @@ class Life:
         if self.s.deadline is not None:
             assert ending.next_plan is not None
             self.at = max(self.at, self.s.deadline)
-            self.after(Tick(at=self.at))
+            self.after(LifecycleTick(at=self.at))
             self.serve(ending.next_plan)
         return remedy
 

@@ -12,7 +12,7 @@ from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
-from caovand.core.lifecycle.events import Action, EndChild, Event, Inspect, Spawn
+from caovand.core.lifecycle.events import Action, EndChild, Inspect, LifecycleEvent, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
@@ -38,20 +38,20 @@ def finding(words: list[str]) -> Finding:
     return Finding(failure, " ".join(words[1:]) or failure)
 
 
-def read_event(at: float, words: list[str], s: Snapshot) -> Event:
+def read_event(at: float, words: list[str], s: Snapshot) -> LifecycleEvent:
     """`planned A`, `exited @2 device-oom-load`, `refused hold port-busy` as an event."""
     name, *rest = words
     number = int(rest.pop(0)[1:]) if rest and rest[0].startswith("@") else None
     child: dict[str, Any] = {"generation": s.generation if number is None else number}
     look: dict[str, Any] = {"inspection": s.inspection if number is None else number}
-    makers: dict[str, Callable[[], Event]] = {
+    makers: dict[str, Callable[[], LifecycleEvent]] = {
         "start": lambda: events.Start(at=at),
         "restart": lambda: events.Restart(at=at),
         "reconfigured": lambda: events.Reconfigured(at=at),
         "stop": lambda: events.Stop(at=at, quit=rest == ["quit"]),
-        "tick": lambda: events.Tick(at=at),
+        "tick": lambda: events.LifecycleTick(at=at),
         "planned": lambda: events.Planned(at=at, plan=plan(rest[0]), **look),
-        "refused": lambda: events.Refused(
+        "refused": lambda: events.StartRefused(
             at=at, finding=finding(rest[1:]), hold=rest[0] == "hold", **look
         ),
         "progressed": lambda: events.Progressed(at=at, phase=rest[0], **child),

@@ -22,20 +22,20 @@ from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.events import (
     EndChild,
-    Event,
     Exited,
     Failed,
     Gone,
     Inspect,
+    LifecycleEvent,
+    LifecycleTick,
     Planned,
     Proven,
     Reconfigured,
-    Refused,
     Restart,
     Spawn,
     Start,
+    StartRefused,
     Stop,
-    Tick,
     Unkillable,
 )
 from caovand.core.lifecycle.state import Judge, LifecycleRules, Snapshot, State
@@ -105,7 +105,7 @@ class Walk:
         self.rules = LifecycleRules(judge=judge_by(ladder))
         self.apply(Start(at=0.0))
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: LifecycleEvent) -> None:
         before = self.s
         self.s, actions = step(before, event, self.rules)
         self.alone &= not isinstance(event, OPERATOR)
@@ -147,7 +147,7 @@ class Walk:
         self.at += self.draw.choice((0.0, 0.5, 5.0, 20.0, 400.0))
         event = self.next_event()
         self.at = event.at
-        if isinstance(event, (Planned, Refused)):
+        if isinstance(event, (Planned, StartRefused)):
             self.looks = None
         if isinstance(event, (Gone, Unkillable)):
             self.alive = self.ending = False
@@ -156,7 +156,7 @@ class Walk:
             self.alive = self.ending = False
         return self.s.state
 
-    def next_event(self) -> Event:
+    def next_event(self) -> LifecycleEvent:
         s, at, chance = self.s, self.at, self.draw.random()
         now: dict[str, Any] = {"at": at, "chance": chance}
         child: dict[str, Any] = {**now, "generation": s.generation}
@@ -165,18 +165,18 @@ class Walk:
         if self.ending:
             if chance < 0.1:
                 return Unkillable(**child, finding=BUSY)
-            return Gone(**child) if chance < 0.9 else Tick(**now)
+            return Gone(**child) if chance < 0.9 else LifecycleTick(**now)
         if self.looks is not None:
             number, given = self.looks.number, self.looks.plan
             if chance < 0.1:
-                return Refused(**now, inspection=number, finding=BUSY, hold=chance < 0.08)
+                return StartRefused(**now, inspection=number, finding=BUSY, hold=chance < 0.08)
             return Planned(**now, inspection=number, plan=given or self.plan)
         if self.alive:
             if chance < 0.3:
                 return Proven(**child)
             kind = Failed if chance < 0.6 else Exited
             return kind(**child, finding=self.draw.choice(self.findings))
-        return Tick(at=max(at, s.deadline or 0.0) if chance < 0.5 else at, chance=chance)
+        return LifecycleTick(at=max(at, s.deadline or 0.0) if chance < 0.5 else at, chance=chance)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_the_ladder_of_one_history_ends(seed: int) -> None:
     ladder, found = draw.choice(LADDERS), draw.choices(FINDINGS, k=3)
     rules = LifecycleRules(judge=judge_by(ladder))
     s, at, looks, spawns = Snapshot(), 0.0, Inspect(0, None), []
-    event: Event = Start(at=0.0)
+    event: LifecycleEvent = Start(at=0.0)
     while at < 1e5 and s.state is not State.FAILED:
         s, actions = step(s, event, rules)
         for action in actions:
@@ -229,6 +229,6 @@ def test_the_ladder_of_one_history_ends(seed: int) -> None:
             )
         else:
             at = max(at, s.deadline or 0.0)
-            event = Tick(at=at)
+            event = LifecycleTick(at=at)
     waits = [later - earlier for earlier, later in pairwise(spawns)]
     assert s.state is State.FAILED or min(waits[-5:]) >= 270.0

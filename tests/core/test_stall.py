@@ -6,11 +6,11 @@ import pytest
 
 from caovand.core.config.schema import WatchSection
 from caovand.core.health import detector
-from caovand.core.health.observation import LogLine, Mark, Tick
+from caovand.core.health.observation import LogLine, LogMark, WatchTick
 from caovand.core.health.signs import Broken
 from caovand.core.health.stall import STALL_S, stall_s
 from caovand.core.lifecycle.events import Planned, Progressed, Start
-from caovand.core.lifecycle.events import Tick as Passed
+from caovand.core.lifecycle.events import WatchTick as Passed
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
@@ -35,11 +35,11 @@ def test_the_detector_waits_for_the_phases_time_and_no_longer(
     phase: str, given: float | None
 ) -> None:
     rules = detector.DetectorRules(WatchSection(stall_s=given))
-    mark = LogLine("x", 100.0, Mark(phase, "x") if phase else None)
+    mark = LogLine("x", 100.0, LogMark(phase, "x") if phase else None)
     watch, _ = detector.observe(detector.begin(0.0), mark, rules)
     due = 100.0 + stall_s(phase, given)
-    assert detector.observe(watch, Tick(due - 0.1), rules)[1] == ()
-    (sign,) = detector.observe(watch, Tick(due), rules)[1]
+    assert detector.observe(watch, WatchTick(due - 0.1), rules)[1] == ()
+    (sign,) = detector.observe(watch, WatchTick(due), rules)[1]
     assert isinstance(sign, Broken)
     assert sign.finding.failure == "start-stall"
 

@@ -9,14 +9,14 @@ from caovand.core.lifecycle.events import (
     Exited,
     Gone,
     Inspect,
+    LifecycleTick,
     Planned,
     Proven,
     Reconfigured,
-    Refused,
     Restart,
     Start,
+    StartRefused,
     Stop,
-    Tick,
     Unkillable,
 )
 from caovand.core.lifecycle.state import State
@@ -28,7 +28,7 @@ STUCK = Finding("unknown", "cannot end the engine: pid 7 outlived KILL", "ending
 
 def test_a_refused_reload_is_still_told_when_the_plan_before_is_started_again() -> None:
     s = after(serving(PLANS[0]), Reconfigured(at=1.0))
-    s = after(s, Refused(at=2.0, inspection=s.inspection, finding=BUSY, hold=True))
+    s = after(s, StartRefused(at=2.0, inspection=s.inspection, finding=BUSY, hold=True))
     s = failed_once(s, 3.0)
     assert (s.state, s.refusal) == (State.STARTING, BUSY)
     again = after(
@@ -66,7 +66,7 @@ def test_a_second_stop_says_again_what_the_first_could_not_end(left: bool) -> No
 def test_a_stop_in_hold_says_what_could_not_be_ended(finding: Finding, reason: str) -> None:
     s = after(serving(PLANS[0]), Restart(at=1.0))
     s = after(s, Unkillable(at=2.0, generation=s.generation, finding=STUCK))
-    s, (look,) = step(s, Tick(at=s.deadline or 0.0), RULES)
+    s, (look,) = step(s, LifecycleTick(at=s.deadline or 0.0), RULES)
     assert isinstance(look, Inspect)
-    s = after(s, Refused(at=30.0, inspection=look.number, finding=finding, hold=True))
+    s = after(s, StartRefused(at=30.0, inspection=look.number, finding=finding, hold=True))
     assert after(s, Stop(at=31.0)).reason == reason

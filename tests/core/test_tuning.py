@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from caovand.core.figures.counters import Counters
 from caovand.core.figures.histogram import Histogram
-from caovand.core.figures.track import Point
+from caovand.core.figures.track import TrackPoint
 from caovand.core.tuning import moves
 from caovand.core.tuning.evidence import (
     BANDS,
@@ -207,7 +207,7 @@ def test_the_context_from_which_drafts_lose_is_named() -> None:
 
 def point(
     steps: float, running: float = 1, *, prompts: float = 0, tokens: float = 0, outputs: float = 0
-) -> Point:
+) -> TrackPoint:
     """So many steps and outputs until then, and prompts that were read, with their tokens."""
     total = Counters(
         steps=steps,
@@ -218,7 +218,7 @@ def point(
         first_token_s=Histogram((1.0,), (prompts, 0.0), prompts * 0.1),
         step_s=Histogram((1.0,), ((outputs or steps) - prompts, 0.0), steps * 0.02),
     )
-    return Point(steps, total, running)
+    return TrackPoint(steps, total, running)
 
 
 def test_only_steps_of_one_request_alone_count() -> None:

@@ -43,7 +43,7 @@ from caovand.daemon.loop import Supervisor
 from caovand.daemon.memory_freed import MemoryFreed
 from caovand.daemon.records import memories
 from caovand.daemon.start import inspection
-from caovand.daemon.start.inspection import Obstacle, PlanRequest, PreparedStart
+from caovand.daemon.start.inspection import PlanRequest, PreparedStart, StartObstacle
 from caovand.daemon.start.inspector import MAX_REPLANS
 from caovand.daemon.tuning import Serving
 from tests.core.machines import CUDA, inventory, plan
@@ -70,7 +70,7 @@ class World:
     """What inspections find, and how engines do."""
 
     folder: Path
-    obstacles: list[Obstacle] = field(default_factory=list)
+    obstacles: list[StartObstacle] = field(default_factory=list)
     inspections: int = 0
     may_answer: threading.Event = field(default_factory=threading.Event)
     engine_works: bool = True
@@ -301,7 +301,7 @@ def test_a_second_stop_gives_no_more_grace(world: World) -> None:
 
 def test_what_is_waited_for_is_checked_again_and_again(world: World) -> None:
     async def story(daemon: Running) -> None:
-        world.obstacles = [Obstacle("vram-busy", text, hold=True) for text in ("a", "b", "b")]
+        world.obstacles = [StartObstacle("vram-busy", text, hold=True) for text in ("a", "b", "b")]
         daemon.start()
         await daemon.until(State.SERVING)
         assert (world.inspections, daemon.s.spawns) == (4, 1)
@@ -312,7 +312,7 @@ def test_what_is_waited_for_is_checked_again_and_again(world: World) -> None:
 
 def test_what_the_operator_must_change_is_not_checked_again(world: World) -> None:
     async def story(daemon: Running) -> None:
-        world.obstacles = [Obstacle("model-missing", "no such model", hold=False)]
+        world.obstacles = [StartObstacle("model-missing", "no such model", hold=False)]
         daemon.start()
         await daemon.until(State.FAILED)
         assert daemon.s.deadline is None
@@ -413,7 +413,7 @@ def test_an_engine_that_serves_is_not_moved_to_a_port_that_is_taken(
 ) -> None:
     def taken(port: int, *_: object) -> None:
         if port == 8001:
-            raise Obstacle("port-busy", "cannot use port 8001", hold=True)
+            raise StartObstacle("port-busy", "cannot use port 8001", hold=True)
 
     async def story(daemon: Running) -> None:
         daemon.start()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from caovand.adapters.network.cluster_key import Pairs
-from caovand.core.cluster.link import Link
+from caovand.adapters.network.cluster_key import KeyPairs
+from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.messages import Report
 from caovand.core.cluster.node import NodeCard, NodeFacts
 from caovand.core.config.parser import parse
@@ -28,7 +28,7 @@ from caovand.daemon.cluster.part import Membership
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.workers import Member
 from caovand.daemon.shared import now
-from caovand.daemon.start.inspection import Obstacle
+from caovand.daemon.start.inspection import StartObstacle
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import inventory, plan
@@ -36,16 +36,16 @@ from tests.core.nodes import HEAD, WORKER
 from tests.ports import free_port
 
 MEMORY = forecast(plan(), inventory())
-GOOD = Link("10.0.0.1", 7071, connect_s=2e-4)
+GOOD = LinkState("10.0.0.1", 7071, connect_s=2e-4)
 CLOSED = replace(GOOD, to_worker="no answer within 4 s")
 
 
 class Checked:
     """A head of two nodes with these workers, whose links turn out as `found` says."""
 
-    def __init__(self, nodes: int = 2, least: int | None = None, **found: Link) -> None:
+    def __init__(self, nodes: int = 2, least: int | None = None, **found: LinkState) -> None:
         self.found = found
-        self.between: dict[tuple[str, str], Link] = {}
+        self.between: dict[tuple[str, str], LinkState] = {}
         self.checks: list[list[str]] = []
         self.during: Callable[[], None] = lambda: None
         self.snapshot = Snapshot(state=State.HOLD)
@@ -57,7 +57,7 @@ class Checked:
             config=lambda: self.config,
         )  # fmt: skip
         self.port = free_port()
-        pairs = Pairs(b"", b"", b"", b"")
+        pairs = KeyPairs(b"", b"", b"", b"")
         assert ENGINE.nodes is not None
         member = Membership("head1", f"127.0.0.1:{self.port}", pairs, ENGINE.nodes)
         self.head = Head(member, Quorum(nodes, least or nodes, 60.0), slot)
@@ -117,7 +117,7 @@ def test_another_worker_serves_where_a_link_does_not_work() -> None:
 
 def test_without_another_one_the_start_waits_and_says_why() -> None:
     checked = Checked(n2=CLOSED)
-    with pytest.raises(Obstacle, match="node n2: head1 cannot connect to n2 at") as refused:
+    with pytest.raises(StartObstacle, match="node n2: head1 cannot connect to n2 at") as refused:
         checked.choose()
     assert refused.value.hold
     checked.found["n2"] = GOOD
@@ -127,7 +127,7 @@ def test_without_another_one_the_start_waits_and_says_why() -> None:
 def test_a_worker_that_differs_is_not_tried() -> None:
     checked = Checked(n2=GOOD)
     checked.join("n2", replace(WORKER, torch="2.12.0"))
-    with pytest.raises(Obstacle, match="torch differs"):
+    with pytest.raises(StartObstacle, match="torch differs"):
         checked.choose()
     assert checked.checks == []
 
@@ -146,7 +146,7 @@ def test_of_two_workers_that_do_not_reach_each_other_one_serves() -> None:
     assert checked.choose() == {"n2": 1, "n4": 2}
     checked = Checked(3, n2=GOOD, n3=GOOD)
     checked.between["n2", "n3"] = CLOSED
-    with pytest.raises(Obstacle, match="node n3: n2 cannot connect to n3 at") as refused:
+    with pytest.raises(StartObstacle, match="node n3: n2 cannot connect to n3 at") as refused:
         checked.choose()
     assert refused.value.finding.failure == "node-unfit"
     checked.between.clear()
@@ -161,14 +161,14 @@ def test_one_whose_link_fails_counts_as_missing_over_several_attempts(
     checked = Checked(3, 2, n2=GOOD, n3=GOOD)
     checked.between["n2", "n3"] = CLOSED
     for _ in range(2):
-        with pytest.raises(Obstacle):
+        with pytest.raises(StartObstacle):
             checked.choose()
         at += 40.0
     assert checked.choose() == {"n2": 1}
     checked.between.clear()
     assert checked.choose() == {"n2": 1, "n3": 2}
     checked.between["n2", "n3"] = CLOSED
-    with pytest.raises(Obstacle):
+    with pytest.raises(StartObstacle):
         checked.choose()
 
 
@@ -273,7 +273,7 @@ H100 = NodeCard("NVIDIA H100 80GB HBM3", 81559, (9, 0), 81559)
 
 @pytest.mark.parametrize("cards", [4, 8])
 @pytest.mark.parametrize("found", [GOOD, CLOSED])
-def test_one_answer_has_room_for_64_nodes(cards: int, found: Link) -> None:
+def test_one_answer_has_room_for_64_nodes(cards: int, found: LinkState) -> None:
     """And for their checks, of which 1953 pairs of workers may have one each."""
     names = [f"gpu-node-{number:03}" for number in range(63)]
     checked = Checked(64, **dict.fromkeys(names, GOOD))

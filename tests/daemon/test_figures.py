@@ -8,8 +8,8 @@ import pytest
 
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.healing.failure import Finding
-from caovand.core.health.observation import Progress
-from caovand.core.lifecycle.events import Exited, Planned, Restart, Tick
+from caovand.core.health.observation import ProgressCounters
+from caovand.core.lifecycle.events import Exited, LifecycleTick, Planned, Restart
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan
 from caovand.daemon.engine import figures as figures_module
@@ -17,7 +17,7 @@ from caovand.daemon.engine.figures import SlotFigures
 
 
 def reading(tokens: float, at: float, running: int = 1) -> Reading:
-    progress = Progress(tokens, 0, 0, 0, 0, running, 0, 0, 0, None, at)
+    progress = ProgressCounters(tokens, 0, 0, 0, 0, running, 0, 0, 0, None, at)
     return Reading(progress, Counters(generation_tokens=tokens))
 
 
@@ -72,7 +72,7 @@ def test_each_start_after_the_first_is_counted_under_what_ended_the_one_before()
         lives = Snapshot(state=State.SERVING, plan=plan, spawned=True, spawns=spawns)
         ending = replace(lives, state=State.RECYCLING, ending=Ending("start"), finding=found)
         one.lived(lives, event, ending)
-        one.lived(ending, Tick(at=3.0), ending)
+        one.lived(ending, LifecycleTick(at=3.0), ending)
         before = replace(starting, spawns=spawns)
         one.lived(before, planned, replace(before, spawned=True, spawns=spawns + 1))
     assert one.describe()["restarts"] == {"hang": 1, "operator": 1}

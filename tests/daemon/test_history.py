@@ -13,16 +13,16 @@ import pytest
 
 from caovand.adapters import history as file_module
 from caovand.core.figures.counters import Counters, Reading
-from caovand.core.figures.minute import Mark
+from caovand.core.figures.minute import HistoryMark
 from caovand.core.figures.track import Track, follow
-from caovand.core.health.observation import GpuSample, Progress
+from caovand.core.health.observation import GpuSample, ProgressCounters
 from caovand.core.problem import ProblemError
 from caovand.daemon.records import history_writer
 from caovand.daemon.records.history import History
 from caovand.daemon.records.history_writer import Writer
 from tests.patience import LIMIT_S, eventually, soon
 
-MARK = Mark(1_800_000_000.0, "main", "mode", "fast")
+MARK = HistoryMark(1_800_000_000.0, "main", "mode", "fast")
 
 
 @pytest.fixture
@@ -51,8 +51,8 @@ def marks(path: Path) -> list[str]:
         link.close()
 
 
-def mark(text: str) -> Mark:
-    return Mark(MARK.at, "main", "mode", text)
+def mark(text: str) -> HistoryMark:
+    return HistoryMark(MARK.at, "main", "mode", text)
 
 
 def test_what_was_handed_over_is_on_the_disk_after_a_stop(writer: Writer) -> None:
@@ -199,7 +199,7 @@ def story(
 
 
 def counted(track: Track, tokens: float, at: float) -> Track:
-    progress = Progress(tokens, 0, 0, 0, 0.25, 1.0, 0.0, 0, 0, None, at)
+    progress = ProgressCounters(tokens, 0, 0, 0, 0.25, 1.0, 0.0, 0, 0, None, at)
     return follow(track, Reading(progress, Counters(generation_tokens=tokens)))
 
 

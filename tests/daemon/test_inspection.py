@@ -40,7 +40,7 @@ def test_what_lies_in_a_tmp_the_service_does_not_see_is_told_so(
     request = inspection.PlanRequest(
         parse({"engine": {"python": python}, "model": {"path": model}}), None, {}
     )
-    with pytest.raises(inspection.Obstacle) as caught:
+    with pytest.raises(inspection.StartObstacle) as caught:
         inspection.inspect(request, directories({}, 1000))
     path = python if what == "engine" else model
     assert str(caught.value).startswith("cannot ")
@@ -54,7 +54,7 @@ def test_a_plan_waits_for_its_own_cards_only(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: (cards[0], cards[2]))
     inspection.check_cards(two, machine)
     monkeypatch.setattr(inspection.nvml, "read_gpus", lambda: cards[:2])
-    with pytest.raises(inspection.Obstacle, match="GPU 2 does not answer") as problem:
+    with pytest.raises(inspection.StartObstacle, match="GPU 2 does not answer") as problem:
         inspection.check_cards(two, machine)
     assert problem.value.hold
 
@@ -71,7 +71,7 @@ def test_memory_that_others_hold_is_waited_for(
     request = inspection.PlanRequest(config, None, {})
     machine = inspection.inspect(request, directories({}, 1000))
     with pytest.raises(
-        inspection.Obstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
+        inspection.StartObstacle, match=r"pid 4242\) holds 16000 MiB of GPU 0"
     ) as problem:
         inspection.planned_for(request, machine)
     assert problem.value.hold
@@ -117,7 +117,7 @@ def test_what_outlives_kill_is_told_as_an_engine_that_could_not_be_ended(
         return (), (Process(7, 100, 1, 7, 0, "VLLM::EngineCor"),)
 
     monkeypatch.setattr(inspection.child, "end_orphans", end)
-    with pytest.raises(inspection.Obstacle, match="cannot be killed") as problem:
+    with pytest.raises(inspection.StartObstacle, match="cannot be killed") as problem:
         asyncio.run(inspection.end_orphans(tmp_path / "ledger", AsyncMock()))
     assert (problem.value.hold, problem.value.finding.phase) == (True, "ending")
 
@@ -128,7 +128,9 @@ def test_root_starts_no_engine_that_another_s_file_describes(tmp_path: Path) -> 
     source.write_text("")
     os.chown(source, 12345, 12345)
     request = inspection.PlanRequest(parse({}), None, {}, source=source)
-    with pytest.raises(inspection.Obstacle, match=f"as root: {source} belongs to uid 12345; chown"):
+    with pytest.raises(
+        inspection.StartObstacle, match=f"as root: {source} belongs to uid 12345; chown"
+    ):
         inspection.inspect(request, directories({}, 0))
 
 
@@ -179,7 +181,7 @@ def test_the_model_is_read_before_an_engine_that_may_take_a_minute(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr(inspection.probe, "probe_engine", lambda *words: asked.append(words))
-    with pytest.raises(inspection.Obstacle) as caught:
+    with pytest.raises(inspection.StartObstacle) as caught:
         inspection.inspect(request_of(model={"path": path}), directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("model-missing", False)
     assert asked == []
@@ -191,7 +193,7 @@ def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() 
         server.bind(("127.0.0.1", port))
         server.listen()
         request = request_of(server={"port": port})
-        with pytest.raises(inspection.Obstacle, match=f"cannot use port {port}") as busy:
+        with pytest.raises(inspection.StartObstacle, match=f"cannot use port {port}") as busy:
             inspection.check_cheap(request)
         assert busy.value.hold
         inspection.check_cheap(replace(request, before=inventory()))  # its own engine has it
@@ -204,7 +206,7 @@ def test_a_port_in_use_and_a_missing_key_are_found_before_the_engine_is_asked() 
 
 def test_a_missing_engine_is_waited_for_and_named_as_such(tmp_path: Path) -> None:
     request = request_of(engine={"python": str(tmp_path / "none")})
-    with pytest.raises(inspection.Obstacle, match=r"engine install") as caught:
+    with pytest.raises(inspection.StartObstacle, match=r"engine install") as caught:
         inspection.inspect(request, directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)
 
@@ -219,6 +221,6 @@ def test_an_engine_that_another_user_could_change_is_waited_for(
 
     monkeypatch.setattr(inspection.trust, "require", distrusted)
     request = request_of(engine={"python": str(tmp_path / "none")})
-    with pytest.raises(inspection.Obstacle, match="it belongs to uid 7") as caught:
+    with pytest.raises(inspection.StartObstacle, match="it belongs to uid 7") as caught:
         inspection.inspect(request, directories({}, 1000))
     assert (caught.value.finding.failure, caught.value.hold) == ("engine-unusable", True)

@@ -9,7 +9,7 @@ import pytest
 from caovand.core.facts.occupancy import Used
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.figures.track import Track, follow
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan, Taken
 from caovand.daemon.memory_freed import MemoryFreed
 from caovand.daemon.tuning import Serving
@@ -36,7 +36,7 @@ class Engine:
     ) -> bool:
         self.at += 20.0
         self.tokens += tokens
-        progress = Progress(0, 0, 0, 0, 0, running, 0, 0, 0, None, self.at)
+        progress = ProgressCounters(0, 0, 0, 0, 0, running, 0, 0, 0, None, self.at)
         counted = Counters(generation_tokens=self.tokens)
         self.track = follow(self.track, Reading(progress, counted))
         return self.room.poll(serving, self.track, besides, QUIET_S)

@@ -95,7 +95,7 @@ def test_a_head_whose_card_is_busy_is_planned_for_with_the_cards_that_there_are(
     (card,) = named("RTX 3090")
     busy = replace(card, free_mib=10_000, users=((4242, "python", 14_000),))
     world.machine = inventory(gpus=(busy,))
-    with pytest.raises(inspection.Obstacle, match=r"pid 4242\) holds 14000 MiB"):
+    with pytest.raises(inspection.StartObstacle, match=r"pid 4242\) holds 14000 MiB"):
         asyncio.run(world.plan(SMALL))
     found = asyncio.run(
         world.plan(node_of("n2", (NodeCard("NVIDIA H200", 143771, (9, 0), 143771),)))
@@ -117,7 +117,9 @@ def test_what_others_use_of_a_workers_card_leaves_less_for_the_plan(world: World
         (warning,) = (one for one in busy.warnings if "n2" in one)
         assert warning.startswith("programs on n2 hold 6144 MiB of a card there: the context is")
         full = replace(card, free_mib=2000)
-        with pytest.raises(inspection.Obstacle, match="programs on n2 hold 23552 MiB") as refused:
+        with pytest.raises(
+            inspection.StartObstacle, match="programs on n2 hold 23552 MiB"
+        ) as refused:
             await world.plan(node_of("n2", (full,)))
         assert (refused.value.finding.failure, refused.value.hold) == ("vram-busy", True)
 
@@ -133,7 +135,7 @@ def test_weights_that_do_not_fit_go_to_host_memory_only_where_every_node_has_it(
     async def story() -> None:
         roomy = await world.plan(node_of("n2", card, world.machine.host.ram_mib))
         assert roomy.value("cpu_offload_gb") > 0
-        with pytest.raises(inspection.Obstacle, match="it does not fit"):
+        with pytest.raises(inspection.StartObstacle, match="it does not fit"):
             await world.plan(node_of("n2", card, 4000))
 
     asyncio.run(story())

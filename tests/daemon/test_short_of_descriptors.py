@@ -16,7 +16,7 @@ from caovand.core import limits
 from caovand.core.config.parser import parse
 from caovand.core.health import detector
 from caovand.core.health.detector import DetectorRules
-from caovand.core.health.observation import NotObserved, Progress, Tick
+from caovand.core.health.observation import NotObserved, ProgressCounters, WatchTick
 from caovand.core.health.signs import Broken
 from caovand.daemon.start import inspection
 from tests.core.machines import CUDA
@@ -36,11 +36,11 @@ def test_a_call_that_had_no_descriptor_tells_so(monkeypatch: pytest.MonkeyPatch)
 def test_an_engine_that_could_not_be_looked_at_for_an_hour_does_not_hang() -> None:
     rules = DetectorRules()
     watch = detector.proven(detector.begin(0.0), 0.0)
-    busy = Progress(*[0.0] * 9, pending=1, at=1.0)
+    busy = ProgressCounters(*[0.0] * 9, pending=1, at=1.0)
     watch, _ = detector.observe(watch, busy, rules)
     for at in range(5, 3600, 5):
         watch, signs = detector.observe(watch, NotObserved(float(at)), rules)
-        watch, more = detector.observe(watch, Tick(float(at)), rules)
+        watch, more = detector.observe(watch, WatchTick(float(at)), rules)
         assert not any(isinstance(sign, Broken) for sign in (*signs, *more))
 
 
@@ -62,6 +62,6 @@ def test_a_model_that_cannot_be_read_now_is_waited_for(
     monkeypatch.setattr(inspection.trust, "require", lambda *_: None)
     monkeypatch.setattr("caovand.adapters.files.safe_files.read", exhausted)
     request = inspection.PlanRequest(parse({"model": {"path": str(tmp_path)}}), None, {})
-    with pytest.raises(inspection.Obstacle) as caught:
+    with pytest.raises(inspection.StartObstacle) as caught:
         inspection.inspect(request, inspection.Directories(*[tmp_path] * 4))
     assert caught.value.hold

@@ -14,7 +14,7 @@ from caovand.core.figures.counters import Counters, Reading
 from caovand.core.figures.histogram import Histogram
 from caovand.core.figures.track import Track, begin_engine, follow
 from caovand.core.healing.ladder import Decision
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.tuning.moves import COOL_DOWN_S
 from caovand.daemon import tuning
@@ -55,7 +55,7 @@ class Slot:
         self.wait(0)
 
     def look(self) -> bool:
-        progress = Progress(0, 0, 0, 0, 0, self.running, 0, 0, 0, None, self.at)
+        progress = ProgressCounters(0, 0, 0, 0, 0, self.running, 0, 0, 0, None, self.at)
         self.track = follow(self.track, Reading(progress, self.counted))
         serving = Serving(self.plan, self.generation, False, self.stable, float("-inf"))
         return self.tuner.poll(serving, self.track)
@@ -250,7 +250,7 @@ def test_its_own_test_completions_do_not(applies: Slot) -> None:
     applies.wait(QUIET_S / 2)
     applies.counted = applies.counted.plus(Counters(generation_tokens=5.0))
     applies.at += QUIET_S / 2
-    progress = Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, None, applies.at)
+    progress = ProgressCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, None, applies.at)
     applies.track = follow(applies.track, Reading(progress, applies.counted))
     serving = Serving(applies.plan, applies.generation, False, True, applies.at - 1)
     assert applies.tuner.poll(serving, applies.track)

@@ -17,7 +17,7 @@ from caovand.adapters.engine.pump import Ring
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.network.http import Endpoint
 from caovand.core.config.schema import Config, Mode
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.problem import ProblemError
@@ -82,7 +82,7 @@ class FakeSupervisor:
     def describe(self, name: str = "") -> dict[str, Any]:
         return {"state": self.snapshot.state.value}
 
-    def apply_operator_event(self, event: Event) -> None:
+    def apply_operator_event(self, event: LifecycleEvent) -> None:
         self.told.append(type(event).__name__)
 
     def choose_mode(self, mode: Mode | None, *, defer: bool) -> None:

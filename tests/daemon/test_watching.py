@@ -23,8 +23,8 @@ from caovand.core.config.schema import WatchSection
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
-from caovand.core.health.signs import Broken, Probe
-from caovand.core.lifecycle.events import Event, Exited, Failed, Proven
+from caovand.core.health.signs import Broken, SendProbe
+from caovand.core.lifecycle.events import Exited, Failed, LifecycleEvent, Proven
 from caovand.core.plan import Plan
 from caovand.daemon.engine import proof
 from caovand.daemon.engine.canary import Canary
@@ -52,9 +52,9 @@ def watched(
     stall_s: float | None = None,
     notice: Callable[[str, str], None] = lambda *_: None,
     canary: Canary | None = None,
-) -> list[Event]:
+) -> list[LifecycleEvent]:
     """Events of a watcher that `act` is done to; it may print lines, and yield to what is begun."""
-    events: list[Event] = []
+    events: list[LifecycleEvent] = []
 
     async def run() -> None:
         ring = Ring(2000)
@@ -182,9 +182,9 @@ def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
 
 def polled(
     monkeypatch: pytest.MonkeyPatch, answers: Sequence[object]
-) -> tuple[list[Event], list[str], list[int]]:
+) -> tuple[list[LifecycleEvent], list[str], list[int]]:
     """What a serving engine's watcher makes of polls whose /health ends as in `answers`."""
-    events: list[Event] = []
+    events: list[LifecycleEvent] = []
     notices: list[str] = []
     threads: list[int] = []
 
@@ -252,7 +252,7 @@ def test_a_kill_at_the_memory_limit_is_the_cause_of_its_own_engine_alone(
     for events_file in groups.values():
         events_file.parent.mkdir()
         events_file.write_text("oom_kill 2\n")
-    events: list[Event] = []
+    events: list[LifecycleEvent] = []
 
     async def run() -> None:
         watching = Watching(WatchedRun(
@@ -334,7 +334,7 @@ def test_only_an_idle_engine_s_answers_are_compared(
     judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:
-        watching._act(Probe(0.0, 1.0, "idle for 1 s", idle=idle))
+        watching._act(SendProbe(0.0, 1.0, "idle for 1 s", idle=idle))
         yield
 
     events = watched(act, canary=cast(Canary, judge))

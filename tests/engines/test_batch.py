@@ -10,7 +10,7 @@ from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import overheads
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
@@ -135,7 +135,7 @@ def test_replicas_answer_as_many_users_as_often_faster() -> None:
     card, batch = model("Llama-3.1-8B"), WORKLOADS["batch"]
     one = Candidate(context=8192, sequences=64, batch_tokens=8192, utilization=0.9)
     four = one.but(replicas=4)
-    alone, apart = (Pace(card, each, BOXES["3090-x4"], batch) for each in (one, four))
+    alone, apart = (CandidatePace(card, each, BOXES["3090-x4"], batch) for each in (one, four))
     assert apart.answering(four, 64) == pytest.approx(4 * alone.answering(one, 16))
     assert apart.seconds(four, 16) == pytest.approx(alone.seconds(one, 16) / 4)
 
@@ -143,7 +143,7 @@ def test_replicas_answer_as_many_users_as_often_faster() -> None:
 def test_requests_beyond_the_cache_wait() -> None:
     card, batch = model("gpt-oss-20b"), WORKLOADS["batch"]
     base = Candidate(context=131072, sequences=128, batch_tokens=8192, utilization=0.9)
-    pace = Pace(card, base, BOXES["3090"], batch)
+    pace = CandidatePace(card, base, BOXES["3090"], batch)
     assert pace.seconds(base, 64) == pace.seconds(base.but(sequences=64))
     assert pace.seconds(base, 64) > pace.seconds(base, 128)
 
@@ -152,7 +152,7 @@ def test_small_steps_of_a_prompt_read_the_experts_again() -> None:
     card, chat = model("gpt-oss-120b"), WORKLOADS["chat"]
     base = Candidate(context=131072, sequences=1, batch_tokens=8192, utilization=0.9)
     slow = tuple(replace(gpu, memory_gb_s=100.0) for gpu in BOXES["h100"])
-    pace = Pace(card, base, slow, chat)
+    pace = CandidatePace(card, base, slow, chat)
     assert pace.reading(base) > 4 * pace.reading(base.but(batch_tokens=512))
 
 

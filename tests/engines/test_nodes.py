@@ -9,7 +9,7 @@ import pytest
 
 from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config
-from caovand.core.engine.record import UNTITLED, Place
+from caovand.core.engine.record import UNTITLED, NodePlace
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, Node, device_name
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.engines.vllm.memory.shards import PARTITION
@@ -202,7 +202,10 @@ def test_typed_flags_of_nodes_are_refused() -> None:
 
 def test_only_the_head_answers_and_each_node_has_its_address() -> None:
     whole = over(2)
-    head, worker = own(whole, Place(0, "10.0.0.1", "eth0")), own(whole, Place(1, "10.0.0.2", "ib0"))
+    head, worker = (
+        own(whole, NodePlace(0, "10.0.0.1", "eth0")),
+        own(whole, NodePlace(1, "10.0.0.2", "ib0")),
+    )
     assert (head.value("node_rank"), head.value("headless")) == (0, None)
     assert (worker.value("node_rank"), worker.value("headless")) == (1, True)
     env = {name: setting.value for name, setting in worker.env.items()}
@@ -210,20 +213,20 @@ def test_only_the_head_answers_and_each_node_has_its_address() -> None:
     assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("ib0", "=ib0")
     assert (
         "NCCL_SOCKET_IFNAME"
-        not in own(spread(plan(ON_CPU), alike(2), "a", 1), Place(1, "b", "c")).env
+        not in own(spread(plan(ON_CPU), alike(2), "a", 1), NodePlace(1, "b", "c")).env
     )
 
 
 def test_the_operators_own_variables_win() -> None:
     typed = plan(engine={"env": {"NCCL_SOCKET_IFNAME": "=ib1"}})
-    assert own(typed, Place(1, "10.0.0.2", "ib0")).env["NCCL_SOCKET_IFNAME"].value == "=ib1"
+    assert own(typed, NodePlace(1, "10.0.0.2", "ib0")).env["NCCL_SOCKET_IFNAME"].value == "=ib1"
 
 
 def test_without_a_common_fabric_nccl_does_not_look_for_one() -> None:
     why = "NCCL finds no InfiniBand or RoCE on gpu2"
     found = spread(plan(), alike(2), "10.0.0.1", 7071, why)
     assert found.env["NCCL_IB_DISABLE"] == Setting("1", "policy", why)
-    assert own(found, Place(1, "10.0.0.2", "eth0")).env["NCCL_IB_DISABLE"].value == "1"
+    assert own(found, NodePlace(1, "10.0.0.2", "eth0")).env["NCCL_IB_DISABLE"].value == "1"
     assert "NCCL_IB_DISABLE" not in spread(plan(), alike(2), "10.0.0.1", 7071, "").env
     assert "NCCL_IB_DISABLE" not in spread(plan(ON_CPU), alike(2), "10.0.0.1", 7071, why).env
     # One that is tried again knows nothing of the devices of its last start.

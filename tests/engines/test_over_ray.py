@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from caovand.core.config.schema import Config
-from caovand.core.engine.record import Place
+from caovand.core.engine.record import NodePlace
 from caovand.core.facts.inventory import EngineInfo, Inventory, ModelCard, Node
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.command import SERVE, build
@@ -59,8 +59,8 @@ def test_ray_needs_cards_and_ray(executor: str, engine: EngineInfo, why: str) ->
 
 def test_the_head_starts_vllm_over_ray_and_a_worker_starts_ray_alone() -> None:
     whole = over(2)
-    head = build(own(whole, Place(0, "10.0.0.1", "eth0", ("10.0.0.2",), "secret")), CUDA)
-    worker = build(own(whole, Place(1, "10.0.0.2", "eth0", token="secret")), CUDA)
+    head = build(own(whole, NodePlace(0, "10.0.0.1", "eth0", ("10.0.0.2",), "secret")), CUDA)
+    worker = build(own(whole, NodePlace(1, "10.0.0.2", "eth0", token="secret")), CUDA)
     ray = (CUDA.python, LAUNCHER, "--address", "10.0.0.1:7071")
     assert worker.argv == (*ray, "--own", "10.0.0.2", "--cards", "2")
     assert head.argv[:9] == (*ray, "--own", "10.0.0.1", "--cards", "2", "--")
@@ -88,7 +88,7 @@ def test_the_split_and_the_forecast_are_those_of_vllms_own_nodes() -> None:
 
 def test_a_plan_for_vllms_own_nodes_has_nothing_of_ray() -> None:
     found = own(
-        spread(plan(), alike(2), "10.0.0.1", 7071), Place(0, "10.0.0.1", "eth0", token="secret")
+        spread(plan(), alike(2), "10.0.0.1", 7071), NodePlace(0, "10.0.0.1", "eth0", token="secret")
     )
     command = build(found, WITH_RAY)
     assert command.argv[1:4] == SERVE

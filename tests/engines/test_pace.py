@@ -22,7 +22,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.best import ENOUGH_EXACT
 from caovand.engines.vllm.sizing.pace import (
-    Pace,
+    CandidatePace,
     read_of_offloaded,
     step_seconds,
     tokens_of_step,
@@ -79,7 +79,7 @@ def rated(machine: Inventory, workload: str = "chat", **sections: Any) -> tuple[
     usual = WORKLOADS[workload]
     held = min(candidate.context, usual.cached_tokens)
     room = requests_that_fit(candidate, machine.model, gpus, held)
-    return found, Pace(machine.model, candidate, gpus, usual).score(candidate, room=room)
+    return found, CandidatePace(machine.model, candidate, gpus, usual).score(candidate, room=room)
 
 
 @examples(30)
@@ -317,13 +317,15 @@ def test_a_smaller_split_says_whether_it_holds_more_or_is_faster() -> None:
     assert "1 of 2 cards hold more than all: memory is taken evenly, and GPU 1 has 9000" in reason
 
 
-def paced(kv_dtype: str, workload: str = "long", **more: Any) -> tuple[Pace, Any]:
+def paced(kv_dtype: str, workload: str = "long", **more: Any) -> tuple[CandidatePace, Any]:
     """The pace of the 27B in 4 bits on one RTX 2080 Ti, with this cache and attention."""
     machine = inventory(QWEN_27B_AWQ, turing(1))
     base = candidate_of_plan(plan(machine), machine).but(
         kv_dtype=kv_dtype, flashinfer=kv_dtype == "fp8", context=131_072, mtp=0, **more
     )
-    return Pace(machine.model, base, gpus_of(plan(machine), machine), WORKLOADS[workload]), base
+    return CandidatePace(
+        machine.model, base, gpus_of(plan(machine), machine), WORKLOADS[workload]
+    ), base
 
 
 def test_on_turing_the_cache_is_read_as_fast_as_its_attention_reads_it() -> None:

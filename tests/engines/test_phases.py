@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 from caovand.engines.vllm.log.phases import PHASES, ROWS, phase_of, read_figures
 
 NAMES = tuple(phase.name for phase in PHASES)
@@ -154,23 +154,23 @@ def test_a_bar_that_repeats_itself_on_one_line_counts_where_it_ended() -> None:
         "(EngineCore pid=3547) Capturing CUDA graphs (decode, FULL):   0%|          | 0/8 "
         "[00:00<?, ?it/s]Capturing CUDA graphs (decode, FULL):  75%|#######   | 6/8 [00:02<00:00]"
     )
-    assert phase_of(line) == Mark("capture", "graph 6 of 8", 0.75)
+    assert phase_of(line) == LogMark("capture", "graph 6 of 8", 0.75)
 
 
 def test_loaded_shards_are_progress_inside_the_phase() -> None:
     line = "Loading safetensors checkpoint shards:  36% Completed | 5/14 [01:18<02:23, 15.97s/it]"
-    assert phase_of(line) == Mark("load", "shard 5 of 14", 5 / 14)
+    assert phase_of(line) == LogMark("load", "shard 5 of 14", 5 / 14)
 
 
 def test_a_download_is_progress_of_whichever_phase_runs() -> None:
     line = "model-00003-of-00014.safetensors:  12%|#2        | 500M/4.00G [00:10<01:20, 44.0MB/s]"
-    assert phase_of(line) == Mark(None, '"model-00003-of-00014.safetensors" 12 %', 0.12)
+    assert phase_of(line) == LogMark(None, '"model-00003-of-00014.safetensors" 12 %', 0.12)
 
 
 def test_waiting_for_shared_memory_is_a_heartbeat_and_no_progress() -> None:
     marks = [phase_of(line) for line in lines_of("vllm-0.21.0-sm75x2-hang-host-ram.log")]
     assert [mark for mark in marks if mark][-4:] == [
-        Mark(None, "a process waits for another", heartbeat=True)
+        LogMark(None, "a process waits for another", heartbeat=True)
     ] * 4
 
 

@@ -16,14 +16,14 @@ from caovand.core.engine.record import Engine
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.lifecycle.events import (
-    Event,
     Exited,
     Gone,
     Inspect,
+    LifecycleEvent,
+    LifecycleTick,
     Planned,
     Proven,
     Start,
-    Tick,
 )
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
@@ -58,7 +58,7 @@ class World:
         ladder = LadderRules(self.engine.healing)
         rules = LifecycleRules(judge=lambda plan, found, n: decide(plan, found, n, ladder))
         looks: Inspect | None = None
-        event: Event = Start(at=0.0)
+        event: LifecycleEvent = Start(at=0.0)
         while self.starts < MAX_STARTS:
             self.s, actions = step(self.s, event, rules)
             looks = next((one for one in actions if isinstance(one, Inspect)), None)
@@ -68,7 +68,7 @@ class World:
             self.at = event.at
         return self.s.state
 
-    def _next(self, looks: Inspect | None) -> Event:
+    def _next(self, looks: Inspect | None) -> LifecycleEvent:
         if self.s.state is State.RECYCLING:
             return Gone(at=self.at, generation=self.s.generation)
         if self.s.spawned:
@@ -83,7 +83,7 @@ class World:
         if looks is not None:
             plan = looks.plan or self.plan
             return Planned(at=self.at, inspection=looks.number, plan=plan)
-        return Tick(at=max(self.at, self.s.deadline or 0.0))
+        return LifecycleTick(at=max(self.at, self.s.deadline or 0.0))
 
 
 def plan_of(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Plan:

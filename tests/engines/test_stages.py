@@ -30,7 +30,7 @@ from caovand.engines.vllm.memory.steps import (
     overheads,
 )
 from caovand.engines.vllm.planning.decisions import forecast
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
@@ -363,14 +363,14 @@ def test_a_typed_dealing_is_kept_and_forecast() -> None:
 def test_a_token_takes_as_long_over_stages_as_on_one_card() -> None:
     """They work one after the other; a slower second one slows its part."""
     candidate = Candidate(16384, 1, 8192, 0.9, eager=True)
-    one = Pace(QWEN_27B_AWQ, candidate, turing(1), WORKLOADS["chat"]).answering(candidate)
+    one = CandidatePace(QWEN_27B_AWQ, candidate, turing(1), WORKLOADS["chat"]).answering(candidate)
     both = replace(candidate, stages=(32, 32))
-    even = Pace(QWEN_27B_AWQ, both, turing(2), WORKLOADS["chat"]).answering(both)
+    even = CandidatePace(QWEN_27B_AWQ, both, turing(2), WORKLOADS["chat"]).answering(both)
     assert even == pytest.approx(one, rel=0.01)
     assert even < one
-    mixed = Pace(QWEN_27B_AWQ, both, UNEQUAL, WORKLOADS["chat"]).answering(both)
+    mixed = CandidatePace(QWEN_27B_AWQ, both, UNEQUAL, WORKLOADS["chat"]).answering(both)
     much = replace(candidate, stages=(56, 8))
-    more = Pace(QWEN_27B_AWQ, much, UNEQUAL, WORKLOADS["chat"]).answering(much)
+    more = CandidatePace(QWEN_27B_AWQ, much, UNEQUAL, WORKLOADS["chat"]).answering(much)
     assert even < mixed < more
 
 
@@ -384,7 +384,7 @@ def waited_s(
     or these lanes."""
     gpus = tuple(replace(gpu, nvlink=tuple(range(cards))) for gpu in turing(cards))
     gpus = tuple(replace(gpu, nvlink=(), pcie=pcie) for gpu in gpus) if pcie else gpus
-    pace = Pace(LLAMA_70B_AWQ, candidate, gpus, WORKLOADS["chat"], nodes)
+    pace = CandidatePace(LLAMA_70B_AWQ, candidate, gpus, WORKLOADS["chat"], nodes)
     took_s = pace.answering(candidate) ** -1
     pace._exchange_s = pace._exchanged_s = 0.0
     return took_s - pace.answering(candidate) ** -1

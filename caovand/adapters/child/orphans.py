@@ -15,7 +15,7 @@ from caovand.adapters.privileges import engine_user
 from caovand.adapters.system import processes
 from caovand.core import limits
 from caovand.core.facts import ledger as ledgers
-from caovand.core.facts.ledger import MARK, Ledger, Marks
+from caovand.core.facts.ledger import MARK, Marks, ProcessLedger
 from caovand.core.facts.ownership import Process
 
 KILL_S = 10.0
@@ -26,7 +26,7 @@ def record(ledger: Path, session: int, start: int, found: Sequence[Process], mar
     try:
         user = engine_user.current()
         uid = user.uid if user else os.getuid()
-        one = Ledger(processes.boot_id(), session, start, uid, found, marks)
+        one = ProcessLedger(processes.boot_id(), session, start, uid, found, marks)
         state_file.write(ledger, ledgers.render(one))
     except (OSError, MemoryError) as problem:
         return f"cannot write {ledger}: {getattr(problem, 'strerror', None) or 'no memory left'}"

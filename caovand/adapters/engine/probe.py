@@ -26,7 +26,7 @@ from caovand.adapters.confinement.popen import Confinement, popen_arguments
 from caovand.adapters.files import lock_file, state_file, trust
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.system.processes import inherited_environ
-from caovand.core.engine.probe import MARK, Probe
+from caovand.core.engine.probe import MARK, ProbeScripts
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
@@ -48,7 +48,7 @@ class EngineMissing(ProblemError):
 
 
 def probe_engine(
-    asks: Probe,
+    asks: ProbeScripts,
     python: str,
     cache_dir: Path | None,
     patience_s: float | None = None,
@@ -96,7 +96,7 @@ def probe_engine(
 class _Environment:
     """An engine's Python, the file that names it, and what a program of it may reach."""
 
-    asks: Probe
+    asks: ProbeScripts
     python: str
     named_by: Path | None
     confinement: Confinement | None = None
@@ -214,12 +214,12 @@ class _Environment:
             )
 
 
-def _cache_name(asks: Probe, python: str, stamp: Any, found: dict[str, Any]) -> str:
+def _cache_name(asks: ProbeScripts, python: str, stamp: Any, found: dict[str, Any]) -> str:
     text = json.dumps([asks.details, os.path.abspath(python), stamp, found], sort_keys=True)
     return f"engine-flags-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
+def _kept(asks: ProbeScripts, path: Path) -> dict[str, Any] | None:
     """Read the cached slow answers; None if there are none."""
     answer = state_file.read_or_none(path)
     return answer if isinstance(answer, dict) and answer.keys() >= asks.asked else None
@@ -227,7 +227,7 @@ def _kept(asks: Probe, path: Path) -> dict[str, Any] | None:
 
 def answer(module: str, python: str, path: str, *named_by: str) -> int:
     """The background process: ask, cache the answer and print it, or why there is none."""
-    asks: Probe = importlib.import_module(module).PROBE
+    asks: ProbeScripts = importlib.import_module(module).PROBE
     place, status = Path(path), 0
     environment = _Environment(asks, python, Path(named_by[0]) if named_by else None)
     try:

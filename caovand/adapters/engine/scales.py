@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 
 from caovand.adapters.files import safe_files
 from caovand.core.checkpoint.budget import Budget
-from caovand.core.checkpoint.safetensors import BadShard, Place, header_length, tensor_places
+from caovand.core.checkpoint.safetensors import BadShard, TensorExtent, header_length, tensor_places
 
 CHUNK_BYTES = 1 << 20
 SCALES = ".scales"
@@ -45,7 +45,7 @@ def _negative(path: Path, *stamp: int) -> str:
     return ""
 
 
-def _is_negative(shard: BinaryIO, place: Place) -> bool:
+def _is_negative(shard: BinaryIO, place: TensorExtent) -> bool:
     word = WORDS.get(place.dtype)
     if word is None:
         raise BadShard(f"its scales {place.name} are of type {place.dtype}, not floats")

@@ -19,7 +19,7 @@ from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.places import InstalledEngine
 from caovand.adapters.files import safe_files, trust
-from caovand.core.engine.record import Kernel
+from caovand.core.engine.record import CompiledKernel
 
 FOLDER = "kernels"
 _WORK = ".building"
@@ -43,7 +43,7 @@ class BuiltKernel:
 def build(
     engine: InstalledEngine,
     capability: tuple[int, int],
-    kernels: Sequence[Kernel],
+    kernels: Sequence[CompiledKernel],
     jobs: int,
     world: InstallWorld,
 ) -> list[BuiltKernel]:
@@ -131,7 +131,7 @@ def _nice(world: InstallWorld) -> list[str]:
 
 
 def _progress(
-    folder: Path, kernels: Sequence[Kernel], report: Callable[[int, int, str], None]
+    folder: Path, kernels: Sequence[CompiledKernel], report: Callable[[int, int, str], None]
 ) -> None:
     done = _labels(folder)
     left = [kernel.label for kernel in kernels if kernel.label not in done]

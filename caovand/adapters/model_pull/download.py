@@ -9,7 +9,7 @@ from caovand.adapters.model_pull.client import ConnectionCut, HubClient, HubResp
 from caovand.adapters.model_pull.errors import PullError
 from caovand.adapters.model_pull.partial_download import PartialDownload
 from caovand.adapters.model_pull.patience import Busy, require_success, wait_before_retry
-from caovand.adapters.model_pull.world import Meter, World
+from caovand.adapters.model_pull.world import TransferMeter, World
 from caovand.core.model_source import transfer
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.selection import Offer
@@ -20,7 +20,12 @@ MAX_WRONG = 2
 
 
 def download(
-    client: HubClient, world: World, offer: Offer, file: RemoteFile, blob: Path, meter: Meter
+    client: HubClient,
+    world: World,
+    offer: Offer,
+    file: RemoteFile,
+    blob: Path,
+    meter: TransferMeter,
 ) -> None:
     """Make `blob` this file, resuming its partial download. Raises PullError and OSError."""
     cannot = f"pull {offer.title}"
@@ -57,7 +62,12 @@ def download(
 
 
 def _go_on(
-    client: HubClient, url: str, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
+    client: HubClient,
+    url: str,
+    file: RemoteFile,
+    part: PartialDownload,
+    meter: TransferMeter,
+    cannot: str,
 ) -> None:
     """Make one request, and append its bytes to the part. Raises ConnectionCut and PullError."""
     asked = transfer.ask(part.size_bytes, file.size_bytes, part.etag)
@@ -83,7 +93,7 @@ def _go_on(
 
 
 def _write(
-    answer: HubResponse, file: RemoteFile, part: PartialDownload, meter: Meter, cannot: str
+    answer: HubResponse, file: RemoteFile, part: PartialDownload, meter: TransferMeter, cannot: str
 ) -> None:
     left = file.size_bytes - part.size_bytes
     for piece in answer.pieces(left + 1):
@@ -100,6 +110,6 @@ def _write(
         raise ConnectionCut(f"{file.path} ended {left} bytes early")
 
 
-def _restart(part: PartialDownload, meter: Meter) -> None:
+def _restart(part: PartialDownload, meter: TransferMeter) -> None:
     meter.skip(-part.size_bytes)
     part.cut()

@@ -39,7 +39,7 @@ _PURPOSE = "pull.json"
 
 
 @dataclass(frozen=True)
-class Place:
+class ModelFolders:
     """A model's folder and those around it."""
 
     folder: Path
@@ -83,20 +83,20 @@ def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
     return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
 
 
-def place_of(root: Path, name: str) -> Place:
+def place_of(root: Path, name: str) -> ModelFolders:
     """The place for the model OWNER/NAME or OWNER/NAME:TYPE."""
-    return Place(root / name.replace("/", "--").replace(":", "--"))
+    return ModelFolders(root / name.replace("/", "--").replace(":", "--"))
 
 
-def find(root: Path, text: str) -> Place:
+def find(root: Path, text: str) -> ModelFolders:
     """The place of OWNER/NAME[:TYPE], or of a folder, by its name in the root or by its path."""
     if split_name(text):
         known = place_of(root, text)
         if known.folder.is_dir() or known.staging.is_dir() or not Path(text).exists():
             return known
     if "/" not in text and text not in ("", ".", ".."):
-        return Place(root / text)
-    return Place(Path(os.path.abspath(text)))
+        return ModelFolders(root / text)
+    return ModelFolders(Path(os.path.abspath(text)))
 
 
 def read(folder: Path) -> Manifest | None:
@@ -107,7 +107,7 @@ def read(folder: Path) -> Manifest | None:
         return None
 
 
-def require(place: Place, what: str) -> Manifest:
+def require(place: ModelFolders, what: str) -> Manifest:
     """The manifest of a pulled model; raises PullError if there is none."""
     found = read(place.folder)
     if found is not None and not place.folder.is_symlink():
@@ -125,10 +125,10 @@ def require(place: Place, what: str) -> Manifest:
     raise PullError(what, fact, remedy)
 
 
-def models(root: Path) -> list[tuple[Place, Manifest]]:
+def models(root: Path) -> list[tuple[ModelFolders, Manifest]]:
     """Every complete model, by its folder's name."""
     return [
-        (Place(path), found)
+        (ModelFolders(path), found)
         for path in installed.folders(root)
         if not path.name.startswith(".") and (found := read(path)) is not None
     ]
@@ -148,14 +148,14 @@ def unfinished(root: Path) -> list[Unfinished]:
     return found
 
 
-def begin(place: Place, name: str, size_bytes: int) -> None:
+def begin(place: ModelFolders, name: str, size_bytes: int) -> None:
     """Create the folder of an unfinished pull."""
     place.blobs.mkdir(parents=True, exist_ok=True)
     purpose = json.dumps({"name": name, "size": size_bytes})
     safe_files.replace(place.staging / _PURPOSE, purpose, 0o644)
 
 
-def publish(place: Place, made: Manifest) -> None:
+def publish(place: ModelFolders, made: Manifest) -> None:
     """Add the manifest to the assembled folder, and move it to its final name."""
     safe_files.replace(
         place.assembled / MANIFEST, json.dumps(made.document(), indent=1) + "\n", 0o644
@@ -167,7 +167,7 @@ def publish(place: Place, made: Manifest) -> None:
     shutil.rmtree(place.grave, ignore_errors=True)
 
 
-def assemble(place: Place, made: Manifest) -> None:
+def assemble(place: ModelFolders, made: Manifest) -> None:
     """Link the checked files under their names in a new folder."""
     shutil.rmtree(place.assembled, ignore_errors=True)
     placed: dict[Path, Path] = {}
@@ -187,12 +187,12 @@ def assemble(place: Place, made: Manifest) -> None:
         placed.setdefault(blob, target)
 
 
-def blob_of(place: Place, digest: str) -> Path:
+def blob_of(place: ModelFolders, digest: str) -> Path:
     """The path of the checked file with this hash."""
     return place.blobs / digest.replace(":", "-")
 
 
-def link_existing(place: Place, path: str, digest: str) -> bool:
+def link_existing(place: ModelFolders, path: str, digest: str) -> bool:
     """Link a file of the folder that will be replaced, without a copy; False if that is
     impossible."""
     try:
@@ -202,7 +202,7 @@ def link_existing(place: Place, path: str, digest: str) -> bool:
     return True
 
 
-def discard(place: Place) -> None:
+def discard(place: ModelFolders) -> None:
     """Delete a model, complete or not; renamed first, so that a half-deleted one never seems
     complete."""
     sweep(place)
@@ -213,14 +213,14 @@ def discard(place: Place) -> None:
         shutil.rmtree(place.staging)
 
 
-def sweep(place: Place) -> None:
+def sweep(place: ModelFolders) -> None:
     """Finish a deletion that was killed."""
     if place.grave.is_dir():
         shutil.rmtree(place.grave)
 
 
 @contextlib.contextmanager
-def locked(place: Place, what: str, *, make: bool = False) -> Iterator[None]:
+def locked(place: ModelFolders, what: str, *, make: bool = False) -> Iterator[None]:
     """Lock a model's place; raises PullError if it is locked already, or if others can write there.
 
     With `make` its parent folder is created.

@@ -9,9 +9,9 @@ from caovand.adapters.model_pull import folders
 from caovand.adapters.model_pull.client import HubClient
 from caovand.adapters.model_pull.download import download
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.folders import Place
+from caovand.adapters.model_pull.folders import ModelFolders
 from caovand.adapters.model_pull.partial_download import matches
-from caovand.adapters.model_pull.world import Meter, World
+from caovand.adapters.model_pull.world import TransferMeter, World
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.manifest import Manifest
 from caovand.core.model_source.selection import Offer
@@ -20,7 +20,7 @@ MARGIN_BYTES = 256 << 20
 _MIB = 1 << 20
 
 
-def pull(client: HubClient, world: World, offer: Offer, place: Place) -> Manifest:
+def pull(client: HubClient, world: World, offer: Offer, place: ModelFolders) -> Manifest:
     """Make `place` this model. Raises PullError and OSError; downloaded data is kept for the next
     attempt.
 
@@ -44,7 +44,7 @@ def pull(client: HubClient, world: World, offer: Offer, place: Place) -> Manifes
         missing = [one for one in _distinct_contents(made.files) if not _blob(place, one).exists()]
         _require_space(world, place, missing, what)
         there = made.size_bytes - sum(one.size_bytes for one in missing)
-        meter = Meter(world, made.size_bytes, there)
+        meter = TransferMeter(world, made.size_bytes, there)
         for file in missing:
             meter.begin(file.path)
             download(client, world, offer, file, _blob(place, file), meter)
@@ -53,7 +53,7 @@ def pull(client: HubClient, world: World, offer: Offer, place: Place) -> Manifes
     return made
 
 
-def require_replaceable(place: Place, what: str) -> None:
+def require_replaceable(place: ModelFolders, what: str) -> None:
     """Raise PullError if the folder has something that no pull created."""
     if place.folder.is_symlink() or (
         place.folder.exists()
@@ -67,7 +67,7 @@ def require_replaceable(place: Place, what: str) -> None:
         )
 
 
-def _link_existing(world: World, place: Place, made: Manifest) -> None:
+def _link_existing(world: World, place: ModelFolders, made: Manifest) -> None:
     """Link the right files of the existing model."""
     before = folders.read(place.folder)
     known = {(one.path, one.digest) for one in before.files} if before else set()
@@ -76,7 +76,7 @@ def _link_existing(world: World, place: Place, made: Manifest) -> None:
         for one in made.files
         if (one.path, one.digest) in known and not _blob(place, one).exists()
     ]
-    meter = Meter(world, sum(one.size_bytes for one in old))
+    meter = TransferMeter(world, sum(one.size_bytes for one in old))
     for one in old:
         meter.begin(f"checking {one.path}")
         try:
@@ -87,7 +87,7 @@ def _link_existing(world: World, place: Place, made: Manifest) -> None:
             folders.link_existing(place, one.path, str(one.digest))
 
 
-def _delete_stale(place: Place, made: Manifest) -> None:
+def _delete_stale(place: ModelFolders, made: Manifest) -> None:
     """Delete files of an earlier revision, to free their space."""
     wanted = {_blob(place, one).name for one in made.files}
     for path in place.blobs.iterdir():
@@ -101,11 +101,11 @@ def _distinct_contents(files: tuple[RemoteFile, ...]) -> list[RemoteFile]:
     return sorted({one.digest: one for one in files}.values(), key=lambda one: one.size_bytes)
 
 
-def _blob(place: Place, file: RemoteFile) -> Path:
+def _blob(place: ModelFolders, file: RemoteFile) -> Path:
     return folders.blob_of(place, str(file.digest))
 
 
-def _require_space(world: World, place: Place, missing: list[RemoteFile], what: str) -> None:
+def _require_space(world: World, place: ModelFolders, missing: list[RemoteFile], what: str) -> None:
     there = sum(path.stat().st_blocks * 512 for path in place.blobs.glob("*.part"))
     needed = sum(one.size_bytes for one in missing) - there + MARGIN_BYTES
     free = world.free_bytes(place.blobs)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from caovand.adapters.model_pull.folders import Place
+from caovand.adapters.model_pull.folders import ModelFolders
 from caovand.adapters.model_pull.partial_download import matches
-from caovand.adapters.model_pull.world import Meter, World
+from caovand.adapters.model_pull.world import TransferMeter, World
 from caovand.core.model_source.manifest import Manifest
 from caovand.core.model_source.selection import MANIFEST
 from caovand.core.printable import one_line
 
 
-def verify(world: World, place: Place, made: Manifest) -> tuple[list[str], list[str]]:
+def verify(world: World, place: ModelFolders, made: Manifest) -> tuple[list[str], list[str]]:
     """Two lists of lines: files damaged or missing, and files that were not pulled."""
     damage = []
-    meter = Meter(world, made.size_bytes)
+    meter = TransferMeter(world, made.size_bytes)
     for one in made.files:
         meter.begin(one.path)
         path = place.folder / one.path

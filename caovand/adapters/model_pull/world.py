@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from caovand.core.model_source.pace import Pace
+from caovand.core.model_source.pace import DownloadRate
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class World:
 
 
 @dataclass
-class Meter:
+class TransferMeter:
     """Show the progress of one step: bytes of `total_bytes`, with rate and time left."""
 
     world: World
     total_bytes: int
     done_bytes: int = 0
     name: str = ""
-    _pace: Pace = field(default_factory=Pace)
+    _pace: DownloadRate = field(default_factory=DownloadRate)
     _shown_s: float = -1.0
 
     def begin(self, name: str) -> None:
@@ -44,7 +44,7 @@ class Meter:
     def skip(self, count: int) -> None:
         """Add or subtract bytes that do not count towards the rate."""
         self.done_bytes += count
-        self._pace = Pace()
+        self._pace = DownloadRate()
 
     def add(self, count: int) -> None:
         """Add or subtract bytes; the display is updated a few times a second."""

@@ -19,7 +19,7 @@ MODE = 0o640
 MAX_BYTES = 4 << 10
 
 
-class Pairs(NamedTuple):
+class KeyPairs(NamedTuple):
     """Both CURVE key pairs of a cluster, each key as 40 bytes of Z85; repr shows none.
 
     `token` is for the engine's own processes.
@@ -32,7 +32,7 @@ class Pairs(NamedTuple):
     token: str = ""
 
     def __repr__(self) -> str:
-        return "Pairs(...)"
+        return "KeyPairs(...)"
 
 
 def new_key() -> ClusterKey:
@@ -135,12 +135,12 @@ def share(path: Path, group: str) -> bool:
     return True
 
 
-def derive_pairs(key: ClusterKey) -> Pairs:
+def derive_pairs(key: ClusterKey) -> KeyPairs:
     """Derive both key pairs, the head's first; raises BadKey if ZeroMQ has no CURVE."""
     head, worker = (z85.encode(key.curve_secret(side)) for side in ("head", "worker"))
     try:
         public = zmq.curve_public
-        return Pairs(public(head), head, public(worker), worker, key.token())
+        return KeyPairs(public(head), head, public(worker), worker, key.token())
     except zmq.ZMQError as problem:
         raise BadKey(
             "encrypt the cluster's link",

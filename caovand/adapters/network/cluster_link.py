@@ -32,7 +32,7 @@ from caovand.adapters.admission.door import (
     unix_listener,
 )
 from caovand.adapters.admission.gate import OPENS, Gate, inner_folder, relay
-from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.core import addresses
 from caovand.core.cluster.messages import MAX_BYTES
 from caovand.core.problem import ProblemError
@@ -150,7 +150,7 @@ class HeadLink(_Link):
     `runtime` is the folder of the daemon's sockets.
     """
 
-    def __init__(self, address: str, pairs: Pairs, on_frame: OnFrame, runtime: Path) -> None:
+    def __init__(self, address: str, pairs: KeyPairs, on_frame: OnFrame, runtime: Path) -> None:
         cannot = f"listen for workers on {address}"
         try:
             self._inner = inner_folder(runtime) / NAME
@@ -251,7 +251,7 @@ class WorkerLink(_Link):
 
     _count = itertools.count()
 
-    def __init__(self, address: str, pairs: Pairs, on_frame: OnFrame, runtime: Path) -> None:
+    def __init__(self, address: str, pairs: KeyPairs, on_frame: OnFrame, runtime: Path) -> None:
         cannot = f"connect to the head at {address}"
         self._address = addresses.split_address(address)
         self._follower = Encrypted(MAX_UNHEARD, to_server=True)

@@ -18,7 +18,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from caovand.adapters.servers.server_process import READY, Kind, has_library
+from caovand.adapters.servers.server_process import READY, ServerKind, has_library
 from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 
@@ -27,7 +27,7 @@ YOUNG_OBJECTS = 5000
 """How many new objects start a collection: a burst of requests makes thousands that stay for it."""
 
 
-def parser(kind: Kind, description: str | None) -> argparse.ArgumentParser:
+def parser(kind: ServerKind, description: str | None) -> argparse.ArgumentParser:
     """The arguments that the daemon passes to each server."""
     made = argparse.ArgumentParser(prog=f"python -m caovand.{kind.name}", description=description)
     made.add_argument("--listen", required=True, metavar="ADDRESS:PORT")
@@ -57,7 +57,7 @@ def confine(*, memory: int, descriptors: int, nice: int, oom_score: int) -> None
 
 
 def run(
-    kind: Kind,
+    kind: ServerKind,
     options: argparse.Namespace,
     limit: Callable[[], None],
     prepare: Callable[[], Callable[[socket.socket], Awaitable[object]]],

@@ -34,7 +34,7 @@ END_S = 2.0
 
 
 @dataclass(frozen=True)
-class Kind:
+class ServerKind:
     """A server: its section of the configuration, its socket and its module have the same `name`;
     `title` is for people. `backlog` is how many connections may wait for it.
     """
@@ -54,8 +54,8 @@ class Kind:
         )
 
 
-PAGE = Kind("page", "the page", 64)
-GATEWAY = Kind("gateway", "the gateway", 1024)
+PAGE = ServerKind("page", "the page", 64)
+GATEWAY = ServerKind("gateway", "the gateway", 1024)
 
 
 class ServerProcess:
@@ -67,7 +67,7 @@ class ServerProcess:
 
     def __init__(
         self,
-        kind: Kind,
+        kind: ServerKind,
         words: Sequence[str],
         listener: socket.socket,
         runtime: Path,
@@ -168,7 +168,7 @@ def has_library() -> bool:
     return importlib.util.find_spec("aiohttp") is not None
 
 
-def _command(kind: Kind, words: Sequence[str], runtime: Path) -> list[str]:
+def _command(kind: ServerKind, words: Sequence[str], runtime: Path) -> list[str]:
     isolated = ["-I"] if sys.flags.isolated else []
     ours = ["--socket", str(runtime / kind.name), "--parent", str(os.getpid())]
     return [sys.executable, *isolated, "-m", f"caovand.{kind.name}", *words, *ours]

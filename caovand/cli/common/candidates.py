@@ -12,7 +12,7 @@ from rich.text import Text
 
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli.common.errors import CommandError
-from caovand.cli.common.planned import Planned
+from caovand.cli.common.planned import PlannedEngine
 from caovand.core.config.schema import Config
 from caovand.core.engine.record import Engine
 from caovand.core.facts.forecast import MemoryEstimate
@@ -29,7 +29,7 @@ class EngineCandidate:
     """A kind of engine with its plan, or the reason why there is none."""
 
     engine: Engine
-    planned: Planned | None
+    planned: PlannedEngine | None
     problem: str = ""
 
     @property
@@ -58,7 +58,9 @@ def with_engine(config: Config, kind: str) -> Config:
     return replace(config, engine=engine)
 
 
-def candidates(config: Config, plan: Callable[[Config], Planned]) -> Iterator[EngineCandidate]:
+def candidates(
+    config: Config, plan: Callable[[Config], PlannedEngine]
+) -> Iterator[EngineCandidate]:
     """Every kind of engine, starting with the chosen one."""
     chosen = chosen_engine(config).name
     for kind in sorted(registry.MODULES, key=lambda kind: kind != chosen):

@@ -32,7 +32,7 @@ from caovand.daemon.start import degraded_plan
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedEngine:
     """A plan with its command, its forecast and the cards it uses.
 
     `refusal` says why the daemon would not start it, "" if it would.
@@ -77,7 +77,7 @@ def plan_for(
     cache: Path | None = None,
     records: Mapping[str, Record] = MappingProxyType({}),
     no_rdma: str = "",
-) -> Planned:
+) -> PlannedEngine:
     """The plan as the daemon would make it, including the steps in `kept`; raises CommandError.
 
     `records` are the draft tuner's. Compiled code goes to `cache`; None is the cache of this
@@ -109,7 +109,7 @@ def plan_for(
     command = engine.planning.command(plan, machine.engine, str(cache))
     cards = engine.planning.cards(plan, machine)
     memory, refusal = engine.planning.forecast(plan, machine), known.finding.text if known else ""
-    return Planned(plan, command, memory, machine, cards, refusal)
+    return PlannedEngine(plan, command, memory, machine, cards, refusal)
 
 
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:

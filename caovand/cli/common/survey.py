@@ -39,7 +39,7 @@ MAX_INVENTORY_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Machine:
+class SurveyedMachine:
     """Cards, host and engine; `engine_problem` says why there is no engine.
 
     A `half_asked` engine has not reported its flags, parsers and models in time. `engines` are all
@@ -117,7 +117,7 @@ def inspect(
     engine_pid: int | None = None,
     patience_s: float | None = None,
     source: Path | None = None,
-) -> Machine:
+) -> SurveyedMachine:
     """Inspect this machine, or read a saved inventory and, if it names no engine, look for one
     here.
 
@@ -133,7 +133,7 @@ def inspect(
         wanted = chosen_engine(config)
         engine = engines.get(wanted.name)
         problem = None if engine else _not_saved(wanted, engines)
-        return Machine(gpus, seen, engine, problem, engines=engines)
+        return SurveyedMachine(gpus, seen, engine, problem, engines=engines)
     found = _engine(config, patience_s, source)
     own = engine_processes(engine_pid) if engine_pid else frozenset()
     free_mib = min(found.host.available_mib + processes.held_mib(own), found.host.ram_mib)
@@ -262,7 +262,7 @@ def read_saved(path: Path) -> tuple[tuple[Gpu, ...], Host, Mapping[str, EngineIn
     raise CommandError(Exit.FAILED, f"{text}; {remedy}")
 
 
-def _engine(config: Config, patience_s: float | None, source: Path | None) -> Machine:
+def _engine(config: Config, patience_s: float | None, source: Path | None) -> SurveyedMachine:
     cache = directories(os.environ, os.getuid()).cache
     gpus = nvml.read_gpus()
     own = own_directories(os.environ, os.getuid()).cache
@@ -284,5 +284,5 @@ def _engine(config: Config, patience_s: float | None, source: Path | None) -> Ma
             before_details=announce,
         )
     except probe.EngineMissing as problem:
-        return Machine(gpus, seen, None, problem.problem)
-    return Machine(gpus, seen, engine, half_asked=not engine.flags)
+        return SurveyedMachine(gpus, seen, None, problem.problem)
+    return SurveyedMachine(gpus, seen, engine, half_asked=not engine.flags)

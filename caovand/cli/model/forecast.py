@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.planned import Planned, plan_for
+from caovand.cli.common.planned import PlannedEngine, plan_for
 from caovand.cli.common.survey import (
-    Machine,
+    SurveyedMachine,
     asked_config,
     chosen_mode,
     inspect,
@@ -26,7 +26,7 @@ from caovand.core.model_source import gguf
 from caovand.core.model_source.gguf import Variant
 
 
-def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) -> Planned:
+def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) -> PlannedEngine:
     """The plan for the model that will be at `path`, made from the headers in `described`.
 
     Raises CommandError if the model has no plan.
@@ -53,13 +53,13 @@ def preferred(args: argparse.Namespace, found: Sequence[Variant]) -> Variant:
 
 def _survey(
     args: argparse.Namespace, daemon: Mapping[str, Any], model: str
-) -> tuple[Config, Machine]:
+) -> tuple[Config, SurveyedMachine]:
     """The configuration with this model, and the machine."""
     config, source = asked_config(args.config, daemon, model)
     return config, inspect(config, args.inventory, daemon.get("engine_pid"), source=source)
 
 
-def show(found: Planned, console: Console) -> bool:
+def show(found: PlannedEngine, console: Console) -> bool:
     """Print a summary of the plan; return whether the model can run."""
     console.print(Text("; ".join(_highlights(found)), style="bold"))
     memory = found.memory
@@ -71,7 +71,7 @@ def show(found: Planned, console: Console) -> bool:
     return memory.fits is not False
 
 
-def _highlights(found: Planned) -> Iterator[str]:
+def _highlights(found: PlannedEngine) -> Iterator[str]:
     """The settings that matter most in a plan."""
     cards = len(found.cards)
     yield f"planned for {cards} GPU{'s' * (cards > 1)}" if cards else "planned for the CPU"

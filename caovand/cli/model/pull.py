@@ -8,7 +8,7 @@ from pathlib import Path
 
 from caovand.adapters.model_pull import folders, hubs
 from caovand.adapters.model_pull.errors import PullError
-from caovand.adapters.model_pull.folders import Place
+from caovand.adapters.model_pull.folders import ModelFolders
 from caovand.adapters.model_pull.world import World
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import CommandError, Exit
@@ -109,9 +109,9 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE
 
 
-def _place(args: argparse.Namespace, name: str) -> Place:
+def _place(args: argparse.Namespace, name: str) -> ModelFolders:
     if args.to:
-        return Place(Path(os.path.abspath(args.to)))
+        return ModelFolders(Path(os.path.abspath(args.to)))
     return folders.place_of(root_of(args), name)
 
 

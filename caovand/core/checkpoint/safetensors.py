@@ -31,7 +31,7 @@ class Tensor(NamedTuple):
     size: int
 
 
-class Place(NamedTuple):
+class TensorExtent(NamedTuple):
     """Offset and size of a tensor's data in its file."""
 
     name: str
@@ -105,13 +105,13 @@ def _tensors(header: dict[str, Any], length: int, file_size: int) -> list[Tensor
     return found
 
 
-def tensor_places(text: bytes, file_size: int, budget: Budget) -> list[Place]:
+def tensor_places(text: bytes, file_size: int, budget: Budget) -> list[TensorExtent]:
     """Locate each tensor of a shard; raises BadHeader if header and file disagree."""
     header = _table(text, budget)
     _tensors(header, len(text), file_size)
     start = 8 + len(text)
     return [
-        Place(name, entry["dtype"], *(start + at for at in entry["data_offsets"]))
+        TensorExtent(name, entry["dtype"], *(start + at for at in entry["data_offsets"]))
         for name, entry in header.items()
     ]
 

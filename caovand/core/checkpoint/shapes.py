@@ -8,7 +8,7 @@ quantised checkpoint may be larger if it keeps some layers as floats.
 from __future__ import annotations
 
 from caovand.core.checkpoint.tensors import LAYERED
-from caovand.core.facts.inventory import LinearAttention, ModelCard, Part, Sharding, Weights
+from caovand.core.facts.inventory import LinearAttention, ModelCard, ModelPart, Sharding, Weights
 
 BYTES = 2
 """Dummy weights use the activation dtype, float16 or bfloat16."""
@@ -34,7 +34,7 @@ def weights_by_shape(
     # If only some layers have experts, they are mostly the later ones.
     routed = [bool(model.experts) and n >= model.dense_layers for n in range(len(attends))]
     layers = list(zip(attends, routed, strict=True))
-    parts: list[tuple[Part, Sharding, list[int]]] = [
+    parts: list[tuple[ModelPart, Sharding, list[int]]] = [
         ("embedding", "sharded", [model.vocab_size * hidden]),
         ("head", "sharded", [0 if tied else model.vocab_size * hidden]),
         ("layers", "sharded", [
@@ -58,7 +58,9 @@ def weights_by_shape(
     )
 
 
-def _weights_of_part(part: Part, way: Sharding, sizes: list[int], bits: float | None) -> Weights:
+def _weights_of_part(
+    part: ModelPart, way: Sharding, sizes: list[int], bits: float | None
+) -> Weights:
     """Weights of this many parameters per layer, in the activation dtype or quantised to `bits`."""
     layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
     if bits is None:

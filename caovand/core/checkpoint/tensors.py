@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from caovand.core.facts.inventory import Part, Sharding, Weights
+from caovand.core.facts.inventory import ModelPart, Sharding, Weights
 
 VISION_TENSOR = re.compile(
     r"(^|\.)(visual|vision_tower|vision_model|vision_encoder|vit|image_newline|audio_tower"
@@ -22,7 +22,7 @@ REPLICATED = re.compile(
     r"|\.input_scale$|\.(kv_a|q_a)_proj"
 )
 KEY_VALUE = re.compile(r"\.(k_proj|v_proj|kv_proj)\.|\.(k_scale|v_scale)$")
-LAYERED: frozenset[Part] = frozenset({"layers", "experts"})
+LAYERED: frozenset[ModelPart] = frozenset({"layers", "experts"})
 """Parts inside the model's own layers."""
 SHARED = re.compile(r"(^|\.)(embed_tokens|shared_head\.head)\.")
 """Tensors that the files of an MTP head repeat; engines share them with the model."""
@@ -30,7 +30,7 @@ DIGITS = b"0123456789"
 LAYER = re.compile(r"(^|\.)(layers|h|blocks)\.(\d{1,9})\.")
 
 
-def part_of_tensor(name: str, layers: int) -> Part:
+def part_of_tensor(name: str, layers: int) -> ModelPart:
     """The tensor's part of the model; layers beyond the model's own belong to its MTP head."""
     if VISION_TENSOR.search(name):
         return "vision"
@@ -55,7 +55,7 @@ class _Kind(NamedTuple):
     """The meaning of a name without its numbers; `layer` is the index of the dotted part with the
     layer number."""
 
-    part: Part
+    part: ModelPart
     sharding: Sharding
     at: int
     shared: bool
@@ -69,8 +69,8 @@ def _kind(name: str) -> _Kind:
 
 def sum_sizes(tensors: Iterable[tuple[str, str, int]], layers: int) -> tuple[Weights, ...]:
     """Sum sizes by part, sharding and type, from (name, type, bytes) of every tensor."""
-    sums: dict[tuple[Part, Sharding, str], int] = defaultdict(int)
-    by_layer: dict[tuple[Part, Sharding, str], list[int]] = {}
+    sums: dict[tuple[ModelPart, Sharding, str], int] = defaultdict(int)
+    by_layer: dict[tuple[ModelPart, Sharding, str], list[int]] = {}
     kinds: dict[bytes, _Kind] = {}
     for name, dtype, size in tensors:
         # A hundred thousand tensor names differ only in their expert and layer numbers.

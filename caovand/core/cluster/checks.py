@@ -12,7 +12,7 @@ from shlex import quote
 
 from caovand.core.addresses import is_loopback
 from caovand.core.cluster.finding import both_values, finding
-from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.link_checks import describe_link, link_checks
 from caovand.core.cluster.model_files import count_text, model_files
 from caovand.core.cluster.node import NodeFacts
@@ -36,7 +36,7 @@ def compare(
     worker: NodeFacts,
     round_trip_s: float,
     offset_s: float,
-    link: Link | None = None,
+    link: LinkState | None = None,
     all_reduces: bool = False,
     ranks: int = 0,
     package: Package | None = None,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.facts.checks import CheckResult, Verdict
+from caovand.core.facts.checks import CheckResult, CheckVerdict
 from caovand.core.facts.inventory import version_numbers
 
 GROUP = "cluster"
 
 
 def finding(
-    verdict: Verdict, text: str, remedy: str = "", on: NodeFacts | None = None
+    verdict: CheckVerdict, text: str, remedy: str = "", on: NodeFacts | None = None
 ) -> CheckResult:
     """A check result; `on` is the node where the remedy applies."""
     return CheckResult(GROUP, verdict, text, f"on {on.name}: {remedy}" if on else remedy)

@@ -24,7 +24,7 @@ LOST = "large packets are lost"
 
 
 @dataclass(frozen=True)
-class Probe:
+class PortCheck:
     """A port check: connect to each of the `targets`, (host, port) by name.
 
     Without targets, workers only begin to listen. `token` differs for each check.
@@ -35,7 +35,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class ProbeReport:
+class PortCheckReport:
     """A worker's probe results.
 
     The worker listens on `port`; 0 if it cannot, with the cause in `deaf`. `failures` maps each
@@ -55,14 +55,14 @@ class ProbeReport:
 
 
 @dataclass(frozen=True)
-class Link:
+class LinkState:
     """The state of a link. Each failure says why a connection in that direction failed; "" means
     success.
 
     Ranks rendezvous at `host` and `port`; `meets` is the address of `host` on the head. `to_head`
     is about a connection to that place, `to_own` about one to the head's own address, `to_worker`
     about one to the worker's, which took `connect_s`. `own`, `seen` and `joined` are as in
-    ProbeReport. `head_deaf`, `own_deaf` and `worker_deaf` say why a node cannot listen at the
+    PortCheckReport. `head_deaf`, `own_deaf` and `worker_deaf` say why a node cannot listen at the
     rendezvous, at the head's own address or at the worker's; `unreported` says why the worker's
     report is missing.
 
@@ -106,21 +106,21 @@ def handshake_words(token: str) -> tuple[bytes, bytes]:
     return asks, answers
 
 
-def link_document(link: Link | None) -> dict[str, Any] | None:
+def link_document(link: LinkState | None) -> dict[str, Any] | None:
     """A link as part of the response to the op `cluster`; None if it was not checked."""
     if link is None:
         return None
     return {"works": link.works, "connect_s": round(link.connect_s, 6)}
 
 
-def probe_to(probe: Probe | None) -> dict[str, Any] | None:
+def probe_to(probe: PortCheck | None) -> dict[str, Any] | None:
     """Encode a probe as a document."""
     if probe is None:
         return None
     return {"token": probe.token, "targets": {name: [*at] for name, at in probe.targets.items()}}
 
 
-def reached_to(reached: ProbeReport | None) -> dict[str, Any] | None:
+def reached_to(reached: PortCheckReport | None) -> dict[str, Any] | None:
     """Encode probe results as a document; None without any."""
     if reached is None:
         return None
@@ -132,11 +132,11 @@ def _printable(max_chars: int) -> Reader[str]:
 
 
 _TEXT, _NAME, _PORT = _printable(MAX_TEXT), _printable(MAX_NAME), whole(high=(1 << 16) - 1)
-read_probe: Reader[Probe | None] = optional(record(Probe, {
+read_probe: Reader[PortCheck | None] = optional(record(PortCheck, {
     "token": _TEXT, "targets": table(row(_NAME, _PORT), MAX_TARGETS, _NAME),
 }))  # fmt: skip
 """Read the document of a probe."""
-read_reached: Reader[ProbeReport | None] = optional(record(ProbeReport, {
+read_reached: Reader[PortCheckReport | None] = optional(record(PortCheckReport, {
     **dict.fromkeys(("token", "deaf", "own", "seen", "joined"), _TEXT),
     "port": _PORT,
     "failures": table(_TEXT, MAX_TARGETS, _NAME),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from caovand.core.cluster.finding import finding
-from caovand.core.cluster.link import LOST, Link
+from caovand.core.cluster.link import LOST, LinkState
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import over_rdma
 from caovand.core.facts.checks import CheckResult
@@ -31,7 +31,7 @@ HOST_NETWORK = "run its container with the host's network (docker run --network=
 def link_checks(
     head: NodeFacts,
     worker: NodeFacts,
-    link: Link | None,
+    link: LinkState | None,
     all_reduces: bool,
     tcp_only: bool,
 ) -> Iterator[CheckResult]:
@@ -42,7 +42,9 @@ def link_checks(
         yield from _slow_interfaces(head, worker, all_reduces)
 
 
-def _failed_directions(head: NodeFacts, worker: NodeFacts, link: Link) -> Iterator[CheckResult]:
+def _failed_directions(
+    head: NodeFacts, worker: NodeFacts, link: LinkState
+) -> Iterator[CheckResult]:
     if link.head_deaf:
         yield _head_cannot_listen(head, link)
     for node, why in ((head, link.own_deaf), (worker, link.worker_deaf)):
@@ -78,7 +80,7 @@ def _lost_data(sender: NodeFacts, receiver: NodeFacts) -> CheckResult:
     )
 
 
-def pair_checks(one: NodeFacts, other: NodeFacts, link: Link | None) -> Iterator[CheckResult]:
+def pair_checks(one: NodeFacts, other: NodeFacts, link: LinkState | None) -> Iterator[CheckResult]:
     """Check the link between two workers; the first stands for the head."""
     if link is None:
         return
@@ -89,7 +91,9 @@ def pair_checks(one: NodeFacts, other: NodeFacts, link: Link | None) -> Iterator
             yield _closed_port(sender, receiver, why)
 
 
-def describe_link(head: NodeFacts, worker: NodeFacts, link: Link | None, tcp_only: bool) -> str:
+def describe_link(
+    head: NodeFacts, worker: NodeFacts, link: LinkState | None, tcp_only: bool
+) -> str:
     """Describe a working link in one line."""
     parts = ["its ports are open both ways" if link else "its ports are not checked yet"]
     if bytes_s := slowest_bytes_s((head, worker)):
@@ -110,7 +114,7 @@ def rate(bytes_s: float) -> str:
     return f"{mbit / 1000:.1f} Gbit/s" if mbit >= 1000 else f"{mbit:.0f} Mbit/s"
 
 
-def _head_cannot_listen(head: NodeFacts, link: Link) -> CheckResult:
+def _head_cannot_listen(head: NodeFacts, link: LinkState) -> CheckResult:
     remedy = _LISTENING.get(link.head_deaf, "set [cluster] head to an address of this machine")
     return finding(
         "FAIL",
@@ -130,7 +134,7 @@ def _cannot_listen(node: NodeFacts, why: str) -> CheckResult:
     )
 
 
-def _head_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+def _head_unreachable(head: NodeFacts, worker: NodeFacts, link: LinkState) -> CheckResult:
     text = f"{worker.name} cannot connect to {head.name} at port {link.port} of {link.host}"
     if link.joined and link.joined != link.meets:
         return finding(
@@ -146,13 +150,13 @@ def _head_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckRe
     return finding("FAIL", text, _firewall_command(head, *peers), head)
 
 
-def _own_address_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+def _own_address_unreachable(head: NodeFacts, worker: NodeFacts, link: LinkState) -> CheckResult:
     if link.meets != head.address:
         return _reachable_elsewhere(worker, head, link.to_own, link.meets)
     return _closed_port(worker, head, link.to_own)
 
 
-def _worker_unreachable(head: NodeFacts, worker: NodeFacts, link: Link) -> CheckResult:
+def _worker_unreachable(head: NodeFacts, worker: NodeFacts, link: LinkState) -> CheckResult:
     if link.seen and link.seen != link.own:
         return finding(
             "FAIL",

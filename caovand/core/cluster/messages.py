@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 from caovand.core.cluster.link import (
-    Probe,
-    ProbeReport,
+    PortCheck,
+    PortCheckReport,
     probe_to,
     reached_to,
     read_probe,
@@ -78,7 +78,7 @@ class Order:
     evidence: str = ""
     stacks: bool = False
     progress: float | None = None
-    probe: Probe | None = None
+    probe: PortCheck | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Report:
     clock: float = 0.0
     echo: float = 0.0
     held_s: float = 0.0
-    reached: ProbeReport | None = None
+    reached: PortCheckReport | None = None
 
 
 def encode_order(order: Order) -> bytes:

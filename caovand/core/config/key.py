@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any
 
 ONCE = "Takes effect when the daemon starts."
-Pairs = tuple[tuple[str, str], ...]
+StringPairs = tuple[tuple[str, str], ...]
 """A frozen table of strings: ((name, value), ...) sorted by name."""
 
 

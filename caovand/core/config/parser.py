@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
-from caovand.core.config.key import ConfigError, Pairs
+from caovand.core.config.key import ConfigError, StringPairs
 from caovand.core.config.rules import Rungs, contradictions, nearest, without_value
 from caovand.core.config.schema import Config, hints
 from caovand.core.config.text import toml
@@ -133,7 +133,7 @@ def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
         if not isinstance(value, str) or "\0" in value:
             raise refuse("a string")
         return value
-    if kind == Pairs:
+    if kind == StringPairs:
         wanted = 'a table of strings, such as { NAME = "value" }'
         if not isinstance(value, Mapping):
             raise refuse(wanted)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from caovand.core.config.key import Pairs, key
+from caovand.core.config.key import StringPairs, key
 from caovand.core.config.services import (
     ClusterSection,
     ControlSection,
@@ -170,7 +170,7 @@ class EngineSection:
         "Flags of the engine's server, verbatim; they win over every setting. Ollama takes none.",
         private=True,
     )
-    env: Pairs = key(
+    env: StringPairs = key(
         (),
         "Environment variables of the engine, verbatim.",
         example='{ NCCL_P2P_DISABLE = "1" }',

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caovand.core.config.key import Pairs, key
+from caovand.core.config.key import StringPairs, key
 from caovand.core.gateway.naming import EFFORTS
 
 
@@ -68,7 +68,7 @@ class GatewaySection:
         high=4096,
         once=True,
     )
-    aliases: Pairs = key(
+    aliases: StringPairs = key(
         (),
         "More names clients may use, each with the served name it stands for.",
         example='{ "gpt-4o" = "my-model", "thinker" = "my-model:high" }',

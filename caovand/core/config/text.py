@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from caovand.core.config.key import ONCE, Pairs
+from caovand.core.config.key import ONCE, StringPairs
 from caovand.core.config.schema import Config, hints
 
 DEFAULTS = Config()
@@ -59,6 +59,6 @@ def render(config: Config = DEFAULTS) -> str:
             example = f" Example: {meta['example']}" if meta["example"] else ""
             lines.append(f"# {meta['help']}{limits}{allowed}{once}{example}")
             value = getattr(content, entry.name)
-            empty_table = hints(type(content))[entry.name] == Pairs and not value
+            empty_table = hints(type(content))[entry.name] == StringPairs and not value
             lines.append(f"{entry.name} = {'{}' if empty_table else toml(value)}")
     return "\n".join(lines) + "\n"

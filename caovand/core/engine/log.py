@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from caovand.core.healing.failure import Finding
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 
 Step = Literal["plan", "launch", "load", "prepare", "prove"]
 """The steps of a start, in order and in the words shown to people for every engine."""
@@ -66,7 +66,7 @@ class Log:
     """Splits a printed line into its texts."""
     phases: tuple[Phase, ...]
     """The phases that `read` finds."""
-    read: Callable[[str], tuple[Mark | None, Mapping[str, Any]]]
+    read: Callable[[str], tuple[LogMark | None, Mapping[str, Any]]]
     """Returns the progress that a text shows, and the figures in it by name."""
     announces: Callable[[str], bool]
     """Whether a line reports a failed process; one of the `near` lines before it may say why."""

@@ -14,7 +14,7 @@ MARK = "caovan-probe:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class ProbeScripts:
     """Two scripts that each print `MARK` and a JSON object; `module` exports this as `PROBE`.
 
     `name` is the engine's display name, `install` the command that installs it. `versions` is quick

@@ -18,7 +18,7 @@ from caovand.core.engine.install import Install
 from caovand.core.engine.log import Explanation, Log
 from caovand.core.engine.named_models import NamedModels
 from caovand.core.engine.planning import Planning
-from caovand.core.engine.probe import Probe
+from caovand.core.engine.probe import ProbeScripts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.rung import Healing
@@ -31,7 +31,7 @@ UNTITLED = "rank"
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """Where a node's part of a plan runs: its rank, and its address on its interface.
 
     `others` are the addresses of the other nodes, known only to the head; with `token` the
@@ -55,7 +55,7 @@ class Package:
     release: Callable[[NodeFacts], str]
 
 
-class Spread(Protocol):
+class SpreadPlan(Protocol):
     """Spreads a plan over the nodes of its inventory; raises Unplannable.
 
     Ranks rendezvous at `host` and `port`. `no_rdma` says why they cannot use InfiniBand and RoCE,
@@ -76,7 +76,7 @@ class Spread(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nodes:
+class MultiNode:
     """How an engine runs on several machines."""
 
     offered: Callable[[Config, Inventory], tuple[Gpu, ...]]
@@ -85,10 +85,10 @@ class Nodes:
     """Why an engine cannot start its ranks with this [cluster] executor; None if it can."""
     packages: Mapping[str, Package]
     """The package that each executor needs on every node."""
-    spread: Spread
+    spread: SpreadPlan
     local: Callable[[Plan, Config, Inventory], Plan]
     """Adapts a spread plan to another node; raises Unplannable."""
-    own: Callable[[Plan, Place], Plan]
+    own: Callable[[Plan, NodePlace], Plan]
     """Adapts a local plan to the node's place."""
     all_reduces_over_link: Callable[[Plan], bool]
     """Whether such a plan does all-reduces over the link between nodes."""
@@ -216,7 +216,7 @@ class Api:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kernel:
+class CompiledKernel:
     """A kernel that the engine would compile during a start.
 
     `generator` is "package.module:function" in the engine's environment; among its `arguments`,
@@ -232,7 +232,7 @@ class Kernel:
 class Kernels:
     """Kernels that can be built before any start, without a card."""
 
-    needed: Callable[[tuple[int, ...], tuple[int, int]], tuple[Kernel, ...]] = (
+    needed: Callable[[tuple[int, ...], tuple[int, int]], tuple[CompiledKernel, ...]] = (
         lambda release, capability: ()
     )
     """Kernels of an engine release for cards with a compute capability."""
@@ -252,7 +252,7 @@ class Engine:
     """Whether it serves the model at a path, in a folder with these file names, when no kind is
     set."""
     install: Install
-    probe: Probe
+    probe: ProbeScripts
     planning: Planning
     kernels: Kernels = Kernels()
     arguments: Arguments
@@ -274,5 +274,5 @@ class Engine:
     both have ended."""
     writes: tuple[str, ...] = ()
     """Options that name a folder or file it writes to."""
-    nodes: Nodes | None = None
+    nodes: MultiNode | None = None
     """None if it runs on one machine only."""

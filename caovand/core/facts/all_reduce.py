@@ -15,7 +15,7 @@ NCCL, CUSTOM = "NCCL", "custom all-reduce"
 """Implementations of all-reduce, by their names in findings."""
 KEPT = 16
 MAX_TEXT = 1000  # characters
-Verdict = Literal["right", "wrong", "hung", "unclear"]
+AllReduceVerdict = Literal["right", "wrong", "hung", "unclear"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class AllReduce:
 class AllReduceResult:
     """Result of a check: `by` is NCCL or CUSTOM, `text` the error; `at` is Unix time."""
 
-    verdict: Verdict
+    verdict: AllReduceVerdict
     at: float
     by: str = ""
     text: str = ""
@@ -76,5 +76,5 @@ def read(entry: Any) -> AllReduceResult | None:
 
 
 _RESULT = record(AllReduceResult, {
-    "verdict": one_of(get_args(Verdict)), "at": number(), "by": string(), "text": string(),
+    "verdict": one_of(get_args(AllReduceVerdict)), "at": number(), "by": string(), "text": string(),
 }, may_have_more=True)  # fmt: skip

@@ -11,7 +11,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, ModelCard
 from caovand.core.problem import Problem
 
-Verdict = Literal["PASS", "WARN", "FAIL"]
+CheckVerdict = Literal["PASS", "WARN", "FAIL"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class CheckResult:
     """One line of the doctor's report; `remedy` is empty if nothing needs doing."""
 
     group: str
-    verdict: Verdict
+    verdict: CheckVerdict
     text: str
     remedy: str = ""
 

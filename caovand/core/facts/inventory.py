@@ -152,7 +152,7 @@ class EngineInfo:
 
 
 Sharding = Literal["sharded", "kv", "replicated"]
-Part = Literal["embedding", "head", "layers", "experts", "mtp", "vision"]
+ModelPart = Literal["embedding", "head", "layers", "experts", "mtp", "vision"]
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Weights:
     proportions; empty if all layers count as equal.
     """
 
-    part: Part
+    part: ModelPart
     sharding: Sharding
     dtype: str
     size: int
@@ -296,7 +296,7 @@ class ModelCard:
         """Types of the layers with their own cache or state."""
         return self.layer_types[: len(self.layer_types) - self.kv_shared]
 
-    def size(self, *parts: Part) -> int:
+    def size(self, *parts: ModelPart) -> int:
         """Bytes stored for these parts, by default all."""
         return sum(w.size for w in self.weights if not parts or w.part in parts)
 

@@ -26,7 +26,7 @@ class Marks(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ledger:
+class ProcessLedger:
     """The processes of one engine; before the first one, `session` is 0 and `start` matches
     none."""
 
@@ -38,7 +38,7 @@ class Ledger:
     marks: Marks
 
 
-def render(ledger: Ledger) -> dict[str, Any]:
+def render(ledger: ProcessLedger) -> dict[str, Any]:
     """Encode a ledger as plain data."""
     return {**asdict(ledger), "marks": ledger.marks._asdict()}
 

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from caovand.core.figures.histogram import EMPTY, Histogram
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _since(now: Any, before: Any) -> Any:
 class Reading:
     """One scrape of an engine: the evidence of its progress, and all its counters."""
 
-    progress: Progress
+    progress: ProgressCounters
     counters: Counters
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import mean
 
 from caovand.core.figures.counters import NOTHING, Counters
-from caovand.core.figures.track import Point
+from caovand.core.figures.track import TrackPoint
 from caovand.core.health.observation import GpuSample
 
 MINUTE_S = 60
@@ -56,7 +56,7 @@ class CardMinute:
 
 
 @dataclass(frozen=True)
-class Mark:
+class HistoryMark:
     """An event in the history: `kind` is daemon, restart, mode, tune, rung or incident."""
 
     at: float
@@ -73,11 +73,11 @@ class Tally:
     total: Counters = NOTHING
     seconds: float = 0.0
     up_s: float = 0.0
-    points: tuple[Point, ...] = ()
+    points: tuple[TrackPoint, ...] = ()
     latest_at: float = float("-inf")
     """Time of the latest scrape, possibly in an earlier minute."""
 
-    def add(self, seconds: float, serves: bool, point: Point | None) -> Tally:
+    def add(self, seconds: float, serves: bool, point: TrackPoint | None) -> Tally:
         """Add a reading, `seconds` after the last one; `point` is the latest scrape if it is
         new."""
         seen = replace(self, seconds=self.seconds + seconds, up_s=self.up_s + seconds * serves)
@@ -137,5 +137,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return round(mean(values), 3) if values else None
 
 
-Row = Minute | CardMinute | Mark
-COLUMNS = {kind: tuple(entry.name for entry in fields(kind)) for kind in (Minute, CardMinute, Mark)}
+HistoryRow = Minute | CardMinute | HistoryMark
+COLUMNS = {
+    kind: tuple(entry.name for entry in fields(kind)) for kind in (Minute, CardMinute, HistoryMark)
+}

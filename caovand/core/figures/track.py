@@ -24,7 +24,7 @@ QUANTILES = {
 
 
 @dataclass(frozen=True)
-class Point:
+class TrackPoint:
     """The totals at one moment, and the engine's requests in progress."""
 
     at: float
@@ -43,7 +43,7 @@ class Track:
 
     total: Counters = NOTHING
     last: Reading | None = None
-    recent: tuple[Point, ...] = ()
+    recent: tuple[TrackPoint, ...] = ()
 
 
 def begin_engine(track: Track) -> Track:
@@ -56,7 +56,9 @@ def follow(track: Track, reading: Reading) -> Track:
     progress, counters = reading.progress, reading.counters
     before = track.last.counters if track.last else NOTHING
     total = track.total.plus(counters.since(before))
-    point = Point(progress.at, total, progress.running, progress.waiting, progress.kv_cache_usage)
+    point = TrackPoint(
+        progress.at, total, progress.running, progress.waiting, progress.kv_cache_usage
+    )
     kept = [*track.recent, point]
     old = bisect_right([one.at for one in kept], progress.at - RECENT_S) - 1
     return Track(total, reading, tuple(kept[max(old, 0) :]))
@@ -105,7 +107,7 @@ def series(track: Track, now: float) -> dict[str, list[float | None]]:
     return found
 
 
-def rates(before: Point | None, after: Point | None) -> dict[str, float | None]:
+def rates(before: TrackPoint | None, after: TrackPoint | None) -> dict[str, float | None]:
     """Increase per second between two points."""
     if before is None or after is None:
         return dict.fromkeys(RATES)
@@ -124,7 +126,7 @@ def quantiles(counters: Counters, name: str) -> Mapping[str, float | None]:
     return {name: round_figure(value, 6) for name, value in values.items()}
 
 
-def _latest(track: Track) -> tuple[Point | None, Point]:
+def _latest(track: Track) -> tuple[TrackPoint | None, TrackPoint]:
     return (track.recent[-2] if len(track.recent) > 1 else None), track.recent[-1]
 
 

@@ -22,15 +22,15 @@ from caovand.core.problem import Problem
 # fatal: only the operator can help. hold: wait for the outside cause, indefinitely. wait: the same,
 # but after `patience` failures take a rung. retry: always retry the plan. restart: retry the plan
 # `patience` times, then take a rung. rung: take a rung at once.
-Kind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
-Verdict = Literal["again", "lower", "hold", "fail"]
+ReactionKind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
+DecisionVerdict = Literal["again", "lower", "hold", "fail"]
 
 
 @dataclass(frozen=True)
 class Reaction:
     """How to answer a failure, how often before taking a rung, and what a retry waits for."""
 
-    kind: Kind
+    kind: ReactionKind
     patience: int = 0
     waits_for: str = ""
 
@@ -144,7 +144,7 @@ class Decision:
     pass: however often it recurs, it is no reason to give up.
     """
 
-    verdict: Verdict
+    verdict: DecisionVerdict
     plan: Plan | None = None
     rung: str = ""
     text: str = ""
@@ -180,7 +180,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     if kind == reaction.kind and repeats <= reaction.patience + (
         MORE_PATIENCE if finding.maybe_killed else 0
     ):
-        verdict: Verdict = "hold" if kind == "wait" else "again"
+        verdict: DecisionVerdict = "hold" if kind == "wait" else "again"
         return Decision(verdict, text="the same plan again")
     taken, obstacles = _descend(plan, finding, rules)
     if taken:

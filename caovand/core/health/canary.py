@@ -23,7 +23,7 @@ from typing import Any
 
 from caovand.core.document import into, listed, number, read_or_none, require, row, string, table
 from caovand.core.facts.inventory import Inventory
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan
 
 PROMPT = "Count to twelve: one, two, three, four,"
@@ -100,7 +100,7 @@ def find_change(first: GreedyAnswer, now: GreedyAnswer, margin: float) -> str:
     return ""
 
 
-def was_alone(before: Progress | None, after: Progress | None) -> bool:
+def was_alone(before: ProgressCounters | None, after: ProgressCounters | None) -> bool:
     """Whether no other request was served between these readings, while one answer was made."""
     if before is None or after is None:
         return False

@@ -25,10 +25,10 @@ from caovand.core.health.observation import (
     LogLine,
     NotObserved,
     ProbeResult,
-    Progress,
-    Tick,
+    ProgressCounters,
+    WatchTick,
 )
-from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
+from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, SendProbe, Sign
 from caovand.core.health.stall import stall_s
 from caovand.core.health.suspicion import Suspicion
 
@@ -64,7 +64,7 @@ class Watch:
     detail: str = ""
     moved_at: float = 0.0
     kinds: frozenset[str] = frozenset()
-    counters: Progress | None = None
+    counters: ProgressCounters | None = None
     heard_at: float = 0.0
     owed_since: float | None = None
     jit_at: float | None = None
@@ -75,7 +75,16 @@ class Watch:
 
 
 Result = tuple[Watch, tuple[Sign, ...]]
-Observation = LogLine | Progress | GpuSample | Health | ProbeResult | ChildExit | Tick | NotObserved
+Observation = (
+    LogLine
+    | ProgressCounters
+    | GpuSample
+    | Health
+    | ProbeResult
+    | ChildExit
+    | WatchTick
+    | NotObserved
+)
 
 
 def begin(at: float) -> Watch:
@@ -139,7 +148,7 @@ def _stalled(watch: Watch, at: float, rules: DetectorRules) -> Result:
 # -- serving --------------------------------------------------------------------------------
 
 
-def _counters(watch: Watch, now: Progress, rules: DetectorRules) -> Result:
+def _counters(watch: Watch, now: ProgressCounters, rules: DetectorRules) -> Result:
     if not watch.serving:
         return watch, ()
     before = watch.counters
@@ -158,7 +167,7 @@ def _counters(watch: Watch, now: Progress, rules: DetectorRules) -> Result:
     return watch, signs + more
 
 
-def _vector(progress: Progress) -> tuple[float, ...]:
+def _vector(progress: ProgressCounters) -> tuple[float, ...]:
     """Counters that move while the engine works; during a long prefill only KV cache use moves."""
     return (
         progress.generation_tokens,
@@ -169,12 +178,12 @@ def _vector(progress: Progress) -> tuple[float, ...]:
     )
 
 
-def _pending(progress: Progress) -> float:
+def _pending(progress: ProgressCounters) -> float:
     """Requests in progress. vLLM's own gauge stays 0 if the first step after idling hangs."""
     return progress.running + progress.waiting if progress.pending is None else progress.pending
 
 
-def _clients_gave_up(before: Progress, now: Progress) -> bool:
+def _clients_gave_up(before: ProgressCounters, now: ProgressCounters) -> bool:
     """Whether requests ended but none finished: clients gave up, possibly between two readings."""
     gone = _pending(now) < _pending(before) or now.requests_ended > before.requests_ended
     return gone and now.requests_finished == before.requests_finished
@@ -209,7 +218,7 @@ def _probe(watch: Watch, at: float, rules: DetectorRules, reason: str, hung_from
     confirm_s = rules.watch.confirm_s
     timeout_s = max(confirm_s, hung_from - at)
     suspicion = watch.suspicion.begin(at, reason, hung_from, at + timeout_s + confirm_s)
-    return replace(watch, suspicion=suspicion), (Probe(at, timeout_s, reason),)
+    return replace(watch, suspicion=suspicion), (SendProbe(at, timeout_s, reason),)
 
 
 def _probed(watch: Watch, result: ProbeResult, rules: DetectorRules) -> Result:
@@ -245,7 +254,7 @@ def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
     if not after_s or not quiet or at - watch.moved_at < after_s:
         return watch, ()
     reason = f"idle for {at - watch.moved_at:.0f} s"
-    probe = Probe(at, rules.watch.confirm_s, reason, idle=True)
+    probe = SendProbe(at, rules.watch.confirm_s, reason, idle=True)
     return replace(watch, suspicion=replace(now, probing=True)), (probe,)
 
 
@@ -263,7 +272,7 @@ def _health(watch: Watch, health: Health, rules: DetectorRules) -> Result:
 # -- always ---------------------------------------------------------------------------------
 
 
-def _tick(watch: Watch, tick: Tick, rules: DetectorRules) -> Result:
+def _tick(watch: Watch, tick: WatchTick, rules: DetectorRules) -> Result:
     if not watch.serving:
         return _stalled(watch, tick.at, rules)
     watch, signs = _suspect(watch, tick.at, rules)
@@ -311,11 +320,11 @@ def _break(watch: Watch, at: float, finding: Finding) -> Result:
 
 _HANDLERS: Mapping[type, Callable[[Watch, Any, DetectorRules], Result]] = {
     LogLine: _line,
-    Progress: _counters,
+    ProgressCounters: _counters,
     Health: _health,
     ProbeResult: _probed,
     GpuSample: _gpu,
     ChildExit: _exit,
-    Tick: _tick,
+    WatchTick: _tick,
     NotObserved: _not_observed,
 }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Mark:
+class LogMark:
     """Progress that one log line shows.
 
     `phase` is None if the line may belong to any phase. A `heartbeat` only shows that something
@@ -30,7 +30,7 @@ class LogLine:
 
     text: str
     at: float
-    mark: Mark | None = None
+    mark: LogMark | None = None
 
 
 THROTTLES = (
@@ -76,7 +76,7 @@ class GpuSample:
 
 
 @dataclass(frozen=True)
-class Progress:
+class ProgressCounters:
     """Counters whose movement proves that the engine works, from /metrics and /load.
 
     `pending` is the number of requests in progress, None if the engine does not count them;
@@ -123,7 +123,7 @@ class ProbeResult:
 
 
 @dataclass(frozen=True)
-class Tick:
+class WatchTick:
     """Time passed without an observation."""
 
     at: float

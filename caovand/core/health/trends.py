@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from caovand.core.health.drafting import Drafting
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 
 INTERVAL_S = 10.0
 HISTORY = 60  # rates kept
@@ -23,13 +23,13 @@ SLOW_INTERVALS = 6
 class Trend:
     """The current interval, and the results of earlier ones."""
 
-    began: Progress | None = None
+    began: ProgressCounters | None = None
     drafting: Drafting = field(default_factory=Drafting)
     rates: tuple[float, ...] = ()
     slow: int = 0
 
 
-def follow(trend: Trend, now: Progress) -> tuple[Trend, tuple[str, ...]]:
+def follow(trend: Trend, now: ProgressCounters) -> tuple[Trend, tuple[str, ...]]:
     """Add a reading of the counters; return the new trend and texts worth reporting."""
     began = trend.began
     if began is None or now.generation_tokens < began.generation_tokens:
@@ -43,7 +43,7 @@ def follow(trend: Trend, now: Progress) -> tuple[Trend, tuple[str, ...]]:
     return (trend, ()) if rate is None else _compared(trend, rate)
 
 
-def _decoding_rate(began: Progress, now: Progress) -> float | None:
+def _decoding_rate(began: ProgressCounters, now: ProgressCounters) -> float | None:
     """Tokens per second and request, if the same requests decoded throughout the interval."""
     steady = began.running == now.running and began.running > 0
     if not steady or now.prompt_tokens != began.prompt_tokens:

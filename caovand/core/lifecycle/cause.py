@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caovand.core.healing.failure import FAILURES
-from caovand.core.lifecycle.events import Event, Restart, Start, Stop
+from caovand.core.lifecycle.events import LifecycleEvent, Restart, Start, Stop
 from caovand.core.lifecycle.state import Snapshot
 
 OPERATOR = "operator"
@@ -12,7 +12,7 @@ PLAN = "plan"
 CAUSES = (*FAILURES, OPERATOR, HEAD, PLAN)
 
 
-def cause_of_end(before: Snapshot, event: Event, after: Snapshot) -> str:
+def cause_of_end(before: Snapshot, event: LifecycleEvent, after: Snapshot) -> str:
     """The cause of the engine's end: a failure, the operator, the cluster's head or a new plan.
 
     "" if no engine ended.

@@ -8,16 +8,16 @@ from caovand.core.healing.failure import Failure, Finding
 from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.events import (
     EndChild,
-    Event,
     Exited,
     Failed,
     Gone,
+    LifecycleEvent,
+    LifecycleTick,
     Quit,
     Reconfigured,
     Restart,
     Start,
     Stop,
-    Tick,
     Unkillable,
 )
 from caovand.core.lifecycle.starting import begin
@@ -38,7 +38,7 @@ HOLD_S = 300.0
 
 
 def recycle(
-    s: Snapshot, event: Event, rules: LifecycleRules, ending: Ending, reason: str
+    s: Snapshot, event: LifecycleEvent, rules: LifecycleRules, ending: Ending, reason: str
 ) -> Result:
     """End the child; `ending` says what follows."""
     gentle = _ends_gently(s, event)
@@ -56,7 +56,7 @@ def recycle(
     return s, (EndChild(s.generation, grace_s, drain_s),)
 
 
-def _ends_gently(s: Snapshot, event: Event) -> bool:
+def _ends_gently(s: Snapshot, event: LifecycleEvent) -> bool:
     """Whether the child can finish its requests.
 
     While it starts, vLLM ignores TERM and has no requests to finish. An engine that hangs, or has
@@ -94,7 +94,7 @@ def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
     return _hold_unended(s, event.at, event.finding, rules)
 
 
-def recycling_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
+def recycling_overdue(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     """The last resort if ending a child produced no result at all."""
     text = "cannot end the engine: no answer within the deadline; look for its processes"
     return _hold_unended(s, event.at, Finding("unknown", text), rules)
@@ -161,7 +161,7 @@ def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) ->
     return _stop_with(s, event.at, event.finding.text)
 
 
-def stopping_overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
+def stopping_overdue(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     """Stop anyway: the next daemon ends what remains."""
     return _stop_with(
         s, event.at, "the engine did not end within its deadline; look for its processes"

@@ -13,7 +13,7 @@ from caovand.core.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class LifecycleEvent:
     """An event at `at` (monotonic seconds); the caller draws `chance` from [0, 1)."""
 
     at: float
@@ -21,26 +21,26 @@ class Event:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfChild(Event):
+class OfChild(LifecycleEvent):
     """An event of the child of `generation`."""
 
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfInspection(Event):
+class OfInspection(LifecycleEvent):
     """The answer to the Inspect action number `inspection`."""
 
     inspection: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start(Event):
+class Start(LifecycleEvent):
     """The operator wants the engine; earlier failures are forgotten."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Restart(Event):
+class Restart(LifecycleEvent):
     """The operator or the cluster's head wants a new child, or a better plan may fit."""
 
     reason: str = "restart requested"
@@ -48,7 +48,7 @@ class Restart(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reconfigured(Event):
+class Reconfigured(LifecycleEvent):
     """Configuration or mode were reread; only a changed plan restarts the engine.
 
     `changed` is False if both are the same as before.
@@ -58,14 +58,14 @@ class Reconfigured(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stop(Event):
+class Stop(LifecycleEvent):
     """The operator wants no engine; with `quit` the daemon also ends."""
 
     quit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tick(Event):
+class LifecycleTick(LifecycleEvent):
     """Time passed."""
 
 
@@ -77,7 +77,7 @@ class Planned(OfInspection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refused(OfInspection):
+class StartRefused(OfInspection):
     """No plan can be made or started; only with `hold` may waiting help."""
 
     finding: Finding

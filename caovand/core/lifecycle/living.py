@@ -11,14 +11,14 @@ from caovand.core.lifecycle.ending import recycle
 from caovand.core.lifecycle.events import (
     Exited,
     Failed,
+    LifecycleTick,
     Planned,
     Progressed,
     Proven,
     Reconfigured,
-    Refused,
     Restart,
     Start,
-    Tick,
+    StartRefused,
 )
 from caovand.core.lifecycle.starting import inspect, spawn, wait_for_inspection, wait_refused
 from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
@@ -47,7 +47,7 @@ def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> Result:
     return replace(s, fallback=None), ()
 
 
-def stable(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
+def stable(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     """Clear the failure count after serving stably, so slow boots and fast crashes are treated
     alike.
 
@@ -56,7 +56,7 @@ def stable(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
     return replace(s, deadline=None, failures=0, failed_plan=""), ()
 
 
-def overdue(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
+def overdue(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     """A start without progress has failed, unless it has no child yet."""
     if not s.spawned:
         return wait_for_inspection(s, event, rules)
@@ -158,7 +158,7 @@ def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     return recycle(s, event, rules, Ending("start", event.plan), PLAN_CHANGED)
 
 
-def refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
+def refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> Result:
     """A living child keeps its plan; only the refusal of the new one is shown."""
     if not s.spawned:
         return wait_refused(s, event, rules)

@@ -8,15 +8,15 @@ from typing import Any
 from caovand.core.healing.failure import Finding
 from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import (
-    Event,
     Inspect,
+    LifecycleEvent,
+    LifecycleTick,
     Planned,
     Reconfigured,
-    Refused,
     Restart,
     Spawn,
     Start,
-    Tick,
+    StartRefused,
 )
 from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
@@ -30,7 +30,7 @@ def inspect(s: Snapshot) -> Result:
     return s, (Inspect(s.inspection, s.next_plan),)
 
 
-def begin(s: Snapshot, event: Event, rules: LifecycleRules, **changes: Any) -> Result:
+def begin(s: Snapshot, event: LifecycleEvent, rules: LifecycleRules, **changes: Any) -> Result:
     """Begin an attempt: a new generation, starting with an inspection."""
     longest_s = max(INSPECT_S, stall_s("plan", rules.watch.stall_s))
     s = s.enter(
@@ -50,7 +50,7 @@ def start_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) 
     return begin(s, event, rules, next_plan=None if event.changed else s.next_plan, reason="")
 
 
-def start_after_backoff(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
+def start_after_backoff(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     """Try again once the back-off is over."""
     return begin(s, event, rules)
 
@@ -72,7 +72,7 @@ def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     return s, (Spawn(s.generation, plan),)
 
 
-def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
+def wait_refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> Result:
     """No child can be started: wait for the outside cause or for the operator.
 
     If the operator's change has no plan, the plan that served before serves again.
@@ -93,7 +93,7 @@ def wait_refused(s: Snapshot, event: Refused, rules: LifecycleRules) -> Result:
     return s.with_finding(event.finding, event.at), ()
 
 
-def wait_for_inspection(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
+def wait_for_inspection(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     """Keep waiting: a missing answer is no evidence against the plan, and a late one still
     counts."""
     doing = f" ({s.detail})" if s.detail else "; check for a hung disk or driver"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caovand.core.lifecycle.events import Planned, Quit, Reconfigured, Stop, Tick
+from caovand.core.lifecycle.events import LifecycleTick, Planned, Quit, Reconfigured, Stop
 from caovand.core.lifecycle.starting import INSPECT_S, inspect, spawn, start_reconfigured
 from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
 
 
-def recheck(s: Snapshot, event: Tick, rules: LifecycleRules) -> Result:
+def recheck(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     """Inspect again; then wait for the answer, or until it is long overdue."""
     return inspect(replace(s, deadline=event.at + max(INSPECT_S, rules.watch.recheck_s)))
 

@@ -8,7 +8,7 @@ WINDOW_S = 20.0
 _MIB = 2**20
 
 
-class Pace:
+class DownloadRate:
     """Measures a download's rate; the caller passes the time."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from caovand.core.reporting import answer_text, card_text
 REPORT = "incident.json"
 """Name of the incident's report file."""
 LOG_LINES, KERNEL_LINES = 10, 5  # the latest lines of another node
-Nodes = Mapping[str, Mapping[str, Any]]
+NodeReports = Mapping[str, Mapping[str, Any]]
 
 
 def node_files(report: Mapping[str, Any], files: Mapping[str, int]) -> list[str]:
@@ -19,7 +19,7 @@ def node_files(report: Mapping[str, Any], files: Mapping[str, int]) -> list[str]
     return [node["file"] for node in report.get("nodes", ()) if node["file"] in files]
 
 
-def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: Nodes) -> Iterator[str]:
+def lines(report: Mapping[str, Any], files: Mapping[str, int], nodes: NodeReports) -> Iterator[str]:
     """Format an incident; `nodes` are the documents in its `node_files`."""
     finding = report["finding"]
     yield f"incident {report['number']}, {report['at']}: {report['failure']}"

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from caovand.core.document import Reader, listed, number, read_or_none, record, string, table
-from caovand.core.lifecycle.events import Event, Progressed
+from caovand.core.lifecycle.events import LifecycleEvent, Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 
 KEPT = 8
@@ -57,7 +57,7 @@ def follow(
     course: StartInProgress | None,
     before: Snapshot,
     after: Snapshot,
-    event: Event,
+    event: LifecycleEvent,
     launches: AbstractSet[str],
 ) -> StartInProgress | None:
     """The course after a step of the state machine; None if no start is in progress or just

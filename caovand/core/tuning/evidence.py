@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from caovand.core.figures.track import Point
+from caovand.core.figures.track import TrackPoint
 
 DEPTHS = range(7)
 DEEPEST = 8  # the operator's depth may exceed the modelled ones
@@ -61,7 +61,7 @@ def band_of(context: float) -> int:
     return sum(context >= first for first in BANDS) - 1
 
 
-def context_after(earlier: float | None, before: Point, after: Point) -> float | None:
+def context_after(earlier: float | None, before: TrackPoint, after: TrackPoint) -> float | None:
     """Context length of the only request, or of the last one if none runs; `earlier` is its value
     at `before`.
 
@@ -84,7 +84,7 @@ def context_after(earlier: float | None, before: Point, after: Point) -> float |
 
 
 def measured(
-    before: Point, after: Point, earlier: float | None, context: float | None
+    before: TrackPoint, after: TrackPoint, earlier: float | None, context: float | None
 ) -> tuple[int, Measurements] | None:
     """Band and steps between two scrapes of one engine; None if nothing counts.
 
@@ -102,5 +102,5 @@ def measured(
     return band, Measurements(steps, seconds, accepted)
 
 
-def _under_way(point: Point) -> float:
+def _under_way(point: TrackPoint) -> float:
     return point.running + point.waiting

@@ -31,9 +31,9 @@ from caovand.daemon.cluster.part import (
     Changed,
     ClusterSlotProtocol,
     Membership,
-    NextPlan,
     Notices,
     Part,
+    PlanInSteps,
     link_when_possible,
 )
 from caovand.daemon.cluster.selection import Quorum, Selection
@@ -212,8 +212,8 @@ class Head(Part):
     def _refusal(self, why: str) -> Order:
         return Order(head=self._boot, name=self._name, sent=now(), refusal=why)
 
-    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
-        """The plan over all nodes; raises Obstacle while one is missing or differs."""
+    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+        """The plan over all nodes; raises StartObstacle while one is missing or differs."""
         return await self._selection.plan(coming, living)
 
     def outdated(self) -> str:

@@ -11,18 +11,18 @@ from typing import Any
 from caovand.adapters import node_facts
 from caovand.adapters.system import processes
 from caovand.core import addresses
-from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.link import link_document as shown_link
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import public_facts
 from caovand.core.engine.log import TRANSPORT
-from caovand.core.engine.record import UNTITLED, Nodes
+from caovand.core.engine.record import UNTITLED, MultiNode
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.occupancy import card_of
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.part import ClusterSlotProtocol, Membership
 from caovand.daemon.shared import now
-from caovand.daemon.start.inspection import Obstacle
+from caovand.daemon.start.inspection import StartObstacle
 
 RANKS_S = 2.0
 SIZES = ("weights_gib", "kv_gib")
@@ -34,7 +34,7 @@ Known = tuple[tuple[str, int, int | None], ...]
 async def facts(member: Membership, slot: ClusterSlotProtocol, inventory: Inventory) -> NodeFacts:
     """The facts of this node.
 
-    Raises Obstacle if there is no route to the head, and Unplannable if ranks can use no card here.
+    Raises StartObstacle without a route to the head, and Unplannable if ranks can use no card here.
     """
     config, nodes = slot.config(), member.nodes
     head, _ = addresses.split_address(member.head)
@@ -46,7 +46,7 @@ async def facts(member: Membership, slot: ClusterSlotProtocol, inventory: Invent
             kind=slot.engine.name, cards=cards, cache=slot.cache, by_host_name=by_host_name,
         )  # fmt: skip
     except ProblemError as problem:
-        raise Obstacle("node-missing", str(problem), hold=True) from problem
+        raise StartObstacle("node-missing", str(problem), hold=True) from problem
 
 
 def entry(
@@ -56,7 +56,7 @@ def entry(
     facts: NodeFacts | None,
     ranks: Known,
     address: str = "",
-    link: Link | None = None,
+    link: LinkState | None = None,
     sizes: Mapping[str, float] | None = None,
     network: str = "",
 ) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Ranks:
     log. Reading a title may hang together with its process.
     """
 
-    def __init__(self, slot: ClusterSlotProtocol, nodes: Nodes) -> None:
+    def __init__(self, slot: ClusterSlotProtocol, nodes: MultiNode) -> None:
         self.known: Known = ()
         self._slot, self._nodes = slot, nodes
         self._next = float("-inf")

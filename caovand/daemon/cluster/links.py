@@ -13,7 +13,13 @@ from typing import NamedTuple
 
 from caovand.adapters.network.port_check import Connection, connect, kernel_reason, listening
 from caovand.core.cluster import checks
-from caovand.core.cluster.link import MEETING, Link, Probe, ProbeReport, handshake_words
+from caovand.core.cluster.link import (
+    MEETING,
+    LinkState,
+    PortCheck,
+    PortCheckReport,
+    handshake_words,
+)
 from caovand.core.cluster.link_checks import pair_checks, slowest_bytes_s
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import no_rdma
@@ -48,27 +54,27 @@ class Links:
     def __init__(self, head: str, host: str, port: int, changed: Changed) -> None:
         self._head, self._host, self._port = head, host, port
         self._changed = changed
-        self._known: dict[frozenset[str], tuple[frozenset[str], Link]] = {}
+        self._known: dict[frozenset[str], tuple[frozenset[str], LinkState]] = {}
         self._stale: set[frozenset[str]] = set()  # failed links that no longer count
-        self._probe: Probe | None = None
+        self._probe: PortCheck | None = None
         self._asked: dict[str, str] = {}  # the workers that must report, with their boots
-        self._reports: dict[str, ProbeReport] = {}
+        self._reports: dict[str, PortCheckReport] = {}
         self._heard = Changed()
         self.turn = asyncio.Lock()
         """Serialises checks: there is only one port, and one probe."""
 
     # -- what is known ----------------------------------------------------------------------
 
-    def of(self, name: str, boot: str) -> Link | None:
+    def of(self, name: str, boot: str) -> LinkState | None:
         """The link to the worker `name`; None if no valid result exists for this run of its
         daemon."""
         return self._of({self._head: "", name: boot})
 
-    def between(self, one: str, other: str, boots: Mapping[str, str]) -> Link | None:
+    def between(self, one: str, other: str, boots: Mapping[str, str]) -> LinkState | None:
         """The link between two workers; the first of their names takes the head's place."""
         return self._of({one: boots[one], other: boots[other]})
 
-    def _of(self, boots: Mapping[str, str]) -> Link | None:
+    def _of(self, boots: Mapping[str, str]) -> LinkState | None:
         ends = frozenset(boots)
         known_boots, link = self._known.get(ends, (None, None))
         known = known_boots == frozenset(boots.values()) and ends not in self._stale
@@ -98,7 +104,7 @@ class Links:
             return None
         return Network(bytes_s, max(trips))
 
-    def _keep(self, ends: Mapping[str, str], link: Link) -> None:
+    def _keep(self, ends: Mapping[str, str], link: LinkState) -> None:
         names = frozenset(ends)
         self._known.pop(names, None)
         self._stale.discard(names)
@@ -113,7 +119,7 @@ class Links:
 
         All listen first; then all connect to each other at the same time.
         """
-        at, token = Link(self._host, self._port), secrets.token_hex(32)
+        at, token = LinkState(self._host, self._port), secrets.token_hex(32)
         async with contextlib.AsyncExitStack() as stack:
             targets = {MEETING: (self._host, self._port)}
             try:
@@ -127,16 +133,16 @@ class Links:
             except OSError as problem:
                 at = replace(at, own_deaf=kernel_reason(problem))
             if at.works:
-                await self._exchange(Probe(token), targets, at, peers)
+                await self._exchange(PortCheck(token), targets, at, peers)
                 return
         for peer in peers:
             self._keep({self._head: "", peer.name: peer.boot}, at)
 
     async def _exchange(
         self,
-        probe: Probe,
+        probe: PortCheck,
         targets: dict[str, tuple[str, int]],
-        at: Link,
+        at: LinkState,
         peers: Sequence[Peer],
     ) -> None:
         self._asked, self._reports = {one.name: one.boot for one in peers}, {}
@@ -163,7 +169,7 @@ class Links:
             self._probe, self._asked = None, {}
             self._changed.wake()
 
-    async def _reported(self, probe: Probe, met: Callable[[ProbeReport], object]) -> None:
+    async def _reported(self, probe: PortCheck, met: Callable[[PortCheckReport], object]) -> None:
         """Wait until all workers that are not lost have reported, within a time limit."""
         self._probe = probe
         self._changed.wake()
@@ -173,7 +179,7 @@ class Links:
         ):
             await self._heard.within(until - now())
 
-    def _with_head(self, peer: Peer, at: Link, connection: Connection) -> Link:
+    def _with_head(self, peer: Peer, at: LinkState, connection: Connection) -> LinkState:
         """The link to a worker, from its report and the head's connection to it."""
         report = self._reports.get(peer.name)
         if report and report.deaf:
@@ -191,19 +197,19 @@ class Links:
             own=report.own, seen=report.seen, joined=report.joined,
         )  # fmt: skip
 
-    def _of_two(self, one: Peer, other: Peer) -> Link | None:
+    def _of_two(self, one: Peer, other: Peer) -> LinkState | None:
         """The link between two workers; None unless both have reported."""
         to_one = self._reports[other.name].failures.get(one.name)
         to_other = self._reports[one.name].failures.get(other.name)
         if to_one is None or to_other is None:
             return None
-        return Link(one.address, 0, to_head=to_one, to_worker=to_other)
+        return LinkState(one.address, 0, to_head=to_one, to_worker=to_other)
 
-    def probe(self, name: str) -> Probe | None:
+    def probe(self, name: str) -> PortCheck | None:
         """The probe that this worker must run now."""
         return self._probe if name in self._asked else None
 
-    def hear(self, name: str, reached: ProbeReport | None) -> None:
+    def hear(self, name: str, reached: PortCheckReport | None) -> None:
         """Take a worker's report."""
         if name in self._asked and self._probe and reached and reached.token == self._probe.token:
             self._reports[name] = reached

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from caovand.adapters.incidents import Incidents
-from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.http import Endpoint
 from caovand.core.config.schema import Config
-from caovand.core.engine.record import Engine, Nodes
+from caovand.core.engine.record import Engine, MultiNode
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.problem import ProblemError
@@ -30,7 +30,7 @@ IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
 """States without an engine, from which one may start."""
 RETRY_S = 5.0
 MAX_TEXTS, FORGOTTEN_S = 32, 3600.0
-Link = TypeVar("Link")
+LinkT = TypeVar("LinkT")
 
 
 def state_of(snapshot: Snapshot) -> str:
@@ -43,7 +43,7 @@ def is_stopped(snapshot: Snapshot) -> bool:
     return snapshot.state in (State.STOPPED, State.STOPPING)
 
 
-class NextPlan(Protocol):
+class PlanInSteps(Protocol):
     """A plan in two steps, like planning.NextPlan: in between, a head chooses the `others` and the
     `link` to them."""
 
@@ -59,15 +59,15 @@ class SlotMachine(Protocol):
 
     def config(self) -> Config: ...
     def snapshot(self) -> Snapshot: ...
-    def apply(self, event: Event) -> None: ...
-    def command(self, event: Event) -> None: ...
+    def apply(self, event: LifecycleEvent) -> None: ...
+    def command(self, event: LifecycleEvent) -> None: ...
     def notice(self, kind: str, text: str) -> None: ...
 
 
 class SlotEngine(Protocol):
     """The slot's engine and planning, as seen by its role.
 
-    `inspect` covers engine, model and machine, and raises inspection.Obstacle. `adopt` makes
+    `inspect` covers engine, model and machine, and raises inspection.StartObstacle. `adopt` makes
     another node's plan the slot's own. `lines` are the last lines of the engine's log; `idle` says
     whether it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the
     folder of its sockets.
@@ -111,8 +111,8 @@ class Membership:
 
     name: str
     head: str
-    pairs: Pairs
-    nodes: Nodes
+    pairs: KeyPairs
+    nodes: MultiNode
 
 
 class Part:
@@ -127,8 +127,8 @@ class Part:
     async def begin(self) -> None:
         """Do the role's background work until cancelled."""
 
-    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
-        """The plan of the next engine, or of the `living` one; raises inspection.Obstacle."""
+    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+        """The plan of the next engine, or of the `living` one; raises inspection.StartObstacle."""
         await coming.inspect()
         return await coming.plan()
 
@@ -194,7 +194,7 @@ class Notices:
             self._notice("cluster", text)
 
 
-async def link_when_possible(link: Callable[[], Awaitable[Link]], notices: Notices) -> Link:
+async def link_when_possible(link: Callable[[], Awaitable[LinkT]], notices: Notices) -> LinkT:
     """Set up the link as soon as possible; publish the ProblemError of each failed attempt."""
     while True:
         try:

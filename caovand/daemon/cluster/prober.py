@@ -17,7 +17,7 @@ from caovand.adapters.network.port_check import (
     listening,
 )
 from caovand.core import addresses
-from caovand.core.cluster.link import MAX_TEXT, MEETING, Probe, ProbeReport, handshake_words
+from caovand.core.cluster.link import MAX_TEXT, MEETING, PortCheck, PortCheckReport, handshake_words
 from caovand.daemon.cluster.part import Changed
 
 
@@ -29,13 +29,13 @@ class Prober:
     """
 
     def __init__(self, name: str, head: str, changed: Changed) -> None:
-        self.reached: ProbeReport | None = None
+        self.reached: PortCheckReport | None = None
         self._name, self._head, self._changed = name, head, changed
         self._token = ""
         self._task: asyncio.Task[None] | None = None
         self._targets: asyncio.Future[Mapping[str, tuple[str, int]]]
 
-    def follow(self, probe: Probe | None, address: str) -> None:
+    def follow(self, probe: PortCheck | None, address: str) -> None:
         """Run this probe if it is new, and end the previous one; ranks will listen at `address`."""
         token = probe.token if probe else ""
         if token != self._token:
@@ -53,9 +53,9 @@ class Prober:
             try:
                 listener = listening(address, 0, *handshake_words(token))
                 _, port = await stack.enter_async_context(listener)
-                reached = ProbeReport(token, port)
+                reached = PortCheckReport(token, port)
             except OSError as problem:
-                reached = ProbeReport(token, deaf=kernel_reason(problem)[:MAX_TEXT])
+                reached = PortCheckReport(token, deaf=kernel_reason(problem)[:MAX_TEXT])
             self._report(reached)
             targets = await self._targets
             others = [name for name in targets if name != self._name]
@@ -74,7 +74,7 @@ class Prober:
             ))  # fmt: skip
             await asyncio.Future()  # keep listening until the head has all nodes' results
 
-    def _report(self, reached: ProbeReport) -> None:
+    def _report(self, reached: PortCheckReport) -> None:
         self.reached = reached
         self._changed.wake()
 

@@ -12,7 +12,7 @@ from caovand.core import addresses
 from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.messages import EACH_S
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.engine.record import Place
+from caovand.core.engine.record import NodePlace
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.network import Network
@@ -28,7 +28,7 @@ from caovand.daemon.cluster.part import (
     Changed,
     ClusterSlotProtocol,
     Membership,
-    NextPlan,
+    PlanInSteps,
     is_stopped,
     state_of,
 )
@@ -42,7 +42,7 @@ from caovand.daemon.cluster.workers import (
     unfit_text,
 )
 from caovand.daemon.shared import now
-from caovand.daemon.start.inspection import Obstacle, check_port, obstacle_of
+from caovand.daemon.start.inspection import StartObstacle, check_port, obstacle_of
 
 REFRESH_S = 10.0
 """How long a start waits for workers to re-inspect their cards' free memory."""
@@ -103,7 +103,7 @@ class Selection:
     ) -> None:  # fmt: skip
         self.team = Team({})
         self.facts: NodeFacts | None = None  # of the head
-        self.place = Place(0, "", "")
+        self.place = NodePlace(0, "", "")
         self._member, self._executor = member, executor
         self._host, port = addresses.split_address(member.head)
         self._port = port + 1
@@ -114,8 +114,8 @@ class Selection:
         self._no_rdma, self._all_reduces = "", False
         self._each = 0  # ranks per node, as last planned
 
-    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
-        """The plan over all nodes; raises Obstacle while one is missing or differs.
+    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+        """The plan over all nodes; raises StartObstacle while one is missing or differs.
 
         Workers are chosen first, because whether a model fits depends on the cards of all.
         """
@@ -123,7 +123,7 @@ class Selection:
         self._short = False
         try:
             inventory, facts = await self._inspect(coming)
-        except Obstacle:
+        except StartObstacle:
             if not living:
                 self.facts = None  # a machine that cannot be inspected cannot serve
             raise
@@ -135,7 +135,7 @@ class Selection:
                     "cluster", f"starts on {self.team.count} of {self.quorum.nodes} nodes: {why}"
                 )
         if self._refused and self.team.count > 1:  # since the living engine started
-            raise Obstacle("bad-arguments", str(self._refused), hold=True)
+            raise StartObstacle("bad-arguments", str(self._refused), hold=True)
         link = self._network(list(self.team.ranks))
         link = link and replace(link, rdma=not self._no_rdma)
         plan, endpoint = await coming.plan(self.team.nodes, link)
@@ -149,16 +149,16 @@ class Selection:
             )  # fmt: skip
         except Unplannable as problem:
             raise obstacle_of(problem) from problem
-        self.place = Place(0, facts.address, facts.interface)
+        self.place = NodePlace(0, facts.address, facts.interface)
         self._all_reduces, self._each = nodes.all_reduces_over_link(spread), len(spread.cards or ())
         return spread, endpoint
 
-    async def _inspect(self, coming: NextPlan) -> tuple[Inventory, NodeFacts]:
-        """Inspect the machine and make the result the head's facts. Raises Obstacle."""
+    async def _inspect(self, coming: PlanInSteps) -> tuple[Inventory, NodeFacts]:
+        """Inspect the machine and make the result the head's facts. Raises StartObstacle."""
         inventory = await coming.inspect()
         self._refused = self._member.nodes.refusal(self._executor, inventory.engine)
         if self._refused and self.quorum.strict:
-            raise Obstacle("bad-arguments", str(self._refused), hold=True)
+            raise StartObstacle("bad-arguments", str(self._refused), hold=True)
         try:
             facts = self.facts = await here.facts(self._member, self._slot, inventory)
         except Unplannable as problem:
@@ -197,11 +197,11 @@ class Selection:
 
     def _ready(self) -> str:
         """Choose the workers of the next start; return why they are fewer than all. Raises
-        Obstacle."""
+        StartObstacle."""
         chosen, why, failure = self._next()
         if self.quorum.must_wait(1 + len(chosen)):
             self._short = True
-            raise Obstacle(failure, f"cannot start: {why}", hold=True)
+            raise StartObstacle(failure, f"cannot start: {why}", hold=True)
         self.team = Team(chosen)
         return why
 

@@ -17,7 +17,7 @@ from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import to_document
 from caovand.core.document import BadDocument
-from caovand.core.engine.record import Place
+from caovand.core.engine.record import NodePlace
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle import events
@@ -32,9 +32,9 @@ from caovand.daemon.cluster.part import (
     Changed,
     ClusterSlotProtocol,
     Membership,
-    NextPlan,
     Notices,
     Part,
+    PlanInSteps,
     is_stopped,
     link_when_possible,
     state_of,
@@ -42,7 +42,7 @@ from caovand.daemon.cluster.part import (
 from caovand.daemon.cluster.prober import Prober
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
-from caovand.daemon.start.inspection import Obstacle
+from caovand.daemon.start.inspection import StartObstacle
 
 ALIVE = frozenset({State.STARTING, State.SERVING})
 REJECTED = (
@@ -70,7 +70,7 @@ class Worker(Part):
         self._order, self._heard = Order(head=""), float("-inf")
         self._unread = ("", float("-inf"))  # the last order's error, and when it came
         self._planned = self._order  # the order for which the next rank starts
-        self._place = Place(0, "", "")  # where the planned rank runs
+        self._place = NodePlace(0, "", "")  # where the planned rank runs
         self._running = ""  # the start whose engine runs here
         self._generation = 0
         self._failed: tuple[str, Finding | None] = ("", None)
@@ -191,8 +191,8 @@ class Worker(Part):
         address = self._facts.address if self._facts else ""
         self._prober.follow(self._order.probe if free and address else None, address)
 
-    async def plan(self, coming: NextPlan, living: bool) -> tuple[Plan, Endpoint]:
-        """The head's plan for this node; raises Obstacle while there is none."""
+    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+        """The head's plan for this node; raises StartObstacle while there is none."""
         if self._running and not living:
             self._ended()  # processes that had outlived KILL are gone now
         config, nodes = self._slot.config(), self._member.nodes
@@ -202,8 +202,8 @@ class Worker(Part):
             facts = self._facts = await here.facts(self._member, self._slot, inventory)
         except Unplannable as problem:
             self._forget(living)
-            raise Obstacle(problem.failure, str(problem), hold=True) from problem
-        except Obstacle as problem:
+            raise StartObstacle(problem.failure, str(problem), hold=True) from problem
+        except StartObstacle as problem:
             self._forget(living)
             # The head sends no order to a node without facts: only another inspection detects a
             # change.
@@ -217,12 +217,12 @@ class Worker(Part):
             fact = self._waits or order.refusal or "it has ordered no start"
             text = f"waits for the head at {self._head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
-            raise Obstacle(failure, text, hold=True)
+            raise StartObstacle(failure, text, hold=True)
         try:
             plan = replace(nodes.local(order.plan, config, inventory), model=config.model.path)
         except Unplannable as problem:
-            raise Obstacle(problem.failure, str(problem), hold=True) from problem
-        self._place = Place(
+            raise StartObstacle(problem.failure, str(problem), hold=True) from problem
+        self._place = NodePlace(
             order.rank, facts.address, facts.interface, token=self._member.pairs.token
         )
         return self._slot.adopt(plan, inventory)

@@ -21,7 +21,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Finding
 from caovand.core.health import canary
 from caovand.core.health.canary import Degenerate, GreedyAnswer
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 from caovand.core.plan import Plan
 
 FILE = "answers.json"  # in the folder of the slot's state
@@ -129,7 +129,7 @@ class Canary:
             raise
         return found if canary.was_alone(before, self._progress(endpoint)) else None
 
-    def _progress(self, endpoint: Endpoint) -> Progress | None:
+    def _progress(self, endpoint: Endpoint) -> ProgressCounters | None:
         answer = http.call(endpoint, self._api.metrics, METRICS_S)
         if answer.status != 200:
             return None

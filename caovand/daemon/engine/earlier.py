@@ -33,7 +33,7 @@ class EarlierEngine:
         self._notice = notice
 
     async def clear(self) -> None:
-        """End its processes; raises inspection.Obstacle if one outlives KILL."""
+        """End its processes; raises inspection.StartObstacle if one outlives KILL."""
         ended: list[Process] = []
         for ledger in self._ledgers:
             ended += await inspection.end_orphans(ledger, *self._orphans)

@@ -10,7 +10,7 @@ from caovand.core.figures import track
 from caovand.core.figures.counters import Reading
 from caovand.core.figures.track import Track
 from caovand.core.lifecycle.cause import cause_of_end
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
 from caovand.daemon.shared import now
 
@@ -42,7 +42,7 @@ class SlotFigures:
         self._engine = None
         self.track = track.begin_engine(self.track)
 
-    def lived(self, before: Snapshot, event: Event, after: Snapshot) -> str:
+    def lived(self, before: Snapshot, event: LifecycleEvent, after: Snapshot) -> str:
         """Count restarts by the cause of the engine's end; return this one's cause."""
         self._cause = cause_of_end(before, event, after) or self._cause
         if not after.spawns > before.spawns > 0:

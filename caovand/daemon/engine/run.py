@@ -29,7 +29,7 @@ from caovand.core.facts.ownership import Process
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
-from caovand.core.lifecycle.events import EndChild, Event, Exited, Gone, Spawn, Unkillable
+from caovand.core.lifecycle.events import EndChild, Exited, Gone, LifecycleEvent, Spawn, Unkillable
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
 from caovand.daemon.cards import CardUsage, wait_for_freed_memory
@@ -64,7 +64,7 @@ class EngineRun:
         shared: Shared,
         engine: Engine,
         section: WatchSection,
-        apply: Callable[[Event], None],
+        apply: Callable[[LifecycleEvent], None],
         notice: Publish,
         figures: SlotFigures,
         answers: FirstAnswers,
@@ -84,7 +84,7 @@ class EngineRun:
         self._earlier = EarlierEngine(name, shared, notice)
         self._stale = self._earlier.files
         self.clear_the_way = self._earlier.clear
-        """End what an earlier engine left; raises inspection.Obstacle if it outlives KILL."""
+        """End what an earlier engine left; raises inspection.StartObstacle if it outlives KILL."""
         self._apply, self._notice, self._figures, self._answers = apply, notice, figures, answers
         self._at_engine = at_engine
         self.part = Part()

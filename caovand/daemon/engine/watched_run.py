@@ -11,7 +11,7 @@ from caovand.adapters.network.http import Endpoint
 from caovand.core.config.schema import WatchSection
 from caovand.core.engine.record import Engine
 from caovand.core.figures.counters import Reading
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.plan import Plan
 from caovand.daemon.engine.canary import Canary
 
@@ -31,7 +31,7 @@ class WatchedRun:
     endpoint: Endpoint
     section: WatchSection
     ring: Ring
-    apply: Callable[[Event], None]
+    apply: Callable[[LifecycleEvent], None]
     notice: Callable[[str, str], None]
     cgroup: Path | None = None
     on_reading: Callable[[Reading], None] = lambda _: None

@@ -30,9 +30,9 @@ from caovand.core.health.observation import (
     LogLine,
     NotObserved,
     ProbeResult,
-    Tick,
+    WatchTick,
 )
-from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
+from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, SendProbe, Sign
 from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import Exited, Failed, Progressed, Proven
 from caovand.daemon.engine import proof, scrape
@@ -134,7 +134,7 @@ class Watching:
         """Check the kernel's lines, and the HTTP server unless a check is already running."""
         self.on_kernel_lines(child, kernel)
         # An engine without answers has no counters: silence would be mistaken for a hang.
-        self.observe(Tick(_now()) if self._run.answers else NotObserved(_now()))
+        self.observe(WatchTick(_now()) if self._run.answers else NotObserved(_now()))
         self._give_up(child)
         if self._polling or not self._watch.serving or not self._run.answers:
             return
@@ -258,7 +258,7 @@ class Watching:
                     heartbeat=sign.heartbeat,
                 )
             )
-        elif isinstance(sign, Probe):
+        elif isinstance(sign, SendProbe):
             self._run.notice("suspicion", f"{sign.reason}: sending a test completion")
             self._tasks.begin(self._probe(sign.timeout_s, sign.idle))
         elif isinstance(sign, Cleared):

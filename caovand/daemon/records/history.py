@@ -17,7 +17,7 @@ from typing import Any
 from caovand import __version__
 from caovand.adapters import history
 from caovand.adapters.system import wall_clock
-from caovand.core.figures.minute import MINUTE_S, Mark, Row, Tally, card_minute
+from caovand.core.figures.minute import MINUTE_S, HistoryMark, HistoryRow, Tally, card_minute
 from caovand.core.figures.track import Track
 from caovand.core.health.observation import GpuSample
 from caovand.core.problem import ProblemError
@@ -58,7 +58,7 @@ class History:
     def mark(self, slot: str, kind: str, text: str) -> None:
         """Record an event of a slot; "" for the daemon."""
         if self._writer is not None:
-            self._writer.put(Mark(round(self._clock(), 3), slot, kind, text[:MAX_MARK]))
+            self._writer.put(HistoryMark(round(self._clock(), 3), slot, kind, text[:MAX_MARK]))
 
     def take(self, slot: str, track: Track, serves: bool) -> None:
         """Add a slot's latest reading."""
@@ -117,8 +117,8 @@ class History:
             raise ProblemError(f"read {self._path}", str(problem), "try again") from problem
         return {"since": since, "until": end, "days": self.days, "problem": self.text, **found}
 
-    def _minute(self) -> list[Row]:
-        rows: list[Row] = []
+    def _minute(self) -> list[HistoryRow]:
+        rows: list[HistoryRow] = []
         for slot, tally in self._tallies.items():
             total = self._tracks[slot].total
             rows.append(tally.minute(slot, self._begun, total))

@@ -21,7 +21,7 @@ from caovand.adapters.files.state_file import ASIDE
 from caovand.adapters.history import UnreadableHistory
 from caovand.adapters.system import wall_clock
 from caovand.core import limits
-from caovand.core.figures.minute import Row
+from caovand.core.figures.minute import HistoryRow
 from caovand.core.problem import Problem
 
 BACKLOG = 2_000
@@ -41,7 +41,7 @@ class Writer:
         self.path = path
         self.lost = 0
         self._days, self._notice = days, notice
-        self._rows: deque[Row] = deque()
+        self._rows: deque[HistoryRow] = deque()
         self._lock = threading.Condition()
         self._failed: Problem | None = None
         self._busy_since: float | None = None
@@ -58,7 +58,7 @@ class Writer:
             return self._cannot("its disk has not answered for half a minute", "check that disk")
         return self._failed
 
-    def put(self, *rows: Row) -> None:
+    def put(self, *rows: HistoryRow) -> None:
         """Hand over rows; never waits."""
         with self._lock:
             self._rows.extend(rows)
@@ -106,7 +106,7 @@ class Writer:
         if self._link is not None:
             self._link.close()
 
-    def _write(self, rows: list[Row], *, again: bool = True) -> bool:
+    def _write(self, rows: list[HistoryRow], *, again: bool = True) -> bool:
         """Whether the rows are on disk now; an unusable file is replaced once."""
         try:
             if self._link is None:

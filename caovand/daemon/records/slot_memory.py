@@ -12,7 +12,7 @@ from caovand.adapters.files.config_file import ModeMemory
 from caovand.adapters.incidents import Incidents
 from caovand.core.config.schema import Mode
 from caovand.core.engine.record import Engine
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.reporting import starts
 from caovand.core.slot import ONLY
@@ -70,7 +70,7 @@ class SlotMemory:
             await asyncio.to_thread(self.make_folder)
 
     def follow_start(
-        self, before: Snapshot, after: Snapshot, event: Event, watching: Watching | None
+        self, before: Snapshot, after: Snapshot, event: LifecycleEvent, watching: Watching | None
     ) -> None:
         """Time a start; once it serves, report and store the durations of its phases."""
         try:

@@ -37,7 +37,7 @@ from caovand.core.tuning.planning import tuned_plan
 from caovand.daemon.start.confinement import confinement
 
 
-class Obstacle(Exception):
+class StartObstacle(Exception):
     """The engine cannot start now; with `hold`, waiting may help."""
 
     def __init__(self, failure: Failure, text: str, *, hold: bool, phase: str = "plan") -> None:
@@ -96,10 +96,10 @@ async def end_orphans(
     groups: Sequence[Path] = (),
     engines: Engines | None = None,
 ) -> tuple[Process, ...]:
-    """End a killed daemon's orphans and return them. Raises Obstacle if one survives SIGKILL."""
+    """End a killed daemon's orphans and return them. Raises StartObstacle if one outlives KILL."""
     found, left = await child.end_orphans(ledger, before_kill, groups, engines)
     if left:
-        raise Obstacle(
+        raise StartObstacle(
             "vram-busy",
             f"cannot start: {child.for_people(left)} of an earlier engine cannot be killed;"
             " check the kernel log for a hung driver, and reboot if they stay",
@@ -110,13 +110,13 @@ async def end_orphans(
 
 
 def check_kind(config: Config, engine: Engine) -> None:
-    """Raise Obstacle if the model is for another engine than this one (blocking).
+    """Raise StartObstacle if the model is for another engine than this one (blocking).
 
     A daemon keeps its initial kind of engine, together with its ladder, log parser and probe.
     """
     wanted = chosen_engine(config)
     if wanted.name != engine.name:
-        raise Obstacle(
+        raise StartObstacle(
             "bad-arguments",
             f"cannot start: {config.model.path or 'the configuration'} is for {wanted.title}, and"
             f" this daemon began with {engine.title}; restart it: sudo systemctl restart caovan",
@@ -125,12 +125,12 @@ def check_kind(config: Config, engine: Engine) -> None:
 
 
 def check_cards(plan: Plan, before: Inventory) -> None:
-    """Raise Obstacle if a card that this plan uses is gone (blocking)."""
+    """Raise StartObstacle if a card that this plan uses is gone (blocking)."""
     cards = [gpu for gpu in before.gpus if device_name(gpu) in (plan.cards or ())]
     present = {gpu.uuid or gpu.index for gpu in nvml.read_gpus()} if cards else ()
     gone = [str(gpu.index) for gpu in cards if (gpu.uuid or gpu.index) not in present]
     if gone:
-        raise Obstacle(
+        raise StartObstacle(
             "gpu-absent",
             f"cannot start: GPU {', '.join(gone)} does not answer; check `nvidia-smi` and the"
             " kernel log; a lost card needs a reset or a reboot",
@@ -138,20 +138,20 @@ def check_cards(plan: Plan, before: Inventory) -> None:
         )
 
 
-def no_card(engine: Engine) -> Obstacle:
+def no_card(engine: Engine) -> StartObstacle:
     """The obstacle of a CUDA build without a card; suggests a CPU build if caovan installs one."""
     fact = "cannot start a CUDA engine: no NVIDIA GPU is visible; check `nvidia-smi`"
     if "cpu" in engine.install.versions:
         fact += f", or install the CPU build: `{engine.probe.install} --build cpu`"
-    return Obstacle("gpu-absent", fact, hold=True)
+    return StartObstacle("gpu-absent", fact, hold=True)
 
 
 def check_port(port: int, setting: str = "[server] port") -> None:
-    """Raise Obstacle if another process listens on this port; `setting` is its key."""
+    """Raise StartObstacle if another process listens on this port; `setting` is its key."""
     others = ports.listeners(port)
     if others:
         who = ", ".join(str(other) for other in others)
-        raise Obstacle(
+        raise StartObstacle(
             "port-busy",
             f"cannot use port {port}: {who} listens there; stop it, or choose another {setting}",
             hold=True,
@@ -161,7 +161,7 @@ def check_port(port: int, setting: str = "[server] port") -> None:
 def check_cheap(request: PlanRequest) -> None:
     """Check what needs no engine, which may take a minute to respond (blocking).
 
-    Raises Obstacle, or ConfigError for a bad key file.
+    Raises StartObstacle, or ConfigError for a bad key file.
     """
     config = request.config
     config_file.api_key(config, config.engine.extra_args, request.environ, request.engine.arguments)
@@ -207,7 +207,7 @@ def _reachable(error: ProblemError, path: str) -> str:
 
 
 def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
-    """Plan for the inspected machine. Raises Obstacle, also for a plan that is certain to fail."""
+    """Plan for the inspected machine. Raises StartObstacle, also for a plan that cannot succeed."""
     config, engine = request.config, request.engine
     mark = degraded.fingerprint(config, inventory)
     # A running engine keeps its rungs, even if others have freed memory since.
@@ -218,14 +218,14 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
         raise obstacle_of(problem) from problem
     plan, known = foresee(engine, config, plan, inventory)
     if known is not None:
-        raise Obstacle(known.finding.failure, known.finding.text, hold=known.hold)
+        raise StartObstacle(known.finding.failure, known.finding.text, hold=known.hold)
     return PreparedStart(plan, inventory, mark, request.chosen_mode)
 
 
-def obstacle_of(problem: Unplannable) -> Obstacle:
+def obstacle_of(problem: Unplannable) -> StartObstacle:
     """The obstacle if nothing can be planned; only missing cards or memory are worth a wait."""
     hold = problem.failure in ("gpu-absent", "vram-busy")
-    return Obstacle(problem.failure, str(problem), hold=hold)
+    return StartObstacle(problem.failure, str(problem), hold=hold)
 
 
 def _model(request: PlanRequest) -> ModelCard:
@@ -238,7 +238,7 @@ def _model(request: PlanRequest) -> ModelCard:
     except model_folder.ModelProblem as problem:
         text = _reachable(problem, request.config.model.path)
         hold = bool(limits.limit_reached(problem))
-        raise Obstacle("model-missing", text, hold=hold) from problem
+        raise StartObstacle("model-missing", text, hold=hold) from problem
 
 
 def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
@@ -253,15 +253,15 @@ def _engine(request: PlanRequest, directories: Directories) -> EngineInfo:
         if engine.executable:
             trust.require(engine.executable, request.source)
     except trust.Distrusted as problem:
-        raise Obstacle("engine-unusable", str(problem), hold=True) from problem
+        raise StartObstacle("engine-unusable", str(problem), hold=True) from problem
     except probe.EngineMissing as problem:
         text = _reachable(problem, request.python)
-        raise Obstacle("engine-unusable", text, hold=True) from problem
+        raise StartObstacle("engine-unusable", text, hold=True) from problem
     return engine
 
 
 def inspect(request: PlanRequest, directories: Directories) -> Inventory:
-    """Inspect engine, model and machine (blocking, about a second). Raises Obstacle."""
+    """Inspect engine, model and machine (blocking, about a second). Raises StartObstacle."""
     # An installed engine may take a minute to respond; a missing one is detected at once.
     if os.path.exists(request.python):
         model = _model(request)

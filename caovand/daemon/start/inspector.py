@@ -12,7 +12,7 @@ from caovand.adapters.network.http import Endpoint
 from caovand.core import limits
 from caovand.core.config.key import ConfigError
 from caovand.core.healing.failure import Finding
-from caovand.core.lifecycle.events import Event, Inspect, Planned, Refused
+from caovand.core.lifecycle.events import Inspect, LifecycleEvent, Planned, StartRefused
 from caovand.core.plan import Plan
 from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.machine import Machine
@@ -51,14 +51,14 @@ class Inspector:
         cancel(self._inspecting)
 
     async def _inspect(self, action: Inspect) -> None:
-        """Apply Planned, or Refused with the reason why no engine can start."""
+        """Apply Planned, or StartRefused with the reason why no engine can start."""
         run, machine, number = self._run, self._machine, action.number
         living = machine.snapshot.plan if run.child else None
         try:
             if run.ending:
                 # The machine gave up waiting for that; two children must not run at the same time.
                 text = "cannot start: the previous engine is still ending"
-                raise inspection.Obstacle("vram-busy", text, hold=True, phase="ending")
+                raise inspection.StartObstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
                 await run.clear_the_way()
             for _ in range(MAX_REPLANS):
@@ -78,11 +78,13 @@ class Inspector:
                 if not (outdated := machine.part.outdated()):
                     break
             else:
-                raise inspection.Obstacle("node-missing", f"cannot start: {outdated}", hold=True)
+                raise inspection.StartObstacle(
+                    "node-missing", f"cannot start: {outdated}", hold=True
+                )
         except Exception as problem:
             refused = _refusal(number, problem)
             machine.part.refused(refused.finding)
-            event: Event = refused
+            event: LifecycleEvent = refused
         else:
             if run.child is None:
                 run.endpoint = endpoint
@@ -94,13 +96,13 @@ class Inspector:
         machine.apply(event)
 
     async def _check_other_port(self, endpoint: Endpoint) -> None:
-        """Raise inspection.Obstacle if a living engine is to move to a port that is taken."""
+        """Raise inspection.StartObstacle if a living engine is to move to a port that is taken."""
         now_at = self._run.endpoint
         if self._machine.part.answers and now_at is not None and endpoint.port != now_at.port:
             await asyncio.to_thread(inspection.check_port, endpoint.port)
 
     async def _prepare(self, plan: Plan, endpoint: Endpoint, made: PreparedStart | None) -> None:
-        """Check the plan's requirements apart from memory; raises inspection.Obstacle."""
+        """Check the plan's requirements apart from memory; raises inspection.StartObstacle."""
         if self._machine.part.answers:
             await asyncio.to_thread(inspection.check_port, endpoint.port)
         if made is not None:
@@ -108,10 +110,10 @@ class Inspector:
             await self._run.check_all_reduce(plan, made.inventory)
 
 
-def _refusal(number: int, problem: Exception) -> Refused:
+def _refusal(number: int, problem: Exception) -> StartRefused:
     """Why an inspection found that no engine can start."""
     limit = limits.limit_reached(problem)
-    if isinstance(problem, inspection.Obstacle):
+    if isinstance(problem, inspection.StartObstacle):
         finding, hold = problem.finding, problem.hold or bool(limit)
     elif isinstance(problem, ConfigError):
         # The key file is reread for each engine: it may still be about to appear.
@@ -125,4 +127,6 @@ def _refusal(number: int, problem: Exception) -> Refused:
         fault = f"{type(problem).__name__} in caovand: {problem}"
         text = f"cannot plan: {fault}; please report it"
         finding, hold = Finding("unknown", text, "plan"), False
-    return Refused(at=now(), chance=random.random(), inspection=number, finding=finding, hold=hold)
+    return StartRefused(
+        at=now(), chance=random.random(), inspection=number, finding=finding, hold=hold
+    )

@@ -89,7 +89,7 @@ class SlotPlanner:
             self._served = self.prepared, self._request
 
     async def inspect_for(self, config: Config, *, living: bool) -> Inventory:
-        """Inspect engine, model and machine; raises inspection.Obstacle.
+        """Inspect engine, model and machine; raises inspection.StartObstacle.
 
         The card memory that a `living` engine uses counts as free for its own plan.
         """
@@ -98,12 +98,12 @@ class SlotPlanner:
         return await self.inspect(request)
 
     async def inspect(self, request: PlanRequest) -> Inventory:
-        """Inspect engine, model and machine for a request; raises inspection.Obstacle."""
+        """Inspect engine, model and machine for a request; raises inspection.StartObstacle."""
         await self.check_kind(request.config)
         return await asyncio.to_thread(inspection.inspect, request, self._directories)
 
     async def check_kind(self, config: Config) -> None:
-        """Raise inspection.Obstacle if the model is for another engine than this daemon's."""
+        """Raise inspection.StartObstacle if the model is for another engine than this daemon's."""
         await asyncio.to_thread(inspection.check_kind, config, self._engine)
 
     def endpoint(self, plan: Plan, request: PlanRequest) -> tuple[Plan, Endpoint]:
@@ -165,7 +165,7 @@ class NextPlan:
                 self._keep_steps()  # `mode --defer` waited for this start
 
     async def inspect(self) -> Inventory:
-        """Inspect this machine; raises inspection.Obstacle, or ConfigError for a bad key file."""
+        """Inspect this machine; raises inspection.StartObstacle, or ConfigError for a bad key."""
         if self._again is None:
             await asyncio.to_thread(inspection.check_cheap, self.request)
             self._machine = await self._planner.inspect(self.request)
@@ -182,7 +182,7 @@ class NextPlan:
     ) -> tuple[Plan, Endpoint]:
         """The plan for this machine and `others`, connected by `link`, and its endpoint.
 
-        Raises inspection.Obstacle, or ConfigError for a bad key file.
+        Raises inspection.StartObstacle, or ConfigError for a bad key file.
         """
         before = self._before
         if before is not None and link is not None and link.near(before.link):

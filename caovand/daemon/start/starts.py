@@ -9,7 +9,7 @@ from typing import Any
 
 from caovand.adapters.files import state_file
 from caovand.adapters.system import wall_clock
-from caovand.core.lifecycle.events import Event
+from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.reporting import starts
 from caovand.core.reporting.starts import Start, StartInProgress
@@ -27,7 +27,7 @@ class Starts:
         """The last start that led to serving, and the one to compare it with."""
 
     def follow(
-        self, before: Snapshot, after: Snapshot, event: Event, figures: Mapping[str, Any]
+        self, before: Snapshot, after: Snapshot, event: LifecycleEvent, figures: Mapping[str, Any]
     ) -> bool:
         """Process a step of the machine; return whether it finished a start, which is then the
         latest.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.facts.inventory import ModelCard, Part, Weights
+from caovand.core.facts.inventory import ModelCard, ModelPart, Weights
 
 BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 FLOATS = {"F32": 4, "F16": 2, "BF16": 2}
@@ -40,7 +40,7 @@ def of_rank(size: float, weights: Weights, model: ModelCard, ranks: int) -> floa
     return size / ranks
 
 
-def weights_of(model: ModelCard, part: Part) -> float:
+def weights_of(model: ModelCard, part: ModelPart) -> float:
     """The number of weights in a part."""
     packed = model.gptq.bits if model.gptq else None
     count = 0.0

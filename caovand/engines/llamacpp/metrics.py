@@ -7,7 +7,7 @@ missing name counts as 0 and never moves.
 from __future__ import annotations
 
 from caovand.core.figures.counters import Counters, Reading
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 
 PREFIX = "llamacpp:"
 COUNTERS = {
@@ -41,7 +41,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             continue
         if 0 <= number <= MAX_COUNT:
             sums[counter] = number
-    progress = Progress(**sums, pending=pending, at=at)
+    progress = ProgressCounters(**sums, pending=pending, at=at)
     counters = Counters(
         prompt_tokens=progress.prompt_tokens,
         generation_tokens=progress.generation_tokens,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.engine.probe import Probe
+from caovand.core.engine.probe import ProbeScripts
 from caovand.core.facts.inventory import EngineInfo
 
 # caovan installs it in the environment's bin, the package index's wheel inside its package.
@@ -145,7 +145,7 @@ def _continues(behind: str) -> bool:
     return bool(behind.strip()) and not behind.startswith("  ")
 
 
-PROBE = Probe(
+PROBE = ProbeScripts(
     module=__name__,
     name="llama.cpp",
     install="sudo caovanctl engine install --kind llamacpp",

@@ -7,7 +7,7 @@ only test completions detect that a runner hangs.
 from __future__ import annotations
 
 from caovand.core.figures.counters import Counters, Reading
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 
 
 def read_ps(text: str, pending: int | None, at: float) -> Reading:
@@ -15,4 +15,4 @@ def read_ps(text: str, pending: int | None, at: float) -> Reading:
 
     Nothing here moves while it works, so pending requests would look like a hang.
     """
-    return Reading(Progress(0, 0, 0, 0, 0, 0, 0, 0, 0, None, at), Counters())
+    return Reading(ProgressCounters(0, 0, 0, 0, 0, 0, 0, 0, 0, None, at), Counters())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.engine.install import Install
-from caovand.core.engine.probe import Probe
+from caovand.core.engine.probe import ProbeScripts
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
 
@@ -68,7 +68,7 @@ def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any
     )
 
 
-PROBE = Probe(
+PROBE = ProbeScripts(
     module=__name__,
     name="Ollama",
     install=HOW,

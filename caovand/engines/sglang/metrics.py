@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.figures.counters import Counters, Reading
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 from caovand.engines.common.histogram_lines import Buckets, histogram_of
 
 PREFIX = "sglang:"
@@ -72,7 +72,7 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
         name: sums.pop(name) for name in ("preemptions", "prefix_queries", "prefix_hits")
     }
     ended = sums["requests_finished"] + sums.pop("aborted")
-    progress = Progress(
+    progress = ProgressCounters(
         **sums, drafted_tokens=0, accepted_tokens=0, pending=pending, at=at, requests_ended=ended
     )
     counters = Counters(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.engine.probe import Probe
+from caovand.core.engine.probe import ProbeScripts
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.common.torch_environment import ENVIRONMENT
 
@@ -86,7 +86,7 @@ def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any
     )
 
 
-PROBE = Probe(
+PROBE = ProbeScripts(
     module=__name__,
     name="SGLang",
     install=HOW,

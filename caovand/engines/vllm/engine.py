@@ -36,7 +36,7 @@ from caovand.engines.vllm.planning.planner import make_plan
 from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
@@ -84,7 +84,7 @@ def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: i
     candidate = candidate_of_plan(plan, inventory)
     if at_once > candidate.sequences:  # some wait for others, which the model ignores
         return Modelled()
-    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
+    pace = CandidatePace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
     return Modelled(pace.reading(candidate), pace.answering(candidate, at_once))
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from caovand.core.engine.record import Kernel
+from caovand.core.engine.record import CompiledKernel
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL, HOPPER, OWN_FP8, TURING
@@ -40,21 +40,21 @@ COMPILER_MIB = 2048
 FOLDER, PLACE = "CAOVAN_FLASHINFER_KERNELS", "kernels"
 """The variable that points FlashInfer to the compiled kernels, and their folder in the engine."""
 
-SAMPLING = Kernel(
+SAMPLING = CompiledKernel(
     label="sampling", generator="flashinfer.jit.sampling:gen_sampling_module", arguments={}
 )
-DELTA_NET = Kernel(
+DELTA_NET = CompiledKernel(
     label="gated-delta-net",
     generator="flashinfer.jit.gdn:gen_gdn_prefill_sm90_module",
     arguments={},
 )
-ALL_REDUCE = Kernel(
+ALL_REDUCE = CompiledKernel(
     label="all-reduce", generator="flashinfer.jit.comm:gen_trtllm_comm_module", arguments={}
 )
 """Only tensor parallel needs it."""
 
 
-def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kernel, ...]:
+def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[CompiledKernel, ...]:
     """The kernels that this release needs on cards of this capability, quickest first."""
     if capability == TURING:
         return (SAMPLING, *_attention(ON_TURING))
@@ -67,10 +67,10 @@ def kernels(release: tuple[int, ...], capability: tuple[int, int]) -> tuple[Kern
     return (SAMPLING,)
 
 
-def _attention(kinds: Mapping[str, tuple[str, str]]) -> Iterator[Kernel]:
+def _attention(kinds: Mapping[str, tuple[str, str]]) -> Iterator[CompiledKernel]:
     for head_dim in HEAD_DIMS:
         for name, (queries, cache) in kinds.items():
-            yield Kernel(
+            yield CompiledKernel(
                 label=f"attention-{head_dim}-{name}",
                 generator="flashinfer.jit.attention:gen_batch_prefill_module",
                 arguments={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from caovand.core.facts.checks import CheckResult, DoctorFacts, Verdict
+from caovand.core.facts.checks import CheckResult, CheckVerdict, DoctorFacts
 from caovand.core.facts.occupancy import NOTABLE_MIB
 from caovand.engines.vllm.planning.devices import unusable
 
@@ -42,7 +42,7 @@ def shared_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
         yield CheckResult("system", "FAIL", text, fix)
     elif size < SMALL_SHM_MIB:
         text = f"/dev/shm has {size} MiB; workers and NCCL exchange data there"
-        verdict: Verdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
+        verdict: CheckVerdict = "FAIL" if len(facts.gpus) > 1 else "WARN"
         fix = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
         yield CheckResult("system", verdict, text, fix)
     else:
@@ -71,7 +71,7 @@ def cards(facts: DoctorFacts) -> Iterator[CheckResult]:
         bad = unusable(gpu)
         if bad:
             # The planner leaves it out itself, as long as another card remains.
-            verdict: Verdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
+            verdict: CheckVerdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"
             text = f"{name} cannot be used: {bad.fact}"
             yield CheckResult("GPUs", verdict, text, bad.remedy)
         else:

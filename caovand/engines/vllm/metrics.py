@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.figures.counters import Counters, Reading
-from caovand.core.health.observation import Progress
+from caovand.core.health.observation import ProgressCounters
 from caovand.engines.common.histogram_lines import Buckets, histogram_of
 
 COUNTERS = {
@@ -89,7 +89,7 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
     if load is not None and engines > 1:  # replicas have several HTTP servers; one of them counted
         load = max(load, int(sums["running"] + sums["waiting"]))
     more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}
-    progress = Progress(**sums, pending=load, at=at)
+    progress = ProgressCounters(**sums, pending=load, at=at)
     counters = Counters(
         prompt_tokens=progress.prompt_tokens,
         generation_tokens=progress.generation_tokens,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.config.schema import Config
-from caovand.core.engine.record import UNTITLED, Nodes, Place
+from caovand.core.engine.record import UNTITLED, MultiNode, NodePlace
 from caovand.core.facts.inventory import Gpu, Inventory, device_name
 from caovand.core.facts.occupancy import BUSY_MIB, in_use, unoccupied
 from caovand.core.plan import Plan, Setting, Unplannable
@@ -130,7 +130,7 @@ def _cards_of_ranks(plan: Plan, config: Config, inventory: Inventory) -> tuple[G
     return cards[:ranks]
 
 
-def own(plan: Plan, place: Place) -> Plan:
+def own(plan: Plan, place: NodePlace) -> Plan:
     """The part of one node: its rank, and the address that the other nodes reach it at."""
     rank, address, interface = place.rank, place.address, place.interface
     settings = {**plan.settings, "node_rank": Setting(rank, "policy", "the head deals the ranks")}
@@ -184,7 +184,7 @@ def ranks_in(lines: Sequence[str]) -> dict[int, str]:
     return {int(one["pid"]): one["rank"] for one in found if one}
 
 
-NODES = Nodes(
+NODES = MultiNode(
     offered=usable_cards,
     refusal=over_ray.refusal,
     packages={over_ray.RAY: over_ray.PACKAGE},

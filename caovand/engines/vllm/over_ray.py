@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import caovand
-from caovand.core.engine.record import Package, Place
+from caovand.core.engine.record import NodePlace, Package
 from caovand.core.facts.inventory import EngineInfo, Inventory, version_numbers
 from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
@@ -106,7 +106,7 @@ def is_used(plan: Plan) -> bool:
     return plan.value(BACKEND) == RAY and plan.value("nnodes") is not None
 
 
-def environment(place: Place) -> dict[str, Setting]:
+def environment(place: NodePlace) -> dict[str, Setting]:
     """The variables that Ray, its actors and its driver on this node share.
 
     Ray admits everybody who reaches its ports unless it has a token.

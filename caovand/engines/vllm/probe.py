@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.engine.probe import Probe
+from caovand.core.engine.probe import ProbeScripts
 from caovand.core.facts.inventory import EngineInfo
 from caovand.engines.common.torch_environment import ENVIRONMENT
 
@@ -140,7 +140,7 @@ def _is_cpu(found: Mapping[str, Any]) -> bool:
     return "+cpu" in found["vllm"] or ("+cpu" in found["torch"] and not found["cuda"])
 
 
-PROBE = Probe(
+PROBE = ProbeScripts(
     module=__name__,
     name="vLLM",
     install="sudo caovanctl engine install",

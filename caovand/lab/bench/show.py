@@ -8,7 +8,7 @@ from typing import Any
 
 from caovand.core.model_task import TITLES
 from caovand.lab.core.bench import compare, record
-from caovand.lab.core.bench.compare import Row, Spread
+from caovand.lab.core.bench.compare import FigureChange, RoundSpread
 
 COLUMNS = (
     "prompt", "at once", "prefill tok/s", "decode tok/s", "first token", "token p50", "p99",
@@ -99,7 +99,9 @@ def _circumstances(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield "drafts and prefix hits are unknown where the daemon did not see every request"
 
 
-def comparison(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+def comparison(
+    rows: Sequence[FigureChange], differing: Mapping[str, tuple[Any, Any]]
+) -> dict[str, Any]:
     """A comparison as a document."""
     return {
         "noise": compare.NOISE,
@@ -108,7 +110,9 @@ def comparison(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) ->
     }
 
 
-def side_by_side(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) -> Iterator[str]:
+def side_by_side(
+    rows: Sequence[FigureChange], differing: Mapping[str, tuple[Any, Any]]
+) -> Iterator[str]:
     """Compare two results: median, minimum and maximum of the rounds, and the verdict on B."""
     for name, (a, b) in differing.items():
         yield f"{name.replace('_', ' ')}: A {a}, B {b}"
@@ -127,6 +131,6 @@ def side_by_side(rows: Sequence[Row], differing: Mapping[str, tuple[Any, Any]]) 
     )
 
 
-def _spread(found: Spread, size: float) -> str:
+def _spread(found: RoundSpread, size: float) -> str:
     middle, least, most = (f"{one * size:,.1f}" for one in (found.median, found.least, found.most))
     return f"{middle} ({least} to {most})"

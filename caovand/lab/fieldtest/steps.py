@@ -18,7 +18,7 @@ from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.network import free_port
 from caovand.cli.common.checks import document
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.planned import Planned, plan_for
+from caovand.cli.common.planned import PlannedEngine, plan_for
 from caovand.cli.common.progress import Screen
 from caovand.cli.doctor import findings
 from caovand.core.config.schema import Config
@@ -142,7 +142,7 @@ class _Way:
     """A trial with its plan, or the reason why it is skipped."""
 
     trial: trials.Trial
-    planned: Planned | None
+    planned: PlannedEngine | None
     why: str
 
 
@@ -158,7 +158,9 @@ def _ways(subject: Subject, port: int) -> Iterator[_Way]:
         yield _Way(one, planned, why)
 
 
-def _modelled(subject: Subject, planned: Planned, bench: Any) -> list[dict[str, float | None]]:
+def _modelled(
+    subject: Subject, planned: PlannedEngine, bench: Any
+) -> list[dict[str, float | None]]:
     """Modelled figures of each measured cell."""
     model = chosen_engine(subject.config).planning.modelled
     return [
@@ -179,7 +181,7 @@ def _trials(subject: Subject) -> list[trials.Trial]:
     return list(trials.trials(subject.config, [gpu.index for gpu in subject.cards]))
 
 
-def _planned(subject: Subject, config: Config) -> tuple[Planned | None, str]:
+def _planned(subject: Subject, config: Config) -> tuple[PlannedEngine | None, str]:
     """A trial's plan, or why it has none that runs."""
     try:
         planned = plan_for(config, subject.machine, None)
@@ -190,7 +192,7 @@ def _planned(subject: Subject, config: Config) -> tuple[Planned | None, str]:
     return planned, ""
 
 
-def _command(planned: Planned | None) -> str:
+def _command(planned: PlannedEngine | None) -> str:
     return json.dumps([planned.command.argv, dict(planned.command.env)]) if planned else ""
 
 

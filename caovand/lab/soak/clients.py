@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from caovand.adapters.network.http import Unanswered
 from caovand.core.health.canary import Degenerate
 from caovand.lab.core.bench.prompts import TooLittleText
-from caovand.lab.core.soak.schedule import ClientTask, Kind, Limits, draw_of, task_for
+from caovand.lab.core.soak.schedule import ClientTask, Limits, TaskKind, draw_of, task_for
 from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes
 from caovand.lab.core.soak.verdict import EMPTY
 from caovand.lab.soak.asking import KNOWN_TOKENS, KnownPrompt, Reply, Requester
-from caovand.lab.soak.ledger import Ledger
+from caovand.lab.soak.ledger import SoakLedger
 
 AFTER_FAILURE_S = 1.0
 SAID = 200
@@ -38,7 +38,7 @@ class SoakClients:
     """`admit` lets clients start tasks, `pause` lets them finish their current one, `end` ends
     them."""
 
-    def __init__(self, asking: Requester, limits: Limits, seed: int, ledger: Ledger) -> None:
+    def __init__(self, asking: Requester, limits: Limits, seed: int, ledger: SoakLedger) -> None:
         self._asking, self._seed, self._ledger = asking, seed, ledger
         self.limits = limits
         self._passages: Sequence[str] = asking.sized.passages
@@ -119,7 +119,7 @@ class SoakClients:
         return AFTER_FAILURE_S
 
     def _do(self, todo: ClientTask) -> None:
-        if todo.kind is Kind.KNOWN:
+        if todo.kind is TaskKind.KNOWN:
             one = self.known[todo.known]
             difference = self._asking.compare(one)
             at_s = round(self._ledger.now(), 3)
@@ -127,9 +127,9 @@ class SoakClients:
             self._ledger.answered(todo.kind.value, KNOWN_TOKENS)
             return
         prompt = self._asking.sized.prompt(todo.prompt_tokens, todo.number)
-        if todo.kind is Kind.CHAT:
+        if todo.kind is TaskKind.CHAT:
             self._chat(todo, prompt)
-        elif todo.kind is Kind.CONSTRAINED:
+        elif todo.kind is TaskKind.CONSTRAINED:
             constrained = self._asking.target.api.constrained
             assert constrained is not None
             more = {**constrained(SCHEMA), "ignore_eos": False}
@@ -138,7 +138,7 @@ class SoakClients:
                 self._ledger.wrong("not the JSON asked for", repr(reply.text[:SAID]))
         else:
             reply = self._ask(todo, prompt)
-            if todo.kind is Kind.SHORT and reply.answered is not None:
+            if todo.kind is TaskKind.SHORT and reply.answered is not None:
                 done = reply.answered
                 at_s = round(self._ledger.now(), 3)
                 pace = AnswerTimes(at_s, self.generation, done.first_token_s, done.token_s)

@@ -20,7 +20,7 @@ from caovand.lab.core.soak.verdict import AWAY, clock
 from caovand.lab.soak import asking
 from caovand.lab.soak.asking import Requester
 from caovand.lab.soak.clients import AFTER_FAILURE_S, SoakClients
-from caovand.lab.soak.ledger import Ledger
+from caovand.lab.soak.ledger import SoakLedger
 from caovand.lab.soak.watch import Watch
 
 QUIETS, MIN_QUIETS = 48, 36
@@ -70,7 +70,7 @@ class Soak:
     ) -> None:
         self._order, self._screen = order, screen
         self._asking = Requester(target, passages, order.salt, order.seed)
-        self._ledger = Ledger()
+        self._ledger = SoakLedger()
         self._watch = Watch(client, self._ledger)
         self._every_s = min(max(order.seconds / SAMPLES, MIN_SAMPLE_S), MAX_SAMPLE_S)
         self._sampled_at = -self._every_s

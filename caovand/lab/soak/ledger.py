@@ -11,7 +11,7 @@ from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, Mishap
 from caovand.lab.streamed import BadStatus
 
 
-class Ledger:
+class SoakLedger:
     """All observations; times are seconds since `begin`, negative before it."""
 
     def __init__(self) -> None:

@@ -7,18 +7,18 @@ from dataclasses import asdict
 from typing import Any
 
 from caovand.lab.core.soak.judged import Outcome, SoakCheck
-from caovand.lab.core.soak.schedule import Kind
+from caovand.lab.core.soak.schedule import TaskKind
 from caovand.lab.core.soak.seen import SoakRecord
 from caovand.lab.core.soak.verdict import clock, has_passed
 
 MAX_ERRORS = 200
 WORDS = {
-    Kind.CHAT: "turns of conversations",
-    Kind.SHORT: "short prompts",
-    Kind.LONG: "long prompts",
-    Kind.LEFT: "clients that left",
-    Kind.CONSTRAINED: "answers in JSON of a schema",
-    Kind.KNOWN: "known prompts",
+    TaskKind.CHAT: "turns of conversations",
+    TaskKind.SHORT: "short prompts",
+    TaskKind.LONG: "long prompts",
+    TaskKind.LEFT: "clients that left",
+    TaskKind.CONSTRAINED: "answers in JSON of a schema",
+    TaskKind.KNOWN: "known prompts",
 }
 SHOWN = {
     Outcome.PASSED: "passed",
@@ -54,7 +54,7 @@ def lines(
     )
     kinds = [
         f"{seen.requests[kind.value]:,} {WORDS[kind]}"
-        for kind in Kind
+        for kind in TaskKind
         if kind.value in seen.requests
     ]
     if kinds:

@@ -9,13 +9,13 @@ from caovand.adapters.system import usage
 from caovand.cli.common.client import DaemonClient
 from caovand.lab.core.soak.seen import Mishap, Sample
 from caovand.lab.core.soak.verdict import AWAY, NAMED
-from caovand.lab.soak.ledger import Ledger
+from caovand.lab.soak.ledger import SoakLedger
 
 
 class Watch:
     """Call `sample` repeatedly; results are in `samples` and `events`."""
 
-    def __init__(self, client: DaemonClient, ledger: Ledger) -> None:
+    def __init__(self, client: DaemonClient, ledger: SoakLedger) -> None:
         self._client, self._ledger = client, ledger
         self.status: Mapping[str, Any] = client.ask("status")
         self._rungs = list(self.status["rungs"])

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from caovand.core.cluster.link import (
     MAX_TARGETS,
     MAX_TEXT,
-    Link,
-    Probe,
-    ProbeReport,
+    LinkState,
+    PortCheck,
+    PortCheckReport,
     handshake_words,
     link_document,
     probe_to,
@@ -27,13 +27,15 @@ from caovand.core.document import BadDocument
 from tests.core.cluster.test_messages import probes, results
 from tests.core.test_any_input import JSON
 
-PROBE = Probe("token", {"n1": ("10.0.0.1", 7071)})
-REACHED = ProbeReport("token", 40000, failures={"n1": ""})
-WORKS = Link("10.0.0.1", 7071, connect_s=1e-4)
+PROBE = PortCheck("token", {"n1": ("10.0.0.1", 7071)})
+REACHED = PortCheckReport("token", 40000, failures={"n1": ""})
+WORKS = LinkState("10.0.0.1", 7071, connect_s=1e-4)
 
 
 @given(st.none() | probes, st.none() | results)
-def test_documents_come_over_as_they_were(probe: Probe | None, reached: ProbeReport | None) -> None:
+def test_documents_come_over_as_they_were(
+    probe: PortCheck | None, reached: PortCheckReport | None
+) -> None:
     assert read_probe(json.loads(json.dumps(probe_to(probe))), "probe") == probe
     assert read_reached(json.loads(json.dumps(reached_to(reached))), "reached") == reached
 

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster.checks import compare
-from caovand.core.cluster.link import LOST, Link
+from caovand.core.cluster.link import LOST, LinkState
 from caovand.core.cluster.link_checks import pair_checks, rate
 from caovand.core.facts.checks import CheckResult
 from tests.core.cluster.test_messages import shown
 from tests.core.nodes import HEAD, WORKER, none_fails
 
-LINK = Link(
+LINK = LinkState(
     "10.0.0.1", 7071, connect_s=0.0001, own="10.0.0.2", seen="10.0.0.2", joined="10.0.0.1",
     meets="10.0.0.1",
 )  # fmt: skip
@@ -249,7 +249,7 @@ def test_a_rate_is_written_as_interfaces_are() -> None:
 
 
 links = st.builds(
-    Link, shown, st.integers(0, 65535), shown, shown, st.floats(0, 1e3), shown, shown, shown,
+    LinkState, shown, st.integers(0, 65535), shown, shown, st.floats(0, 1e3), shown, shown, shown,
     *[st.just("") | shown] * 3, shown, *[st.just("") | shown] * 2,
 )  # fmt: skip
 
@@ -324,7 +324,7 @@ def test_what_is_no_firewalls_fault_has_a_fix_of_its_own(
 
 
 @given(links, st.booleans(), st.sampled_from(["", "ufw", "firewalld", "nftables", "other"]))
-def test_any_link_can_be_judged(link: Link, sums: bool, firewall: str) -> None:
+def test_any_link_can_be_judged(link: LinkState, sums: bool, firewall: str) -> None:
     head, worker = (replace(node, firewall=firewall) for node in (HEAD, WORKER))
     results = compare(head, worker, 0.0003, 0.0, link, sums)
     assert none_fails(results) is link.works

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster import messages
-from caovand.core.cluster.link import Probe, ProbeReport
+from caovand.core.cluster.link import PortCheck, PortCheckReport
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.document import BadDocument
 from caovand.core.healing.failure import FAILURES, Finding
@@ -41,9 +41,16 @@ plans = st.builds(
 finite = st.floats(0, 1e9)
 shown = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=20)
 ports = st.integers(0, 65535)
-probes = st.builds(Probe, shown, st.dictionaries(shown, st.tuples(shown, ports), max_size=3))
+probes = st.builds(PortCheck, shown, st.dictionaries(shown, st.tuples(shown, ports), max_size=3))
 results = st.builds(
-    ProbeReport, shown, ports, shown, st.dictionaries(shown, shown, max_size=3), shown, shown, shown
+    PortCheckReport,
+    shown,
+    ports,
+    shown,
+    st.dictionaries(shown, shown, max_size=3),
+    shown,
+    shown,
+    shown,
 )
 orders = st.builds(
     Order, texts, texts, st.none() | plans, st.integers(0, 64), st.booleans(), texts, texts, finite,

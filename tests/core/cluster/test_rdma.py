@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from caovand.core.cluster.checks import compare
-from caovand.core.cluster.link import Link
+from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.rdma import no_rdma
 from caovand.core.facts.checks import CheckResult
 from tests.core.nodes import HEAD, WORKER
@@ -43,7 +43,7 @@ def linked(
     head: dict[str, str], worker: dict[str, str], tcp_only: bool = False, **more: Any
 ) -> tuple[CheckResult, ...]:
     """What is found over gigabit Ethernet between nodes with these devices."""
-    link = Link("10.0.0.1", 7071)
+    link = LinkState("10.0.0.1", 7071)
     nodes = (
         replace(HEAD, rdma=head, speed_mbit=1000, **more),
         replace(WORKER, rdma=worker, speed_mbit=1000, **more),
@@ -66,7 +66,7 @@ def test_a_slow_link_that_nccl_does_not_use_is_no_finding() -> None:
 
 def test_the_figures_name_no_device_that_nccl_does_not_use() -> None:
     nodes = replace(HEAD, rdma=FABRIC), replace(WORKER, rdma=FABRIC)
-    link = Link("10.0.0.1", 7071)
+    link = LinkState("10.0.0.1", 7071)
     (only,) = compare(*nodes, 0.0003, 0.0, link, tcp_only=True)
     assert only.text.endswith("its ports are open both ways, 10.0 Gbit/s by its interfaces")
 

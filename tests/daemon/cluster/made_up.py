@@ -18,11 +18,11 @@ import pytest
 
 from caovand.adapters import node_facts
 from caovand.adapters.incidents import Incidents
-from caovand.adapters.network.cluster_key import Pairs
+from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.http import Endpoint
 from caovand.core.cluster import messages
 from caovand.core.cluster.evidence import MARK
-from caovand.core.cluster.link import Link as Known
+from caovand.core.cluster.link import LinkState as Known
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import to_document
@@ -35,7 +35,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle import events
-from caovand.core.lifecycle.events import EndChild, Event, Inspect, Spawn
+from caovand.core.lifecycle.events import EndChild, Inspect, LifecycleEvent, Spawn
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
@@ -46,7 +46,7 @@ from caovand.daemon.cluster.part import Part
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
 from caovand.daemon.records.chronicle import Then
-from caovand.daemon.start.inspection import Obstacle
+from caovand.daemon.start.inspection import StartObstacle
 from caovand.daemon.start.inspector import MAX_REPLANS
 from caovand.engines.vllm.engine import ENGINE
 from tests.core.machines import inventory, plan
@@ -54,7 +54,7 @@ from tests.core.nodes import HEAD, T4
 from tests.patience import soon
 
 ADDRESS = "10.0.0.1:7070"
-PAIRS = Pairs(b"", b"", b"", b"")
+PAIRS = KeyPairs(b"", b"", b"", b"")
 EACH_S = 0.01
 WAIT_S = 60.0  # of a cluster that may serve on fewer nodes
 
@@ -77,7 +77,7 @@ class Link:
     """
 
     def __init__(
-        self, address: str, pairs: Pairs, on_frame: Callable[[bytes, bytes], None], *_: Path
+        self, address: str, pairs: KeyPairs, on_frame: Callable[[bytes, bytes], None], *_: Path
     ) -> None:
         self.on_frame = on_frame
         self.sent: dict[bytes, bytes] = {}
@@ -156,8 +156,8 @@ class Slot:
     def __init__(self, clock: Clock, config: Config) -> None:
         self.snapshot = Snapshot()
         self.notices: list[str] = []
-        self.applied: list[Event] = []
-        self.obstacles: list[Obstacle] = []
+        self.applied: list[LifecycleEvent] = []
+        self.obstacles: list[StartObstacle] = []
         self.plans: list[Plan] = []
         self.planned_for: list[tuple[str, ...]] = []
         self.planned_over: list[Network | None] = []
@@ -207,7 +207,7 @@ class Slot:
             raise self.obstacles[0]
         return inventory()
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: LifecycleEvent) -> None:
         def judge(plan: Plan, finding: Finding, repeats: int) -> Decision:
             return self.part.judge(finding) or Decision("again")
 
@@ -232,17 +232,17 @@ class Slot:
         now = {"at": self._clock(), "inspection": action.number}
         try:
             if self.left:
-                raise Obstacle("vram-busy", f"{self.left} cannot be killed", hold=True)
+                raise StartObstacle("vram-busy", f"{self.left} cannot be killed", hold=True)
             living = self.snapshot.spawned
             for _ in range(MAX_REPLANS):
                 found, _ = await self.part.plan(Coming(self, action.plan), living)
                 if living or not (outdated := self.part.outdated()):
                     break
             else:
-                raise Obstacle("node-missing", outdated, hold=True)
-        except Obstacle as problem:
+                raise StartObstacle("node-missing", outdated, hold=True)
+        except StartObstacle as problem:
             self.part.refused(problem.finding)
-            self.apply(events.Refused(**now, finding=problem.finding, hold=problem.hold))
+            self.apply(events.StartRefused(**now, finding=problem.finding, hold=problem.hold))
         else:
             self.apply(events.Planned(**now, plan=found))
 
@@ -283,14 +283,14 @@ class Slot:
 
     def looks_again(self) -> None:
         """Its wait in HOLD is over."""
-        self.apply(events.Tick(at=self.snapshot.deadline or 0.0))
+        self.apply(events.LifecycleTick(at=self.snapshot.deadline or 0.0))
 
     async def until(self, state: State, spawned: bool | None = None) -> Snapshot:
         """Wait for a state; back-off is over at once."""
 
         def reached() -> bool:
             if self.snapshot.state is State.BACKOFF and state is not State.BACKOFF:
-                self.apply(events.Tick(at=self.snapshot.deadline or 0.0))
+                self.apply(events.LifecycleTick(at=self.snapshot.deadline or 0.0))
             found = self.snapshot
             return found.state is state and spawned in (None, found.spawned)
 

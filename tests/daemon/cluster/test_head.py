@@ -14,7 +14,7 @@ from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting.report import compare
 from caovand.daemon.cluster.workers import MAX_WORKERS
-from caovand.daemon.start.inspection import Obstacle
+from caovand.daemon.start.inspection import StartObstacle
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.core.machines import CUDA, inventory, plan
 from tests.core.nodes import HEAD, T4
@@ -172,7 +172,7 @@ def test_the_check_names_whoever_is_here_and_cannot_be_compared(world: World) ->
         head.hear("n4", facts=None, state="STARTING")
         head.hear("n5", stopped=True)
         assert failing(head)["n1"] == "n1 was stopped by its operator"
-        head.slot.obstacles.append(Obstacle("model-missing", "no model; copy it", hold=False))
+        head.slot.obstacles.append(StartObstacle("model-missing", "no model; copy it", hold=False))
         head.slot.start()
         await head.slot.until(State.FAILED)
         assert failing(head) == {
@@ -185,7 +185,7 @@ def test_the_check_names_whoever_is_here_and_cannot_be_compared(world: World) ->
         head.slot.start()
         await head.slot.until(State.HOLD)
         assert failing(head).keys() == {"n3", "n4", "n5"}
-        head.slot.obstacles.append(Obstacle("unknown", "the engine is gone", hold=True))
+        head.slot.obstacles.append(StartObstacle("unknown", "the engine is gone", hold=True))
         head.slot.looks_again()
         await soon(lambda: failing(head).get("n1") == "n1 cannot serve: the engine is gone")
 
@@ -586,7 +586,7 @@ def test_an_engine_goes_on_where_a_reload_finds_a_ray_that_is_refused(
         head.slot.serves()
         monkeypatch.setattr(made_up, "inventory", inventory)
         head.slot.reload()
-        await soon(lambda: any(type(one) is events.Refused for one in head.slot.applied))
+        await soon(lambda: any(type(one) is events.StartRefused for one in head.slot.applied))
         assert head.slot.snapshot.state is State.SERVING
         assert (await head.ordered()).start == start
 

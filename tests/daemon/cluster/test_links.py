@@ -12,7 +12,7 @@ from itertools import combinations
 import pytest
 
 from caovand.adapters.network.port_check import Connection, connect
-from caovand.core.cluster.link import Link, Probe
+from caovand.core.cluster.link import LinkState, PortCheck
 from caovand.core.facts.network import Network
 from caovand.daemon.cluster import links, prober
 from caovand.daemon.cluster.links import Links, Peer
@@ -50,14 +50,14 @@ class Nodes:
                     self.links.hear(name, self.workers[name].reached)
             await self.woken.within(0.02)
 
-    async def check(self) -> Link:
+    async def check(self) -> LinkState:
         """Check all links; the one to the first worker."""
         await self.links.check(self.own, self.peers)
         link = self.links.of(self.peers[0].name, self.peers[0].boot)
         assert link is not None
         return link
 
-    def between(self, one: str = "n2", other: str = "n3") -> Link | None:
+    def between(self, one: str = "n2", other: str = "n3") -> LinkState | None:
         return self.links.between(one, other, {peer.name: peer.boot for peer in self.peers})
 
 
@@ -198,7 +198,7 @@ def test_an_address_that_a_node_does_not_have_is_named() -> None:
 def test_on_the_way_to_no_address_a_worker_has_none_of_its_own() -> None:
     async def work() -> None:
         worker = Prober("n2", "a..b:1", Changed())
-        worker.follow(Probe("token", {"": ("a..b", 1)}), HERE)
+        worker.follow(PortCheck("token", {"": ("a..b", 1)}), HERE)
         await soon(lambda: worker.reached and worker.reached.failures)
         assert worker.reached is not None
         assert worker.reached.failures[""].startswith("a..b: ")
@@ -262,7 +262,7 @@ def test_a_worker_ends_its_part_with_the_order() -> None:
     async def work() -> None:
         before = descriptors()
         worker = Prober("n2", f"{HERE}:1", Changed())
-        worker.follow(Probe("token"), HERE)
+        worker.follow(PortCheck("token"), HERE)
         await soon(lambda: worker.reached)
         assert worker.reached is not None
         port = worker.reached.port
@@ -307,7 +307,7 @@ def test_a_plan_counts_with_the_slowest_interface_and_the_longest_way() -> None:
     facts = [HEAD, WORKER, slow]
     assert known.network(facts, boots) is None, "nothing is checked yet"
     for name, connect_s in (("n2", 1e-4), ("n3", 3e-4)):
-        known._keep({"n1": "", name: boots[name]}, Link(HERE, 7071, connect_s=connect_s))
+        known._keep({"n1": "", name: boots[name]}, LinkState(HERE, 7071, connect_s=connect_s))
     assert known.network(facts, boots) == Network(117.5e6, 3e-4)
     unknown = replace(WORKER, speed_mbit=0)
     assert known.network([*facts, unknown], boots) is None

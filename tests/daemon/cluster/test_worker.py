@@ -14,7 +14,7 @@ from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan
-from caovand.daemon.start.inspection import Obstacle
+from caovand.daemon.start.inspection import StartObstacle
 from tests.core.machines import inventory, plan
 from tests.daemon.cluster.made_up import AtWorker, World
 from tests.patience import soon
@@ -277,7 +277,7 @@ def test_a_rank_that_fails_is_reported_and_not_started_again_for_that_order(worl
 def test_what_keeps_a_rank_from_starting_is_reported_of_its_order(world: World) -> None:
     async def story() -> None:
         worker = await world.worker()
-        worker.slot.obstacles.append(Obstacle("gpu-absent", "no card answers", hold=True))
+        worker.slot.obstacles.append(StartObstacle("gpu-absent", "no card answers", hold=True))
         worker.slot.start()
         await worker.slot.until(State.HOLD)
         assert (await worker.reports(lambda report: report.state)).failed == ""
@@ -306,7 +306,7 @@ def test_a_worker_that_cannot_be_inspected_any_more_offers_nothing(world: World)
         worker = await world.worker()
         worker.slot.start()
         await worker.reports(lambda report: report.facts)
-        gone = Obstacle("gpu-absent", "no card answers", hold=True)
+        gone = StartObstacle("gpu-absent", "no card answers", hold=True)
         worker.slot.obstacles.append(gone)
         worker.slot.looks_again()
         report = await worker.reports(lambda report: not report.facts)
@@ -320,7 +320,7 @@ def test_a_worker_without_its_model_looks_again_and_joins_once_that_is_copied(
 ) -> None:
     async def story() -> None:
         worker = await world.worker()
-        missing = Obstacle("model-missing", "cannot read /srv/m: it is not there", hold=False)
+        missing = StartObstacle("model-missing", "cannot read /srv/m: it is not there", hold=False)
         worker.slot.obstacles.append(missing)
         worker.slot.start()
         held = await worker.slot.until(State.HOLD)
@@ -337,7 +337,7 @@ def test_a_rank_goes_on_where_a_reload_is_refused_and_its_node_keeps_its_facts(
 ) -> None:
     async def story() -> None:
         worker = await serving(world)
-        worker.slot.obstacles.append(Obstacle("model-missing", "no model", hold=False))
+        worker.slot.obstacles.append(StartObstacle("model-missing", "no model", hold=False))
         worker.slot.reload()
         await soon(lambda: worker.slot.snapshot.refusal)
         assert worker.slot.snapshot.state is State.SERVING

@@ -17,7 +17,7 @@ from caovand.core.checkpoint.gguf import parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.common.gguf.placement import MIB, Placement, devices
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.llamacpp.log.phases import read
 from tests import tiny_gguf
 
@@ -46,14 +46,14 @@ def card(name: str, monkeypatch: pytest.MonkeyPatch) -> ModelCard:
     )
 
 
-def load(command: str) -> Load:
+def load(command: str) -> GgufLoad:
     words = command.split()
 
     def of(option: str, default: str) -> str:
         return words[words.index(option) + 1] if option in words else default
 
     slots = int(of("-np", "1"))
-    return Load(
+    return GgufLoad(
         context=int(of("-c", "0")) // slots,
         slots=slots,
         batch=int(of("-ub", "512")),

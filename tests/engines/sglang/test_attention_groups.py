@@ -10,7 +10,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.sglang.engine import ENGINE
 from caovand.engines.sglang.healing.rungs import RUNGS
-from caovand.engines.sglang.memory.load import Load, weights_bytes
+from caovand.engines.sglang.memory.load import SglangLoad, weights_bytes
 from tests.boxes.machines import BOXES
 from tests.boxes.models import model
 from tests.engines.sglang.test_planner import REAL, machine, parsed, plan
@@ -90,7 +90,7 @@ def test_an_older_release_spells_it_with_two_options() -> None:
 
 
 def test_each_group_has_the_attention_and_the_embedding_as_a_whole() -> None:
-    load = Load(context=8192, requests=1, step=2048, share=0.8, ranks=8)
+    load = SglangLoad(context=8192, requests=1, step=2048, share=0.8, ranks=8)
     apart = replace(load, attention_groups=8)
     more = weights_bytes(R1, apart) - weights_bytes(R1, load)
     layer = 1536 * 128 * 192 + 512 * 128 * 256 + 7168 * 128 * 128  # fp8: queries, keys, output

@@ -17,7 +17,7 @@ from caovand.core.health.canary import GreedyAnswer
 from caovand.lab.core.soak import known, trends, verdict
 from caovand.lab.core.soak.judged import Outcome, SoakCheck
 from caovand.lab.core.soak.known import Difference
-from caovand.lab.core.soak.schedule import SHARES, Kind, Limits, task_for
+from caovand.lab.core.soak.schedule import SHARES, Limits, TaskKind, task_for
 from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, Mishap, Sample, SoakRecord
 
 HOURS_8 = 8 * 3600.0
@@ -361,21 +361,21 @@ def test_nothing_seen_passes_nothing_that_needs_to_be_seen() -> None:
 def test_work_follows_from_seed_and_number_and_keeps_to_the_limits(seed: int, number: int) -> None:
     found = task_for(seed, number, LIMITS)
     assert found == task_for(seed, number, LIMITS)
-    assert 16 <= found.prompt_tokens <= (8192 if found.kind is Kind.LONG else 512)
+    assert 16 <= found.prompt_tokens <= (8192 if found.kind is TaskKind.LONG else 512)
     assert 4 <= found.answer_tokens <= 128
     assert 0 <= found.known < 4
     assert 0 <= found.pause_s <= 2
-    assert (found.left_after > 0) == (found.kind is Kind.LEFT)
-    assert (found.turns > 1) == (found.kind is Kind.CHAT)
-    assert found.streamed or found.kind is not Kind.LEFT
+    assert (found.left_after > 0) == (found.kind is TaskKind.LEFT)
+    assert (found.turns > 1) == (found.kind is TaskKind.CHAT)
+    assert found.streamed or found.kind is not TaskKind.LEFT
 
 
 def test_every_kind_comes_at_once_the_longest_prompt_too_and_then_by_its_share() -> None:
     first = [task_for(1, number, LIMITS) for number in range(len(SHARES))]
-    assert {one.kind for one in first} == set(Kind)
+    assert {one.kind for one in first} == set(TaskKind)
     assert max(one.prompt_tokens for one in first) == LIMITS.long
     counts = Counter(task_for(1, number, LIMITS).kind for number in range(4000))
     for kind, share in SHARES.items():
         assert counts[kind] / 4000 == pytest.approx(share, abs=0.03)
     without = {task_for(1, n, replace(LIMITS, constrained=False)).kind for n in range(500)}
-    assert without == set(Kind) - {Kind.CONSTRAINED}
+    assert without == set(TaskKind) - {TaskKind.CONSTRAINED}

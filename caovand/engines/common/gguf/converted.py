@@ -10,7 +10,7 @@ from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.gguf import Gguf, GgufLayer
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf import sizing
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.tensors import weights_of
 
 TYPE = "Q4_K_M"
@@ -58,7 +58,7 @@ def offer_gguf(
         return ()
     in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)
-    load = Load(0, filled=sizing.FILLED["chat"])
+    load = GgufLoad(0, filled=sizing.FILLED["chat"])
     found = sizing.find_longest(in_gguf, host, load, cards, rooms, "chat")
     timed = found.seconds > 0  # a checkpoint without its layers has none
     if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:

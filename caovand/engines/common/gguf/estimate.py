@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from caovand.core.facts.forecast import MemoryEstimate, MemoryPart
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.engines.common.gguf.placement import MIB, Device, host_room
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import GgufLoad
 
 
 def estimate(
     found: Sequence[Device],
     gpus: Sequence[Gpu],
     inventory: Inventory,
-    load: Load,
+    load: GgufLoad,
     share: float | None,
     advice: tuple[str, ...],
 ) -> MemoryEstimate:

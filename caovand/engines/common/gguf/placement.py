@@ -9,7 +9,7 @@ from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.engines.common.gguf.sizes import (
-    Load,
+    GgufLoad,
     cache_bytes,
     cache_read_bytes,
     compute_bytes,
@@ -77,7 +77,7 @@ class Device:
         return self.weights + self.cache + self.states + self.compute + self.output + self.prompts
 
 
-def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device, ...]:
+def devices(model: ModelCard, load: GgufLoad, placement: Placement) -> tuple[Device, ...]:
     """The bytes on each card, in their order, and then in host memory."""
     gguf, compute = _gguf(model), compute_bytes(model, load)
     units = len(gguf.layers) + 1
@@ -113,7 +113,7 @@ def devices(model: ModelCard, load: Load, placement: Placement) -> tuple[Device,
 def _layers_on(
     card: int | None,
     model: ModelCard,
-    load: Load,
+    load: GgufLoad,
     owners: Sequence[int | None],
     placement: Placement,
 ) -> Device:
@@ -169,7 +169,7 @@ def step_seconds(found: Sequence[Device], gpus: Sequence[Gpu], host: Host) -> fl
 
 
 def place(
-    model: ModelCard, load: Load, gpus: Sequence[Gpu], host: Host, rooms: Sequence[int]
+    model: ModelCard, load: GgufLoad, gpus: Sequence[Gpu], host: Host, rooms: Sequence[int]
 ) -> Placement:
     """The fastest placement that fits the cards; host memory gets the rest.
 
@@ -188,7 +188,7 @@ def place(
 
 
 def _candidates(
-    model: ModelCard, load: Load, rooms: Sequence[int], units: int
+    model: ModelCard, load: GgufLoad, rooms: Sequence[int], units: int
 ) -> tuple[Placement, ...]:
     found = []
     whole = _fewest_experts_in_ram(model, load, rooms, units)
@@ -203,7 +203,7 @@ def _candidates(
 
 
 def _most_layers(
-    model: ModelCard, load: Load, rooms: Sequence[int], units: int, experts_in_ram: int
+    model: ModelCard, load: GgufLoad, rooms: Sequence[int], units: int, experts_in_ram: int
 ) -> Placement | None:
     """As many layers as the cards hold, with their experts that are not in host memory."""
     best, low, high = None, 0, units
@@ -218,7 +218,7 @@ def _most_layers(
 
 
 def _fewest_experts_in_ram(
-    model: ModelCard, load: Load, rooms: Sequence[int], units: int
+    model: ModelCard, load: GgufLoad, rooms: Sequence[int], units: int
 ) -> Placement | None:
     """Every layer on the cards, and as few experts as possible in host memory."""
     low, high = 0, units - 1 if model.experts and not load.whole_layers else 0
@@ -234,7 +234,7 @@ def _fewest_experts_in_ram(
 
 
 def _spread(
-    model: ModelCard, load: Load, rooms: Sequence[int], layers: int, experts_in_ram: int
+    model: ModelCard, load: GgufLoad, rooms: Sequence[int], layers: int, experts_in_ram: int
 ) -> Placement | None:
     """Spread this many layers over the cards; None if they do not fit.
 

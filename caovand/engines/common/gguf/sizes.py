@@ -33,7 +33,7 @@ def why_undividable(kind: str, width: int) -> str:
 
 
 @dataclass(frozen=True)
-class Load:
+class GgufLoad:
     """The parts of a plan that determine memory: context of one slot, slots, and cache types.
 
     With `whole_layers` a layer's routed experts go where the layer goes. `filled` are the tokens of
@@ -57,7 +57,7 @@ def padded_context(context: int) -> int:
     return -(-context // CELLS) * CELLS
 
 
-def cache_bytes(layer: GgufLayer, load: Load) -> int:
+def cache_bytes(layer: GgufLayer, load: GgufLoad) -> int:
     """The cache of one layer for all slots; a drafting layer has one only if it drafts."""
     if layer.mtp and not load.mtp:
         return 0
@@ -69,13 +69,13 @@ def cache_bytes(layer: GgufLayer, load: Load) -> int:
     return cells * load.slots * row
 
 
-def cache_read_bytes(layer: GgufLayer, load: Load) -> int:
+def cache_read_bytes(layer: GgufLayer, load: GgufLoad) -> int:
     """Bytes of one layer's cache that a token reads once its request has `filled` tokens."""
     one = replace(load, context=min(load.filled, load.context), slots=1, batch=0)
     return cache_bytes(layer, one)
 
 
-def state_bytes(layer: GgufLayer, load: Load) -> int:
+def state_bytes(layer: GgufLayer, load: GgufLoad) -> int:
     """The recurrent state of one layer for all slots, with a copy for each drafted token."""
     return layer.state_size * load.slots * (1 + load.depth)
 
@@ -85,7 +85,7 @@ def _row(elements: int, kind: str) -> int:
     return -(-elements // block) * size
 
 
-def compute_bytes(model: ModelCard, load: Load) -> int:
+def compute_bytes(model: ModelCard, load: GgufLoad) -> int:
     """Activations of the largest step on one device."""
     width = model.hidden_size
     experts = max(model.experts_per_token, 1)
@@ -106,6 +106,6 @@ def compute_bytes(model: ModelCard, load: Load) -> int:
     return 4 * tokens * elements + mask + drafting
 
 
-def output_bytes(model: ModelCard, load: Load) -> int:
+def output_bytes(model: ModelCard, load: GgufLoad) -> int:
     """Logits, which are kept in host memory; a drafting context has its own."""
     return 4 * model.vocab_size * load.slots * (2 if load.mtp else 1)

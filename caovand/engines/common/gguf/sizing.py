@@ -16,7 +16,7 @@ from caovand.engines.common.gguf.placement import (
     place,
     step_seconds,
 )
-from caovand.engines.common.gguf.sizes import CELLS, Load
+from caovand.engines.common.gguf.sizes import CELLS, GgufLoad
 from caovand.engines.common.gguf.weights import tokens_computed
 
 FILLED = {"chat": 4096, "long": 32768, "batch": 2048}
@@ -38,10 +38,10 @@ READING_S = 3600
 
 
 @dataclass(frozen=True)
-class SizedLoad:
+class PlacedLoad:
     """The chosen load, its placement, and whether it fits."""
 
-    load: Load
+    load: GgufLoad
     placement: Placement
     fits: bool
     seconds: float
@@ -57,8 +57,8 @@ def rooms_of(gpus: Sequence[Gpu], share: float | None) -> list[int]:
 
 
 def place_fixed(
-    model: ModelCard, host: Host, load: Load, gpus: Sequence[Gpu], rooms: Sequence[int]
-) -> SizedLoad:
+    model: ModelCard, host: Host, load: GgufLoad, gpus: Sequence[Gpu], rooms: Sequence[int]
+) -> PlacedLoad:
     """The best placement of one load."""
     usable = [room for room in rooms if room > CONTEXT_MIB * MIB]
     placement = place(model, load, gpus, host, rooms) if usable else Placement()
@@ -67,17 +67,17 @@ def place_fixed(
     whole = placement.layers == units and not placement.experts_in_ram
     room = host_room(host, gpus)
     seconds = step_seconds(found, gpus, host)
-    return SizedLoad(load, placement, fits(found, rooms, room), seconds, whole or not gpus)
+    return PlacedLoad(load, placement, fits(found, rooms, room), seconds, whole or not gpus)
 
 
 def find_longest(
     model: ModelCard,
     host: Host,
-    load: Load,
+    load: GgufLoad,
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     workload: str,
-) -> SizedLoad:
+) -> PlacedLoad:
     """The load with the longest context that is worth its price.
 
     The longest with which every layer fits the cards; else at most `SUFFICIENT_CONTEXT`, for which
@@ -89,7 +89,7 @@ def find_longest(
         enough = min(enough, longest_on_host(model, host, enough))
     top = limit if gpus else longest_on_host(model, host, enough)
 
-    def at(context: int) -> SizedLoad:
+    def at(context: int) -> PlacedLoad:
         return place_fixed(model, host, replace(load, context=context), gpus, rooms)
 
     least = at(min(MIN_CONTEXT, limit))
@@ -113,11 +113,13 @@ def longest_on_host(model: ModelCard, host: Host, enough: int) -> int:
     return int(min(limit, max(USEFUL, min(read, max(MAX_ON_HOST, enough)))))
 
 
-def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int = 0) -> SizedLoad:
+def best(
+    loads: Sequence[GgufLoad], size: Callable[[GgufLoad], PlacedLoad], enough: int = 0
+) -> PlacedLoad:
     """The first load with every layer on the cards and a context of `enough` tokens, or one with
     more requests that nearly has it; else the first such load that no later one exceeds by far;
     else the first that is nearly as fast as any that fits, or the first."""
-    found: list[SizedLoad] = []
+    found: list[PlacedLoad] = []
     for load in loads:
         sized = size(load)
         if sized.fits and sized.whole and sized.load.context >= enough:
@@ -134,15 +136,15 @@ def best(loads: Sequence[Load], size: Callable[[Load], SizedLoad], enough: int =
     return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
 
 
-def _serves_more(one: SizedLoad, than: SizedLoad, enough: int) -> bool:
+def _serves_more(one: PlacedLoad, than: PlacedLoad, enough: int) -> bool:
     """Whether a load has more requests at once, and nearly enough context for each."""
     nearly = one.fits and one.whole and one.load.context * NEARLY >= enough
     return nearly and one.load.slots > than.load.slots
 
 
 def max_context(
-    at: Callable[[int], SizedLoad], low: int, high: int, good: Callable[[SizedLoad], bool]
-) -> SizedLoad:
+    at: Callable[[int], PlacedLoad], low: int, high: int, good: Callable[[PlacedLoad], bool]
+) -> PlacedLoad:
     """The longest context from `low`, which fits, to `high`, in steps of CELLS."""
     found, whole = at(low), at(high)
     if good(whole):

@@ -10,12 +10,12 @@ from math import ceil
 
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.engines.common.gguf.placement import devices, step_seconds
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.gguf.sizing import (
     FAR_LONGER,
     NEARLY,
     SUFFICIENT_CONTEXT,
-    SizedLoad,
+    PlacedLoad,
     best,
     find_longest,
     place_fixed,
@@ -70,7 +70,7 @@ def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
     return ceil(many)
 
 
-def fewer(load: Load) -> Iterator[Load]:
+def fewer(load: GgufLoad) -> Iterator[GgufLoad]:
     """The load with fewer requests at once, down to one."""
     while load.slots > 1:
         load = replace(load, slots=load.slots // 2)
@@ -80,18 +80,18 @@ def fewer(load: Load) -> Iterator[Load]:
 def choose(
     model: ModelCard,
     host: Host,
-    loads: Sequence[Load],
+    loads: Sequence[GgufLoad],
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     workload: str,
     most: int,
-) -> SizedLoad:
+) -> PlacedLoad:
     """The best of the loads with the longest context that is worth its price, and more requests at
     once, up to `most`, if memory is left over; of a batch a load with far more tokens a second
     instead, though it leaves layers in host memory."""
 
     @cache
-    def size(load: Load) -> SizedLoad:
+    def size(load: GgufLoad) -> PlacedLoad:
         return find_longest(model, host, load, gpus, rooms, workload)
 
     found = _choose_quick(model, host, loads, size, gpus, rooms, workload, most)
@@ -101,15 +101,15 @@ def choose(
 def choose_fixed(
     model: ModelCard,
     host: Host,
-    loads: Sequence[Load],
+    loads: Sequence[GgufLoad],
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     workload: str,
-) -> SizedLoad:
+) -> PlacedLoad:
     """The best of the loads with their own contexts."""
 
     @cache
-    def size(load: Load) -> SizedLoad:
+    def size(load: GgufLoad) -> PlacedLoad:
         return place_fixed(model, host, load, gpus, rooms)
 
     found = best(loads, size)
@@ -120,10 +120,10 @@ def _most_tokens(
     model: ModelCard,
     host: Host,
     gpus: Sequence[Gpu],
-    chosen: SizedLoad,
-    loads: Sequence[Load],
-    size: Callable[[Load], SizedLoad],
-) -> SizedLoad:
+    chosen: PlacedLoad,
+    loads: Sequence[GgufLoad],
+    size: Callable[[GgufLoad], PlacedLoad],
+) -> PlacedLoad:
     """The chosen load, or one with as much context that generates far more tokens a second while
     every slot is busy: the first of them that is nearly as quick as any."""
     filled = chosen.whole and chosen.load.slots >= loads[0].slots
@@ -134,7 +134,7 @@ def _most_tokens(
     if not fitting:
         return chosen
 
-    def token_s(sized: SizedLoad) -> float:
+    def token_s(sized: PlacedLoad) -> float:
         return _seconds_of_all(model, host, gpus, sized) / sized.load.slots
 
     least = min(map(token_s, fitting))
@@ -142,7 +142,7 @@ def _most_tokens(
     return quick if token_s(quick) * FAR_LONGER <= token_s(chosen) else chosen
 
 
-def _seconds_of_all(model: ModelCard, host: Host, gpus: Sequence[Gpu], sized: SizedLoad) -> float:
+def _seconds_of_all(model: ModelCard, host: Host, gpus: Sequence[Gpu], sized: PlacedLoad) -> float:
     """The modelled time of a step with a token of each slot, for which weights are read once."""
     many = sized.load.slots
     found = devices(model, sized.load, sized.placement)
@@ -164,13 +164,13 @@ def _seconds_of_all(model: ModelCard, host: Host, gpus: Sequence[Gpu], sized: Si
 def _choose_quick(
     model: ModelCard,
     host: Host,
-    loads: Sequence[Load],
-    size: Callable[[Load], SizedLoad],
+    loads: Sequence[GgufLoad],
+    size: Callable[[GgufLoad], PlacedLoad],
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     workload: str,
     most: int,
-) -> SizedLoad:
+) -> PlacedLoad:
     """The load with the best time of each token, and more requests if memory is left over."""
     limit = model.max_model_len or SUFFICIENT_CONTEXT[workload]
     enough = min(SUFFICIENT_CONTEXT[workload], limit)
@@ -184,14 +184,16 @@ def _choose_quick(
     if workload != "batch":
         return _double_requests(found, size, most)
 
-    def has_room(load: Load) -> bool:
+    def has_room(load: GgufLoad) -> bool:
         sized = place_fixed(model, host, replace(load, context=enough), gpus, rooms)
         return sized.fits and sized.whole
 
     return size(_fill_with_requests(found.load, loads, has_room, most))
 
 
-def _lengthen_context(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit: int) -> SizedLoad:
+def _lengthen_context(
+    sized: PlacedLoad, size: Callable[[GgufLoad], PlacedLoad], limit: int
+) -> PlacedLoad:
     """Double the context while that costs hardly any time: windowed and recurrent layers make it
     cheap."""
     found = sized
@@ -203,7 +205,9 @@ def _lengthen_context(sized: SizedLoad, size: Callable[[Load], SizedLoad], limit
     return found
 
 
-def _double_requests(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: int) -> SizedLoad:
+def _double_requests(
+    sized: PlacedLoad, size: Callable[[GgufLoad], PlacedLoad], most: int
+) -> PlacedLoad:
     """The load with requests doubled as long as everything stays on the cards and each keeps its
     context."""
     found, context = sized, sized.load.context
@@ -216,12 +220,12 @@ def _double_requests(sized: SizedLoad, size: Callable[[Load], SizedLoad], most: 
 
 
 def _fill_with_requests(
-    load: Load, loads: Sequence[Load], has_room: Callable[[Load], bool], most: int
-) -> Load:
+    load: GgufLoad, loads: Sequence[GgufLoad], has_room: Callable[[GgufLoad], bool], most: int
+) -> GgufLoad:
     """As many requests of a batch as have room for a sufficient context; with fewer bits of cache
     no more than requested, and only if they gain far more."""
 
-    def fill(load: Load, most: int) -> Load:
+    def fill(load: GgufLoad, most: int) -> GgufLoad:
         counts = range(1, most + 1)
         many = bisect_left(counts, True, key=lambda slots: not has_room(replace(load, slots=slots)))
         return replace(load, slots=max(many, 1))

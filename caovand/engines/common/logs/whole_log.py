@@ -10,7 +10,7 @@ from typing import Any
 
 from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Finding
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
 from caovand.engines.common.healing.advice import DRIVEN_BY, driven_by
@@ -33,7 +33,7 @@ class Explainer:
 
     begins: Callable[[str], bool]
     at_s: Callable[[str], float | None]
-    read: Callable[[str], tuple[Mark | None, Mapping[str, Any]]]
+    read: Callable[[str], tuple[LogMark | None, Mapping[str, Any]]]
     harmless: Iterable[Signature]
     find_cause: Callable[[Sequence[str], str], Finding | None]
     advise: Callable[[Finding], tuple[str, ...]]

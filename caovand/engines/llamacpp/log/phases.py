@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.llamacpp.log.line import Parts, take_apart
 
@@ -81,7 +81,7 @@ for _entry in ROWS:
 _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
-def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
+def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
     row = _match_row(parts)
@@ -91,10 +91,10 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     figures = {k: _parse_value(v) for k, v in found.groupdict().items()} if found else {}
     if row.phase is None:
         return None, figures
-    return Mark(row.phase, row.detail, progress=1.0 if row.is_end else None), figures
+    return LogMark(row.phase, row.detail, progress=1.0 if row.is_end else None), figures
 
 
-def phase_of(line: str) -> Mark | None:
+def phase_of(line: str) -> LogMark | None:
     """The start mark in a line; None if there is none."""
     return read(line)[0]
 

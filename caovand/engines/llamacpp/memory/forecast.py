@@ -10,7 +10,7 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.engines.common.gguf.estimate import estimate
 from caovand.engines.common.gguf.placement import MIB, Device, Placement, devices, step_seconds
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.gguf.sizing import FILLED
 from caovand.engines.common.options import count
 from caovand.engines.common.plans import cards_in
@@ -29,10 +29,10 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     return cards_in(plan, inventory)
 
 
-def load_of(plan: Plan) -> Load:
+def load_of(plan: Plan) -> GgufLoad:
     """The load that this plan puts on memory."""
     speculative = plan.value("speculative_config") or {}
-    return Load(
+    return GgufLoad(
         context=count(plan.value(CONTEXT)) or 0,
         slots=count(plan.value("parallel")) or 1,
         batch=count(plan.value("ubatch_size")) or 512,

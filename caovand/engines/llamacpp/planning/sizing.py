@@ -14,7 +14,7 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf import slots as requests
 from caovand.engines.common.gguf.placement import Placement, devices, host_room
-from caovand.engines.common.gguf.sizes import CACHE_TYPES, Load
+from caovand.engines.common.gguf.sizes import CACHE_TYPES, GgufLoad
 from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning import drafting, steps, texts
 from caovand.engines.llamacpp.planning.options import CONTEXT
@@ -38,7 +38,7 @@ def settings(
     kinds = _choose_cache_types(config, inventory, verbatim)
     batch, micro = _choose_batches(config, inventory, gpus, verbatim)
     slots = _choose_slots(config, inventory, gpus, verbatim)
-    load = Load(
+    load = GgufLoad(
         context=0,
         slots=slots.value,
         batch=micro.value,
@@ -51,7 +51,7 @@ def settings(
     )
     rooms = sizing.rooms_of(gpus, config.policy.gpu_memory_utilization)
 
-    def size(load: Load, inventory: Inventory) -> tuple[sizing.SizedLoad, Setting]:
+    def size(load: GgufLoad, inventory: Inventory) -> tuple[sizing.PlacedLoad, Setting]:
         loads = _candidate_loads(load, slots, kinds, inventory, gpus)
         most = load.slots
         if slots.origin == "policy":
@@ -91,7 +91,7 @@ def settings(
 
 
 def _worth_its_buffers(
-    larger: sizing.SizedLoad, sized: sizing.SizedLoad, config: Config, inventory: Inventory
+    larger: sizing.PlacedLoad, sized: sizing.PlacedLoad, config: Config, inventory: Inventory
 ) -> str:
     """Why the load with a larger step is better than the current one; "" if it is not."""
     context, limit = sized.load.context, inventory.model.max_model_len
@@ -173,12 +173,12 @@ def _choose_batches(
 
 
 def _candidate_loads(
-    load: Load,
+    load: GgufLoad,
     slots: Setting,
     kinds: tuple[Setting, Setting],
     inventory: Inventory,
     gpus: Sequence[Gpu],
-) -> tuple[Load, ...]:
+) -> tuple[GgufLoad, ...]:
     """The preferred load, and cheaper ones that may keep every layer on the cards."""
     if not gpus:
         return (load,)
@@ -191,7 +191,7 @@ def _candidate_loads(
 
 
 def _settings_of_load(
-    sized: sizing.SizedLoad, slots: Setting, kinds: tuple[Setting, Setting]
+    sized: sizing.PlacedLoad, slots: Setting, kinds: tuple[Setting, Setting]
 ) -> tuple[Setting, tuple[Setting, Setting]]:
     """Slots and cache types of the chosen load."""
     load, layers = sized.load, "layers" if sized.whole else "more layers"
@@ -215,12 +215,12 @@ def _settings_of_load(
 def _choose_context(
     config: Config,
     inventory: Inventory,
-    loads: Sequence[Load],
+    loads: Sequence[GgufLoad],
     gpus: Sequence[Gpu],
     rooms: Sequence[int],
     verbatim: Mapping[str, Any],
     most: int,
-) -> tuple[sizing.SizedLoad, Setting]:
+) -> tuple[sizing.PlacedLoad, Setting]:
     model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
     if CONTEXT in verbatim:
@@ -262,7 +262,7 @@ def _choose_context(
 
 
 def _on_cards(
-    sized: sizing.SizedLoad, gpus: Sequence[Gpu], *, generates: bool
+    sized: sizing.PlacedLoad, gpus: Sequence[Gpu], *, generates: bool
 ) -> dict[str, Setting]:
     if not gpus:
         return {}
@@ -290,7 +290,7 @@ def _on_cards(
 
 
 def _choose_prompt_cache(
-    inventory: Inventory, gpus: Sequence[Gpu], load: Load, placement: Placement
+    inventory: Inventory, gpus: Sequence[Gpu], load: GgufLoad, placement: Placement
 ) -> Setting:
     # Based on total memory while that is free: free memory changes from start to start, and the
     # plan with it.
@@ -312,7 +312,7 @@ def _choose_prompt_cache(
 
 
 def _choose_numa(
-    inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.SizedLoad
+    inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.PlacedLoad
 ) -> dict[str, Setting]:
     """How threads that read weights in host memory are spread over the NUMA nodes."""
     nodes = inventory.host.numa_nodes
@@ -325,7 +325,7 @@ def _choose_numa(
     return {"numa": Setting("distribute", "policy", reason)}
 
 
-def _choose_load_mode(sized: sizing.SizedLoad, gpus: Sequence[Gpu]) -> Setting:
+def _choose_load_mode(sized: sizing.PlacedLoad, gpus: Sequence[Gpu]) -> Setting:
     if gpus and not sized.whole:
         return Setting(
             "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"

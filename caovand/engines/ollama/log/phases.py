@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.ollama.log.line import Parts, take_apart
 
@@ -74,13 +74,13 @@ _UNITS = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0, "TiB":
 _NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
-def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
+def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
     if not parts.level:
         for start, phase, detail in _RAW:
             if line.startswith(start):
-                return Mark(phase, detail), {}
+                return LogMark(phase, detail), {}
         return None, {}
     row = next((row for row in ROWS if parts.message.startswith(row.start)), None)
     if row is None:
@@ -88,7 +88,7 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
     figures = _read_figures(row, parts)
     if row.phase is None:
         return None, figures
-    return Mark(row.phase, row.detail, progress=1.0 if row.end else None), figures
+    return LogMark(row.phase, row.detail, progress=1.0 if row.end else None), figures
 
 
 def _read_figures(row: Row, parts: Parts) -> Mapping[str, Figure]:

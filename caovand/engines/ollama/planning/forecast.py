@@ -11,7 +11,7 @@ from caovand.core.plan import Plan
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf.estimate import estimate
 from caovand.engines.common.gguf.placement import CONTEXT_MIB, MIB, devices
-from caovand.engines.common.gguf.sizes import Load
+from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.plans import cards_in
 from caovand.engines.ollama.planning import variables
 
@@ -40,10 +40,10 @@ def _of_the_host(gpu: Gpu) -> int:
     return host_reserve_mib(gpu.total_mib) * MIB if gpu.unified else 0
 
 
-def load_of(plan: Plan) -> Load:
+def load_of(plan: Plan) -> GgufLoad:
     """The load that this plan puts on memory."""
     kind = variables.text(plan, variables.CACHE_TYPE) or "f16"
-    return Load(
+    return GgufLoad(
         context=plan.value(variables.CONTEXT),
         slots=variables.number(plan, variables.PARALLEL) or 1,
         keys=kind,
@@ -75,7 +75,7 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
     return 1 / seconds if seconds else None
 
 
-def _size(plan: Plan, inventory: Inventory) -> sizing.SizedLoad:
+def _size(plan: Plan, inventory: Inventory) -> sizing.PlacedLoad:
     gpus = cards_of(plan, inventory)
     rooms = rooms_of(gpus, variables.number(plan, variables.OVERHEAD))
     model = inventory.model

@@ -16,7 +16,7 @@ from caovand.core.problem import Problem
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.gguf import sizing
 from caovand.engines.common.gguf import slots as requests
-from caovand.engines.common.gguf.sizes import Load, why_undividable
+from caovand.engines.common.gguf.sizes import GgufLoad, why_undividable
 from caovand.engines.common.plans import (
     chosen_cards,
     device,
@@ -158,12 +158,12 @@ def _size_load(
     gpus: tuple[Gpu, ...],
     typed: Mapping[str, str],
     overhead: Mapping[str, Setting],
-) -> tuple[Load, Setting, Setting, Setting]:
+) -> tuple[GgufLoad, Setting, Setting, Setting]:
     """The load with its context, cache type and number of parallel requests."""
     kind, slots = _choose_cache_type(config, typed), _choose_slots(config, inventory, gpus, typed)
     flash = typed.get(variables.FLASH, "1") not in variables.OFF
     workload = config.policy.workload
-    load = Load(
+    load = GgufLoad(
         0, int(slots.value), keys=kind.value, values=kind.value, flash=flash, whole_layers=True,
         filled=sizing.FILLED[workload],
     )  # fmt: skip
@@ -214,7 +214,7 @@ def _size_load(
 
 
 def _context_reason(
-    sized: sizing.SizedLoad, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str
+    sized: sizing.PlacedLoad, inventory: Inventory, gpus: tuple[Gpu, ...], workload: str
 ) -> str:
     if sized.load.context == inventory.model.max_model_len:
         return "the model's own limit"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.sglang.log.line import take_apart
 
@@ -76,7 +76,7 @@ _BARS = (
 )  # fmt: skip
 
 
-def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
+def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     """The start mark in a line, None if there is none, and the line's figures by name."""
     parts = take_apart(line)
     text = parts.message[:MAX_LINE]
@@ -84,15 +84,15 @@ def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
         return _read_bar(text), {}
     for row in ROWS:
         if found := row.pattern.match(text):
-            mark = Mark(row.phase, row.detail, progress=1.0 if row.end else None)
+            mark = LogMark(row.phase, row.detail, progress=1.0 if row.end else None)
             return mark, _read_figures(found.groupdict())
     return None, {}
 
 
-def _read_bar(text: str) -> Mark | None:
+def _read_bar(text: str) -> LogMark | None:
     for pattern, phase, detail in _BARS:
         if found := pattern.match(text):
-            return Mark(phase, f"{detail}: {found[1]} %")
+            return LogMark(phase, f"{detail}: {found[1]} %")
     return None
 
 

@@ -12,7 +12,7 @@ from caovand.engines.common.options import count
 from caovand.engines.sglang.memory.load import (
     AT_LOAD,
     MIB,
-    Load,
+    SglangLoad,
     activation_bytes,
     token_bytes,
     weights_bytes,
@@ -59,11 +59,11 @@ def unmodelled(model: ModelCard) -> str:
     return "" if model.weights else "the model's weights are not on this machine"
 
 
-def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> Load:
+def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> SglangLoad:
     """The load that this plan puts on memory."""
     share = plan.value(options.SHARE)
     groups = options.attention_groups(plan.value)
-    return Load(
+    return SglangLoad(
         context=count(plan.value(options.CONTEXT)) or inventory.model.max_model_len,
         requests=max((count(plan.value(options.REQUESTS)) or 48) // groups, 1),
         step=(count(plan.value(options.STEP)) or usual_step(gpus)) // groups,
@@ -96,7 +96,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     return estimate(model, load_of(plan, inventory, gpus), gpus)
 
 
-def estimate(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> MemoryEstimate:
+def estimate(model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...]) -> MemoryEstimate:
     """The memory of this load on these cards."""
     weights = weights_bytes(model, load)
     pools = divide(model, load, cache_room(model, load, gpus))
@@ -132,7 +132,7 @@ def served_at_once(plan: Plan, inventory: Inventory) -> int | None:
     return allowed * load.attention_groups if allowed < load.requests else None
 
 
-def cache_room(model: ModelCard, load: Load, gpus: tuple[Gpu, ...]) -> float:
+def cache_room(model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...]) -> float:
     """Bytes that the share leaves for states and cache on the card with the least free memory."""
     return measured_mib(gpus) * load.share * MIB - weights_bytes(model, load)
 
@@ -158,7 +158,7 @@ def _advice(lack: str, tokens: int) -> tuple[str, ...]:
 
 
 def _lack(
-    model: ModelCard, load: Load, gpus: tuple[Gpu, ...], tokens: int, missing_mib: float
+    model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...], tokens: int, missing_mib: float
 ) -> str:
     """The memory that is short; "" if everything fits."""
     free_gib, gib = min(gpu.free_mib for gpu in gpus) / 1024, weights_bytes(model, load) / 2**30

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caovand.core.checkpoint.shapes import attention_part
-from caovand.core.facts.inventory import ModelCard, Part, Weights
+from caovand.core.facts.inventory import ModelCard, ModelPart, Weights
 from caovand.engines.common.tensors import FLOATS, STORED, element_bytes, of_rank
 
 MIB = 1 << 20
@@ -27,7 +27,7 @@ WINDOW_SHARE = 0.8
 
 
 @dataclass(frozen=True)
-class Load:
+class SglangLoad:
     """The facts that determine memory; `share` is --mem-fraction-static."""
 
     context: int
@@ -56,7 +56,7 @@ class Load:
         return max(self.ranks // self.attention_groups, 1)
 
 
-def weights_bytes(model: ModelCard, load: Load, *parts: Part) -> float:
+def weights_bytes(model: ModelCard, load: SglangLoad, *parts: ModelPart) -> float:
     """Weights of one rank, by default of all parts; the drafting head's only if it drafts.
 
     Each attention group has the complete embedding and attention weights.
@@ -69,7 +69,7 @@ def weights_bytes(model: ModelCard, load: Load, *parts: Part) -> float:
     return sum(_on_rank(one, model, load) for one in kept) + absorbed
 
 
-def _on_rank(weights: Weights, model: ModelCard, load: Load) -> float:
+def _on_rank(weights: Weights, model: ModelCard, load: SglangLoad) -> float:
     size, attention = _size(weights, model, load), 0.0
     if load.attention_groups > 1:
         attention = size * _part_of_group(weights, model)
@@ -86,7 +86,7 @@ def _part_of_group(weights: Weights, model: ModelCard) -> float:
     return attention_part(model, as_float=STORED.get(weights.dtype, 0) >= 16)
 
 
-def _absorbed_bytes(model: ModelCard, load: Load) -> float:
+def _absorbed_bytes(model: ModelCard, load: SglangLoad) -> float:
     """Bytes of MLA's key and value projection, which SGLang copies as floats to absorb it."""
     if model.mla is None:
         return 0.0
@@ -95,7 +95,7 @@ def _absorbed_bytes(model: ModelCard, load: Load) -> float:
     return size * load.activation / load.attending
 
 
-def _size(weights: Weights, model: ModelCard, load: Load) -> float:
+def _size(weights: Weights, model: ModelCard, load: SglangLoad) -> float:
     stored = FLOATS.get(weights.dtype) if model.quantization is None else None
     if stored is None:
         return weights.size
@@ -103,7 +103,7 @@ def _size(weights: Weights, model: ModelCard, load: Load) -> float:
     return weights.size * each / stored
 
 
-def token_bytes(model: ModelCard, load: Load) -> float:
+def token_bytes(model: ModelCard, load: SglangLoad) -> float:
     """Bytes of a token's cache on one rank."""
     element = 1 if load.cache_type in EIGHT_BITS else load.activation
     if load.cache_type in ("bf16", "bfloat16"):

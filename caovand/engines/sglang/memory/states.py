@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from caovand.core.facts.inventory import LinearAttention, ModelCard
 from caovand.engines.common.tensors import element_bytes
-from caovand.engines.sglang.memory.load import RECURRENT, Load
+from caovand.engines.sglang.memory.load import RECURRENT, SglangLoad
 
 STATES_FOR_CACHE = 0.9
 """Bytes of states per byte of the cache (--mamba-full-memory-ratio)."""
@@ -28,7 +28,7 @@ class Division:
     requests: int
 
 
-def divide(model: ModelCard, load: Load, room: float) -> Division:
+def divide(model: ModelCard, load: SglangLoad, room: float) -> Division:
     """Divide `room`; a model without recurrent layers gets all of it as cache."""
     each = _request_bytes(model, load)
     if not each:
@@ -42,7 +42,7 @@ def divide(model: ModelCard, load: Load, room: float) -> Division:
     return Division(states, room - states, requests)
 
 
-def _request_bytes(model: ModelCard, load: Load) -> float:
+def _request_bytes(model: ModelCard, load: SglangLoad) -> float:
     """Bytes of one request's states in all recurrent layers of one rank."""
     shape = model.linear or model.mamba
     layers = sum(kind in RECURRENT for kind in model.layer_types)

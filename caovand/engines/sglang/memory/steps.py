@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import host_reserve_mib
-from caovand.engines.sglang.memory.load import MIB, Load
+from caovand.engines.sglang.memory.load import MIB, SglangLoad
 
 CONTEXT_MIB = 512
 """Memory that CUDA and NCCL take before SGLang measures free memory."""
@@ -53,7 +53,7 @@ def usual_step(gpus: Sequence[Gpu]) -> int:
     return next(fitting, MAX_STEP)
 
 
-def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+def steps_mib(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
     """Memory that steps of this model take outside the share."""
     activations = MARGIN * load.step * _token_elements(model, load) * load.activation / MIB
     sampled = load.requests * (1 + load.depth)
@@ -67,7 +67,7 @@ def steps_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
     return fixed + activations + logits + table + vision + graphs + _expanded_mib(model, load)
 
 
-def _expanded_mib(model: ModelCard, load: Load) -> float:
+def _expanded_mib(model: ModelCard, load: SglangLoad) -> float:
     """Keys and values that a step expands from cached tokens; fewer tokens if each card has more
     heads, as the plan's environment sets it."""
     if model.mla is None:
@@ -77,7 +77,7 @@ def _expanded_mib(model: ModelCard, load: Load) -> float:
     return tokens * model.heads / load.attending * widths * load.activation / MIB
 
 
-def _token_elements(model: ModelCard, load: Load) -> float:
+def _token_elements(model: ModelCard, load: SglangLoad) -> float:
     """Activation elements per token on one rank, if the widest layers' buffers live together.
 
     Experts and MLPs compute the tokens of all attention groups.
@@ -98,7 +98,7 @@ def _token_elements(model: ModelCard, load: Load) -> float:
     return of_group + load.attention_groups * of_all
 
 
-def _graphs_mib(model: ModelCard, load: Load) -> float:
+def _graphs_mib(model: ModelCard, load: SglangLoad) -> float:
     if not load.graphs:
         return 0.0
     sequences = min(load.requests, MAX_GRAPH)
@@ -107,7 +107,7 @@ def _graphs_mib(model: ModelCard, load: Load) -> float:
     return sequences * (2 + groups * PADDING_MIB) + prompts
 
 
-def _usual_reserve_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+def _usual_reserve_mib(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
     """Memory that SGLang leaves: activations by the tokens of a step, graphs by their sequences."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     step_mib = max(load.step * load.attention_groups, MIN_RESERVED_STEP) * 1.5
@@ -115,14 +115,14 @@ def _usual_reserve_mib(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> flo
     return max(found, LARGE_RESERVE_MIB) if total_mib > LARGE_CARD_MIB else found
 
 
-def usual_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+def usual_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
     """The share that leaves as much on the smallest card as SGLang's rule does."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     left_mib = _usual_reserve_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / total_mib)
 
 
-def largest_share(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> float:
+def largest_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
     """The share that leaves what the steps of this model take."""
     left_mib = steps_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / max(measured_mib(gpus), 1.0))

@@ -14,7 +14,7 @@ from caovand.engines.common.options import count
 from caovand.engines.common.tensors import FLOATS
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import cache_room, estimate
-from caovand.engines.sglang.memory.load import MIB, Load, weights_bytes
+from caovand.engines.sglang.memory.load import MIB, SglangLoad, weights_bytes
 from caovand.engines.sglang.memory.states import SLOTS, divide
 from caovand.engines.sglang.memory.steps import (
     MAX_GRAPH,
@@ -47,16 +47,16 @@ ADA = (8, 9)
 
 
 @dataclass(frozen=True)
-class SizedLoad:
+class SizedSglangLoad:
     """A load, the tokens that its cache holds, and the requests that it can serve at once.
 
     `share` finds the share of memory for a similar load.
     """
 
-    load: Load
+    load: SglangLoad
     tokens: int
     requests: int
-    share: Callable[[Load], float]
+    share: Callable[[SglangLoad], float]
     gain: float = 0.0
     """How many times the requests a second of fewer cards that have room for it; 0 if they have
     none."""
@@ -71,7 +71,7 @@ def eight_bits(gpus: Sequence[Gpu]) -> str:
 def choose(
     config: Config,
     model: ModelCard,
-    load: Load,
+    load: SglangLoad,
     gpus: tuple[Gpu, ...],
     typed: Mapping[str, Any],
     splits: Sequence[int],
@@ -79,32 +79,32 @@ def choose(
     smaller_cache: bool,
     old: bool,
     replicated: bool,
-) -> SizedLoad:
+) -> SizedSglangLoad:
     """The load over the fewest of `splits` with room for a generous request in the model's own
     type, or over more cards if they finish far more requests; else over the fewest with room for a
     sufficient one in 8 bits, and last with weights quantised to 8 bits too. `replicated` loads are
     served by as many replicas as the cards hold."""
     workload, limit = config.policy.workload, model.max_model_len
 
-    def best(ranks: int, *, rounded: bool, small: bool) -> SizedLoad:
+    def best(ranks: int, *, rounded: bool, small: bool) -> SizedSglangLoad:
         one = replace(load, ranks=ranks, rounded=rounded or load.rounded)
         return _first_worth(_levels(config, model, one, gpus, typed, smaller_cache=small, old=old))
 
-    def holds(sized: SizedLoad, context: int) -> bool:
+    def holds(sized: SizedSglangLoad, context: int) -> bool:
         enough = config.model.max_model_len or min(context, limit)
         return sized.tokens >= enough and sized.requests > 0
 
-    def in_replicas(sized: SizedLoad) -> SizedLoad:
+    def in_replicas(sized: SizedSglangLoad) -> SizedSglangLoad:
         return replace(sized, replicas=len(gpus) // sized.load.ranks if replicated else 1)
 
-    def generous() -> Iterator[SizedLoad]:
+    def generous() -> Iterator[SizedSglangLoad]:
         for ranks in splits:
             if holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
                 yield in_replicas(best(ranks, rounded=False, small=smaller_cache))
 
     if roomy := tuple(generous()):
         return _most_requests(model, roomy, gpus, workload)
-    found: list[SizedLoad] = []
+    found: list[SizedSglangLoad] = []
     for rounded in (False, True) if may_round(model, gpus, typed) else (False,):
         for ranks in splits:
             if rounded and not _loads_unrounded(model, replace(load, ranks=ranks), gpus):
@@ -118,10 +118,10 @@ def choose(
 def in_groups(
     config: Config,
     model: ModelCard,
-    sized: SizedLoad,
+    sized: SizedSglangLoad,
     gpus: tuple[Gpu, ...],
     typed: Mapping[str, Any],
-) -> SizedLoad:
+) -> SizedSglangLoad:
     """The load with separate attention on each card, if that finishes more requests.
 
     Each card then serves as many requests as all did together, unless the operator sets how many.
@@ -143,10 +143,10 @@ def in_groups(
 def without_prefixes(
     config: Config,
     model: ModelCard,
-    sized: SizedLoad,
+    sized: SizedSglangLoad,
     gpus: tuple[Gpu, ...],
     stated: int | None,
-) -> SizedLoad:
+) -> SizedSglangLoad:
     """The load without the radix cache, which leaves each request a single recurrent state, if
     that finishes far more requests; with `stated` requests, or as many as have room."""
     workload = config.policy.workload
@@ -154,14 +154,14 @@ def without_prefixes(
     context = config.model.max_model_len or GENEROUS_CONTEXT[workload]
     context = min(context, model.max_model_len, max(sized.tokens, 1))
 
-    def at(requests: int) -> SizedLoad:
+    def at(requests: int) -> SizedSglangLoad:
         load = replace(sized.load, prefixes=False, slots=0, requests=requests)
         return _holding(model, replace(load, share=sized.share(load)), gpus, sized.share)
 
     def crowded(requests: int) -> bool:
         return at(requests).tokens < max(requests * each, context)
 
-    def rate(sized: SizedLoad) -> float:
+    def rate(sized: SizedSglangLoad) -> float:
         tokens = min(sized.tokens, sized.requests * each)
         return requests_a_second(model, sized.load, tokens, gpus, workload)
 
@@ -174,8 +174,8 @@ def without_prefixes(
 
 
 def _most_requests(
-    model: ModelCard, roomy: Sequence[SizedLoad], gpus: tuple[Gpu, ...], workload: str
-) -> SizedLoad:
+    model: ModelCard, roomy: Sequence[SizedSglangLoad], gpus: tuple[Gpu, ...], workload: str
+) -> SizedSglangLoad:
     """The load over the fewest cards, or one that finishes far more requests than over fewer; of
     those whose replicas use all cards, the one that finishes most."""
     chosen, fewest, most = roomy[0], 0.0, 0.0
@@ -196,7 +196,7 @@ def may_round(model: ModelCard, gpus: Sequence[Gpu], typed: Mapping[str, Any]) -
     return floats and native and not {QUANTIZATION, "load_format", "dtype"} & typed.keys()
 
 
-def _loads_unrounded(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> bool:
+def _loads_unrounded(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> bool:
     """Whether the cards hold the weights as stored: SGLang quantises them after loading."""
     stored = weights_bytes(model, replace(load, rounded=False))
     return stored <= (measured_mib(gpus) - ROUNDING_MIB) * MIB
@@ -205,13 +205,13 @@ def _loads_unrounded(model: ModelCard, load: Load, gpus: Sequence[Gpu]) -> bool:
 def _levels(
     config: Config,
     model: ModelCard,
-    load: Load,
+    load: SglangLoad,
     gpus: tuple[Gpu, ...],
     typed: Mapping[str, Any],
     *,
     smaller_cache: bool,
     old: bool,
-) -> Iterator[tuple[SizedLoad, int]]:
+) -> Iterator[tuple[SizedSglangLoad, int]]:
     """The loads over some cards, from SGLang's own on, and the tokens at which each is enough: the
     workload's while that takes nothing else away, then those of a generous request."""
     workload, limit = config.policy.workload, model.max_model_len
@@ -225,10 +225,10 @@ def _levels(
     if stated:
         steps = (stated // load.attention_groups,)
 
-    def modelled(one: Load) -> float:
+    def modelled(one: SglangLoad) -> float:
         return wanted or largest_share(model, one, gpus)
 
-    def own(one: Load) -> float:
+    def own(one: SglangLoad) -> float:
         share = wanted or usual_share(model, one, gpus)
         return share if old or wanted else min(share, modelled(one))
 
@@ -246,10 +246,10 @@ def _levels(
 def of_sglang(
     config: Config,
     model: ModelCard,
-    load: Load,
+    load: SglangLoad,
     gpus: tuple[Gpu, ...],
     typed: Mapping[str, Any],
-) -> Load:
+) -> SglangLoad:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
     step = _stated_step(config, typed) or usual_step(gpus)
     load = replace(load, step=step)
@@ -267,11 +267,11 @@ def _stated_share(config: Config, typed: Mapping[str, Any]) -> float | None:
 
 def sized_load(
     model: ModelCard,
-    load: Load,
+    load: SglangLoad,
     gpus: tuple[Gpu, ...],
-    share: Callable[[Load], float],
+    share: Callable[[SglangLoad], float],
     workload: str,
-) -> SizedLoad:
+) -> SizedSglangLoad:
     """The load with its share and its capacity.
 
     If SGLang's division between recurrent states and cache cuts requests or context, there are
@@ -300,15 +300,15 @@ def sized_load(
 
 
 def _holding(
-    model: ModelCard, load: Load, gpus: tuple[Gpu, ...], share: Callable[[Load], float]
-) -> SizedLoad:
+    model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...], share: Callable[[SglangLoad], float]
+) -> SizedSglangLoad:
     requests = divide(model, load, cache_room(model, load, gpus)).requests
-    return SizedLoad(load, estimate(model, load, gpus).kv_tokens, requests, share)
+    return SizedSglangLoad(load, estimate(model, load, gpus).kv_tokens, requests, share)
 
 
-def _first_worth(levels: Iterator[tuple[SizedLoad, int]]) -> SizedLoad:
+def _first_worth(levels: Iterator[tuple[SizedSglangLoad, int]]) -> SizedSglangLoad:
     """The first load with enough tokens; else the one that holds the most, or the leanest."""
-    best: SizedLoad | None = None
+    best: SizedSglangLoad | None = None
     for sized, enough in levels:
         if sized.tokens >= enough and sized.requests:
             return sized

@@ -8,7 +8,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import ALL_REDUCES, card_link, slowest, transfer_s
 from caovand.engines.common.tensors import experts_read, part_of_experts, weights_of
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
-from caovand.engines.sglang.memory.load import Load, token_bytes, weights_bytes
+from caovand.engines.sglang.memory.load import SglangLoad, token_bytes, weights_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH
 
 USERS = {"chat": 16, "long": 4}
@@ -16,7 +16,7 @@ USERS = {"chat": 16, "long": 4}
 
 
 def requests_a_second(
-    model: ModelCard, load: Load, tokens: int, gpus: Sequence[Gpu], workload: str
+    model: ModelCard, load: SglangLoad, tokens: int, gpus: Sequence[Gpu], workload: str
 ) -> float:
     """Usual requests finished per second by cards whose cache holds `tokens`, in each group."""
     usual = USUAL_REQUESTS[workload]
@@ -36,7 +36,7 @@ def requests_a_second(
     return 1 / (prompt + usual.answer * step / at_once)
 
 
-def _exchange_s(model: ModelCard, load: Load, gpus: Sequence[Gpu], tokens: int) -> float:
+def _exchange_s(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu], tokens: int) -> float:
     """Seconds of a step's all-reduces, through the host's memory if NVLink does not connect all
     cards.
 

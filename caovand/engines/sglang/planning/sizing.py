@@ -15,10 +15,10 @@ from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
-from caovand.engines.sglang.memory.load import AT_LOAD, Load, activation_bytes
+from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad, activation_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
-from caovand.engines.sglang.planning.loads import SizedLoad
+from caovand.engines.sglang.planning.loads import SizedSglangLoad
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
@@ -62,7 +62,7 @@ def settings(
     ranks = Setting(typed[RANKS], "user", "passed verbatim") if RANKS in typed else None
     ranks = ranks or cards.wanted_split(config, inventory, gpus)
     groups = attention_groups(typed.get)
-    load = Load(
+    load = SglangLoad(
         context=config.model.max_model_len or model.max_model_len,
         requests=max(requests.value // groups, 1),
         step=0,
@@ -129,7 +129,7 @@ def settings(
     return found | _pools(chosen, typed)
 
 
-def _pools(chosen: Load, typed: Mapping[str, Any]) -> dict[str, Setting]:
+def _pools(chosen: SglangLoad, typed: Mapping[str, Any]) -> dict[str, Setting]:
     """The options of recurrent states, prefixes and weights in which a load differs from SGLang's
     own."""
     found = {}
@@ -209,7 +209,7 @@ def _idle(model: ModelCard, gpus: tuple[Gpu, ...], used: int) -> str:
     return f"; {idle} idle: the model can be split over {sizes} only"
 
 
-def _share(config: Config, model: ModelCard, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
+def _share(config: Config, model: ModelCard, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
     if config.policy.gpu_memory_utilization is not None:
         return Setting(chosen.share, "user", "[policy] gpu_memory_utilization")
     why = "of the memory free at the start; the rest is for activations and CUDA graphs"
@@ -218,7 +218,7 @@ def _share(config: Config, model: ModelCard, chosen: Load, gpus: tuple[Gpu, ...]
     return Setting(chosen.share, "policy", why)
 
 
-def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
+def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
     if (stated := config.policy.max_num_batched_tokens) is not None:
         return Setting(stated, "user", "[policy] max_num_batched_tokens")  # divided by SGLang
     if chosen.attention_groups > 1:
@@ -234,8 +234,12 @@ def _step(config: Config, chosen: Load, gpus: tuple[Gpu, ...]) -> Setting:
 
 
 def _as_many_as_fit(
-    config: Config, model: ModelCard, sized: SizedLoad, gpus: tuple[Gpu, ...], requests: Setting
-) -> tuple[SizedLoad, Setting]:
+    config: Config,
+    model: ModelCard,
+    sized: SizedSglangLoad,
+    gpus: tuple[Gpu, ...],
+    requests: Setting,
+) -> tuple[SizedSglangLoad, Setting]:
     """As many usual requests as the caches hold, up to SGLang's largest graph; fewer than the
     workload's only if recurrent states allow no more."""
     workload, load = config.policy.workload, sized.load
@@ -272,8 +276,12 @@ def _may_end_prefixes(config: Config, inventory: Inventory, typed: Mapping[str, 
 
 
 def _with_single_states(
-    config: Config, model: ModelCard, sized: SizedLoad, gpus: tuple[Gpu, ...], requests: Setting
-) -> tuple[SizedLoad, Setting]:
+    config: Config,
+    model: ModelCard,
+    sized: SizedSglangLoad,
+    gpus: tuple[Gpu, ...],
+    requests: Setting,
+) -> tuple[SizedSglangLoad, Setting]:
     """The load without the radix cache, and its requests, if that finishes far more."""
     groups = sized.load.attention_groups
     stated = ceil(requests.value / groups) if requests.origin == "user" else None

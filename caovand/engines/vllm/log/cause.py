@@ -18,7 +18,7 @@ from caovand.engines.common.logs.hit import explain_lost_process
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
 from caovand.engines.common.logs.rows.raised import BUILDING, REFUSED_VALUE, family_of, packages
 from caovand.engines.vllm.log.component import (
-    Hit,
+    PossibleCause,
     component_of,
     failure_of_unnamed,
     raised_by_reader,
@@ -108,7 +108,9 @@ def announces_failure(line: str) -> bool:
     return parts.level == "ERROR" and is_wrapper(parts.message)
 
 
-def _first_cause(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
+def _first_cause(
+    hits: Sequence[PossibleCause], wrapper: PossibleCause | None
+) -> PossibleCause | None:
     """The first cause near the first wrapper; an older one only if there is no other."""
     causes = [hit for hit in hits if hit.is_kind("cause", "generic")]
     if wrapper is None:
@@ -120,7 +122,7 @@ def _first_cause(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
     return _better(causes[-1], causes) if causes and not named else None
 
 
-def _better(first: Hit, causes: Sequence[Hit]) -> Hit:
+def _better(first: PossibleCause, causes: Sequence[PossibleCause]) -> PossibleCause:
     """A later cause that explains the failure better than a generic one; else the generic one."""
     if first.signature is None or first.signature.kind == "cause":
         return first
@@ -133,7 +135,9 @@ def _better(first: Hit, causes: Sequence[Hit]) -> Hit:
     return first
 
 
-def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
+def _first_symptom(
+    hits: Sequence[PossibleCause], wrapper: PossibleCause | None
+) -> PossibleCause | None:
     """Without a known cause: the first exception or consequence.
 
     Exceptions before the engine reports its failure were handled, and do not count.
@@ -148,17 +152,17 @@ def _first_symptom(hits: Sequence[Hit], wrapper: Hit | None) -> Hit | None:
     return next(iter(with_message or rest or reported), wrapper)
 
 
-def _is_end(hit: Hit) -> bool:
+def _is_end(hit: PossibleCause) -> bool:
     """Whether it only reports that a process is gone, as at every stop, but not why."""
     row = hit.signature
     return row is not None and (row.id in SILENT or row.kind == "wrapper")
 
 
-def _after(hit: Hit, wrapper: Hit | None) -> bool:
+def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:
     return wrapper is None or hit.index > wrapper.index
 
 
-def _finding(hit: Hit, hits: Sequence[Hit], lines: Sequence[str]) -> Finding:
+def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
     row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
     blamed = "drafter" if row is UNEVEN else component_of(hit)

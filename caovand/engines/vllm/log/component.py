@@ -88,7 +88,7 @@ def _writer(parts: Parts) -> tuple[str, str, bool]:
 
 
 @dataclass(frozen=True)
-class Hit:
+class PossibleCause:
     """A line that may be the cause; `signature` is None for an exception without a row."""
 
     index: int
@@ -130,7 +130,7 @@ def keeps_drafted_states(frames: Sequence[str]) -> bool:
     return any(_DRAFTED_STATES in frame for frame in frames)
 
 
-def component_of(hit: Hit) -> str:
+def component_of(hit: PossibleCause) -> str:
     """The component whose code is in the traceback.
 
     An asynchronous CUDA error surfaces anywhere, so any frame of the plugin counts for it; for an
@@ -152,14 +152,14 @@ def component_of(hit: Hit) -> str:
     return "drafter" if any(_DRAFTER in frame for frame in hit.frames) else ""
 
 
-def _is_refused(hit: Hit) -> bool:
+def _is_refused(hit: PossibleCause) -> bool:
     """Whether the exception, with its own message, came from code that reads arguments and
     configuration."""
     refused = hit.signature is None and REFUSES.match(hit.text)
     return bool(refused) and any(map(_CONFIGURING.search, hit.frames))
 
 
-def raised_by_reader(hit: Hit) -> bool:
+def raised_by_reader(hit: PossibleCause) -> bool:
     """Whether the exception came from code that reads arguments, configuration or the model's
     files."""
     return bool(hit.frames) and _READING.search(hit.frames[-1]) is not None
@@ -170,7 +170,7 @@ def _loads_weights(frame: str) -> bool:
     return "/vllm/model_executor/" in file and _LOADERS.search(function) is not None
 
 
-def failure_of_unnamed(hit: Hit, component: str) -> Failure:
+def failure_of_unnamed(hit: PossibleCause, component: str) -> Failure:
     if component == "plugin":
         return "plugin-error"
     if component == CONFIGURATION:

@@ -15,7 +15,7 @@ from typing import Any
 from caovand.core.engine.log import Explanation, PhaseTime
 from caovand.core.healing.failure import Finding
 from caovand.core.health.drafting import Drafting
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
@@ -56,7 +56,7 @@ def explain(text: str) -> Explanation:
     lines = _last_start(_split_lines(text))
     seen: dict[str, Figure] = {}
     windows: dict[str, list[float]] = {}
-    marks: list[tuple[Mark, str]] = []
+    marks: list[tuple[LogMark, str]] = []
     harmless: dict[str, int] = {}
     configured: Mapping[str, Any] = {}
     for line in lines:
@@ -206,7 +206,7 @@ def _uses_lookup_drafts(texts: Sequence[str]) -> bool:
     return any(found and is_lookup(found[1]) for found in methods)
 
 
-def _phase_times(marks: Sequence[tuple[Mark, str]]) -> tuple[PhaseTime, ...]:
+def _phase_times(marks: Sequence[tuple[LogMark, str]]) -> tuple[PhaseTime, ...]:
     """Time from each phase's mark to the next one's, summed if a phase returns."""
     spent: dict[str, float | None] = {}
     phase = ""

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caovand.core.engine.log import TRANSPORT, Phase
-from caovand.core.health.observation import Mark
+from caovand.core.health.observation import LogMark
 from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.vllm.log.line import message_of, stage_of
 
@@ -39,7 +39,7 @@ BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
 class Row:
     """A message that begins with `start`: its phase, a detail for people, figures by group name.
 
-    `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in Mark,
+    `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in LogMark,
     "note" for figures alone.
     """
 
@@ -187,7 +187,7 @@ _NCCL = re.compile(
 _NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
-def phase_of(line: str) -> Mark | None:
+def phase_of(line: str) -> LogMark | None:
     """The start mark in a line; None if there is none."""
     message = message_of(line)
     return _mark(_find(message), message)
@@ -202,7 +202,7 @@ def read_figures(line: str) -> Mapping[str, Figure]:
     return _with_stage_figures(_read_figures(_find(message), message), line)
 
 
-def read(line: str) -> tuple[Mark | None, Mapping[str, Figure]]:
+def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     """The start mark and the figures in a line, at half the cost of two calls."""
     message = message_of(line)
     row = _find(message)
@@ -216,14 +216,14 @@ def _with_stage_figures(found: dict[str, Figure], line: str) -> dict[str, Figure
     return found
 
 
-def _mark(row: Row | None, message: str) -> Mark | None:
+def _mark(row: Row | None, message: str) -> LogMark | None:
     if row is None:
         return _by_later_word(message)
     if row.kind == "note":
         return None
     if row.kind == "bar":
         return _read_bar(row, message)
-    return Mark(
+    return LogMark(
         row.phase,
         row.detail,
         progress=1.0 if row.kind == "done" else None,
@@ -254,32 +254,34 @@ def _find(message: str) -> Row | None:
     return None
 
 
-def _read_bar(row: Row, message: str) -> Mark:
+def _read_bar(row: Row, message: str) -> LogMark:
     """The mark of a progress bar, which prints itself repeatedly, sometimes without a newline: the
     last state counts."""
     end = message[-_BAR:]
     counts = _COUNT.findall(end)
     if counts and int(counts[-1][1]):
         done, total = (int(n) for n in counts[-1])
-        return Mark(row.phase, f"{row.detail} {done} of {total}", min(1.0, done / total))
+        return LogMark(row.phase, f"{row.detail} {done} of {total}", min(1.0, done / total))
     percents = _PERCENT.findall(end)
     if percents:
-        return Mark(row.phase, f"{row.detail}s {percents[-1]} %", min(1.0, int(percents[-1]) / 100))
-    return Mark(row.phase, f"{row.detail}s")
+        return LogMark(
+            row.phase, f"{row.detail}s {percents[-1]} %", min(1.0, int(percents[-1]) / 100)
+        )
+    return LogMark(row.phase, f"{row.detail}s")
 
 
-def _by_later_word(message: str) -> Mark | None:
+def _by_later_word(message: str) -> LogMark | None:
     """The mark of a line known by a later word: kernels compiled while serving, and bars with other
     names."""
     if "during inference" in message:
         late = _JIT.match(message)
-        return Mark(None, f'compiling "{late.group(1)}"', jit=True) if late else None
+        return LogMark(None, f'compiling "{late.group(1)}"', jit=True) if late else None
     end = message[-_BAR:]
     percents = _PERCENT.findall(end) if "%|" in end else ()
     if not percents:
         return None
     name = message.split(":", 1)[0].strip()[:60]
-    return Mark(None, f'"{name}" {percents[-1]} %', min(1.0, int(percents[-1]) / 100))
+    return LogMark(None, f'"{name}" {percents[-1]} %', min(1.0, int(percents[-1]) / 100))
 
 
 def _parse_value(text: str) -> Figure:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from caovand.engines.common.logs.signature import Signature
 from caovand.engines.vllm.log.component import (
-    Hit,
+    PossibleCause,
     Tracebacks,
     keeps_drafted_states,
     phase_behind,
@@ -48,7 +48,7 @@ class Search:
     """
 
     def __init__(self, lines: Sequence[str], phase: str) -> None:
-        self.hits: list[Hit] = []
+        self.hits: list[PossibleCause] = []
         self.stopped = False
         self._phase, self._shown_phase = phase, ""
         self._aside, self._traces, self._texts = HandledErrors(), Tracebacks(), _Texts(lines)
@@ -105,7 +105,9 @@ class Search:
             answers = row is not None and _ANSWERING.match(parts.source)
             running = "serving" if answers or _WRITTEN.match(parts.message) else phase
             phase = phase_behind(behind, self._called) or running
-        self.hits.append(Hit(index, parts, phase, text, row, captures, behind, not self._answered))
+        self.hits.append(
+            PossibleCause(index, parts, phase, text, row, captures, behind, not self._answered)
+        )
 
 
 class _Texts:
@@ -139,7 +141,7 @@ def _plain(message: str) -> str:
     return f"{found[1]}: {found[3]}" if found else _OF_ACTOR.sub(r"\1", message)
 
 
-def _drop_failed_call(hits: list[Hit], index: int) -> None:
+def _drop_failed_call(hits: list[PossibleCause], index: int) -> None:
     """Drop the workers' lines about a failed call that the engine core, at `index`, survives.
 
     Workers report it in the same words as a failure that ends them.

@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import ceil
 from typing import TypeVar
 
-from caovand.core.facts.inventory import ModelCard, Part, Weights
+from caovand.core.facts.inventory import ModelCard, ModelPart, Weights
 from caovand.engines.common.tensors import FLOATS, of_rank
 from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
 
@@ -144,7 +144,7 @@ Only linear layers and experts shrink: embeddings, head, norms, routers and the 
 """
 SCALE_BYTES = 4
 """Bytes of a scale, for a row of int8 weights."""
-OFFLOADED: frozenset[Part] = frozenset({"layers", "experts"})
+OFFLOADED: frozenset[ModelPart] = frozenset({"layers", "experts"})
 """The parts that --cpu-offload-gb moves to host memory: embeddings, head and drafter stay.
 
 Releases after 0.21 move a vision tower too; the forecast does not count on it.

@@ -35,7 +35,7 @@ from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.partial_plan import Rule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
-Obstacle = Callable[[PlanOnCards], Iterator[Problem]]
+FindObstacles = Callable[[PlanOnCards], Iterator[Problem]]
 """Yields the reasons why the planned value cannot run, each with fact and remedy."""
 KEEP = "add it to [policy] pinned, and something else gives way"
 LEAVE = 'set it to "auto"'
@@ -77,7 +77,7 @@ class FlagDecision:
     rule: Rule | None = None
     sized: bool = False
     goal: Goal | None = None
-    obstacles: tuple[Obstacle, ...] = ()
+    obstacles: tuple[FindObstacles, ...] = ()
     eases: int = 0
     hinders: int = 0
 

@@ -38,7 +38,7 @@ from caovand.engines.vllm.planning.partial_plan import (
 from caovand.engines.vllm.planning.serving import task_of
 from caovand.engines.vllm.planning.splits import best_split
 from caovand.engines.vllm.planning.warnings import refuse_unmet
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 
@@ -194,7 +194,7 @@ def answers_a_second(chosen: PartialPlan, plan: Plan) -> float:
     """Modelled tokens a second of one answer; of a batch, of all answers."""
     workload, inventory = WORKLOADS[chosen.config.policy.workload], chosen.inventory
     gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
-    pace = Pace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
+    pace = CandidatePace(inventory.model, candidate, gpus, workload, nodes_of(inventory))
     users = min(candidate.sequences, workload.users) if workload.batch else 1
     return pace.answering(candidate, users)
 

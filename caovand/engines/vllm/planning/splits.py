@@ -52,7 +52,7 @@ from caovand.engines.vllm.planning.precision import (
 from caovand.engines.vllm.planning.replicas import replica_splits
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.best import choose, longest_lean
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import Choice
 from caovand.engines.vllm.sizing.workload import WORKLOADS
 
@@ -152,7 +152,7 @@ def _seconds(partial: PartialPlan) -> float:
     """Modelled seconds per token of the chosen candidate."""
     assert partial.choice
     candidate, workload = partial.choice.candidate, WORKLOADS[partial.config.policy.workload]
-    return Pace(partial.model, candidate, partial.cards, workload).seconds(candidate)
+    return CandidatePace(partial.model, candidate, partial.cards, workload).seconds(candidate)
 
 
 def idle_warnings(partial: PartialPlan) -> list[str]:

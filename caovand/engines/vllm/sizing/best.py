@@ -21,7 +21,7 @@ from caovand.engines.vllm.machine.attention import undivided_tokens
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import lacking_gib, longest_context
 from caovand.engines.vllm.memory.shards import pinned_gib
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.partition import partition
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
@@ -113,7 +113,9 @@ def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence
     if not kept.sound or not _holds_enough(space, kept, model):
         return choice
     times = [
-        Pace(model, space.bases[one.base], gpus, space.workload, space.nodes).seconds(one.candidate)
+        CandidatePace(model, space.bases[one.base], gpus, space.workload, space.nodes).seconds(
+            one.candidate
+        )
         for one in (choice, kept)
     ]
     slower = times[0] / times[1]
@@ -207,7 +209,7 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
     for number, base in enumerate(bases):
         if base.vision and bare:
             continue  # images are not worth offloading weights
-        pace = Pace(model, base, gpus, space.workload, space.nodes)
+        pace = CandidatePace(model, base, gpus, space.workload, space.nodes)
         eager = base.eager or space.graphs in ("none", "open")
         steps = (space.batch_tokens,) if space.batch_tokens else OFFLOADED_BATCHES
         counts = (space.sequences,) if space.sequences else OFFLOADED_SEQUENCES

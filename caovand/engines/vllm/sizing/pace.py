@@ -123,7 +123,7 @@ def active_parameters(model: ModelCard) -> float:
     return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
 
 
-class Pace:
+class CandidatePace:
     """The pace of candidates that differ in context, sequences, step size and graphs.
 
     `base` decides the rest: split, drafting depth, cache type, vision tower. The cards are on

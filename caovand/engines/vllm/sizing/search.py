@@ -37,7 +37,7 @@ from caovand.engines.vllm.memory.steps import (
     WITH_LARGE_GRAPHS,
     usual_largest_graph,
 )
-from caovand.engines.vllm.sizing.pace import Pace
+from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
 from caovand.engines.vllm.sizing.workload import Workload
 
@@ -109,9 +109,9 @@ class Search:
         self._ceilings: dict[tuple[int, bool], int] = {}
 
     @cached_property
-    def _paces(self) -> list[Pace]:
+    def _paces(self) -> list[CandidatePace]:
         asked = self._space.workload, self._space.nodes
-        return [Pace(self._model, one, self._gpus, *asked) for one in self._space.bases]
+        return [CandidatePace(self._model, one, self._gpus, *asked) for one in self._space.bases]
 
     def lean(self, base: Candidate, *, eager: bool) -> Candidate:
         """The candidate that takes the least memory apart from weights."""

@@ -19,7 +19,7 @@ SAME = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "text
 
 
 @dataclass(frozen=True)
-class Spread:
+class RoundSpread:
     """Median, minimum and maximum of the rounds."""
 
     median: float
@@ -28,7 +28,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureChange:
     """One figure in both results. `change` is (B - A) / A; `verdict` completes "B is ...".
 
     `chance` is the probability that noise alone causes such a difference, by Wilcoxon's exact
@@ -38,14 +38,14 @@ class Row:
     prompt: int
     at_once: int
     figure: str
-    a: Spread
-    b: Spread
+    a: RoundSpread
+    b: RoundSpread
     change: float
     chance: float | None
     verdict: str
 
 
-def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
+def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[FigureChange]:
     """Every figure that both results have, by prompt length and concurrency."""
     others = {(cell["prompt"], cell["at_once"]): cell for cell in b["cells"]}
     for cell in a["cells"]:
@@ -56,7 +56,7 @@ def rows(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Row]:
                 yield _row(cell, figure, found, theirs)
 
 
-def _row(cell: Mapping[str, Any], figure: str, a: list[float], b: list[float]) -> Row:
+def _row(cell: Mapping[str, Any], figure: str, a: list[float], b: list[float]) -> FigureChange:
     before, after = _spread(a), _spread(b)
     able = ranks.least_chance(len(a), len(b)) <= NOISE
     chance = ranks.chance(a, b) if able else None
@@ -68,11 +68,11 @@ def _row(cell: Mapping[str, Any], figure: str, a: list[float], b: list[float]) -
     else:
         verdict = "better" if (change < 0) == (figure in TIMES) else "worse"
     place = cell["prompt"], cell["at_once"]
-    return Row(*place, figure, before, after, change, chance, verdict)
+    return FigureChange(*place, figure, before, after, change, chance, verdict)
 
 
-def _spread(found: list[float]) -> Spread:
-    return Spread(median(found), min(found), max(found))
+def _spread(found: list[float]) -> RoundSpread:
+    return RoundSpread(median(found), min(found), max(found))
 
 
 def differing_circumstances(

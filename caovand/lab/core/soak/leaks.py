@@ -53,7 +53,7 @@ def _known(samples: Sequence[Sample], one: WatchedFigure) -> Iterator[bool]:
     return (getattr(sample, one.field) is not None for sample in samples)
 
 
-def _check(one: WatchedFigure, points: Sequence[trends.Point], known: bool) -> SoakCheck:
+def _check(one: WatchedFigure, points: Sequence[trends.TrendPoint], known: bool) -> SoakCheck:
     if not known:
         return SoakCheck(one.label, Outcome.UNKNOWN, "cannot be read by this user")
     if len(points) < trends.MIN_BINS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(str, Enum):
+class TaskKind(str, Enum):
     """A kind of task for a client."""
 
     CHAT = "chat"
@@ -23,12 +23,12 @@ class Kind(str, Enum):
 
 
 SHARES = {
-    Kind.CHAT: 0.30,
-    Kind.SHORT: 0.30,
-    Kind.LONG: 0.10,
-    Kind.LEFT: 0.10,
-    Kind.CONSTRAINED: 0.10,
-    Kind.KNOWN: 0.10,
+    TaskKind.CHAT: 0.30,
+    TaskKind.SHORT: 0.30,
+    TaskKind.LONG: 0.10,
+    TaskKind.LEFT: 0.10,
+    TaskKind.CONSTRAINED: 0.10,
+    TaskKind.KNOWN: 0.10,
 }
 MAX_TURNS = 5
 MAX_PAUSE_S = 2.0
@@ -63,7 +63,7 @@ class ClientTask:
     """
 
     number: int
-    kind: Kind
+    kind: TaskKind
     prompt_tokens: int
     answer_tokens: int
     turns: int
@@ -76,7 +76,7 @@ class ClientTask:
 
 def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
     """Task `number`, from 0; each kind comes once before chance decides."""
-    kinds = [kind for kind in SHARES if limits.constrained or kind is not Kind.CONSTRAINED]
+    kinds = [kind for kind in SHARES if limits.constrained or kind is not TaskKind.CONSTRAINED]
 
     def draw(what: str) -> float:
         return draw_of(f"{seed} {number} {what}")
@@ -85,7 +85,7 @@ def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
     # The longest comes early, so that its memory counts as warm-up.
     share = 1.0 if number < len(kinds) else draw("length")
     low, high = (
-        (limits.short, limits.long) if kind is Kind.LONG else (limits.short // 4, limits.short)
+        (limits.short, limits.long) if kind is TaskKind.LONG else (limits.short // 4, limits.short)
     )
     answer = max(int(limits.answer * (0.25 + 0.75 * draw("answer"))), 4)
     return ClientTask(
@@ -93,16 +93,16 @@ def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
         kind=kind,
         prompt_tokens=max(int(low + (high - low) * share), 16),
         answer_tokens=answer,
-        turns=2 + int(draw("turns") * (MAX_TURNS - 1)) if kind is Kind.CHAT else 1,
-        streamed=kind is Kind.LEFT or draw("streamed") >= WHOLE,
+        turns=2 + int(draw("turns") * (MAX_TURNS - 1)) if kind is TaskKind.CHAT else 1,
+        streamed=kind is TaskKind.LEFT or draw("streamed") >= WHOLE,
         temperature=TEMPERATURE if draw("sampled") < SAMPLED else 0.0,
-        left_after=1 + int(draw("left") * answer / 2) if kind is Kind.LEFT else 0,
+        left_after=1 + int(draw("left") * answer / 2) if kind is TaskKind.LEFT else 0,
         known=int(draw("known") * limits.known),
         pause_s=round(MAX_PAUSE_S * draw("pause"), 3) if draw("rests") < RESTS else 0.0,
     )
 
 
-def _chosen(kinds: list[Kind], place: float) -> Kind:
+def _chosen(kinds: list[TaskKind], place: float) -> TaskKind:
     left = place * sum(SHARES[kind] for kind in kinds)
     for kind in kinds[:-1]:
         left -= SHARES[kind]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-Point = tuple[float, float]
+TrendPoint = tuple[float, float]
 """Seconds, and a value."""
 
 BINS = 36
@@ -35,7 +35,7 @@ class Growth:
     per_hour: float
 
 
-def growth(points: Sequence[Point], least: float) -> Growth | None:
+def growth(points: Sequence[TrendPoint], least: float) -> Growth | None:
     """The growth of a series if it is at least `least`, beyond noise, and present throughout; else
     None."""
     kept = bin_points(points)
@@ -56,14 +56,14 @@ def growth(points: Sequence[Point], least: float) -> Growth | None:
     return Growth(gained, slope * 3600) if leaks else None
 
 
-def bin_points(points: Sequence[Point], most: int = BINS) -> list[Point]:
+def bin_points(points: Sequence[TrendPoint], most: int = BINS) -> list[TrendPoint]:
     """Reduce a series to at most `most` points, each the median of equally many adjacent ones."""
     size = max(math.ceil(len(points) / most), 1)
     groups = [points[n : n + size] for n in range(0, len(points), size)]
     return [(median(at for at, _ in one), median(value for _, value in one)) for one in groups]
 
 
-def theil_sen(points: Sequence[Point]) -> float:
+def theil_sen(points: Sequence[TrendPoint]) -> float:
     """The median slope over all pairs of points."""
     slopes = [
         (b - a) / (after - before)
