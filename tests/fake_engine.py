@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from caovand.core.config.schema import Config, Mode
-from caovand.core.engine.install import Install, Source, Trial
+from caovand.core.engine.install import Install, ProofServer, Source
 from caovand.core.engine.log import Explanation, Log, Phase
 from caovand.core.engine.planning import Command, Planning
 from caovand.core.engine.probe import ProbeScripts
@@ -23,7 +23,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Inventory
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.rung import ANY, Healing, Rung, Step
+from caovand.core.healing.rung import ANY, Healing, Rung, RungStep
 from caovand.core.health.observation import LogMark, ProgressCounters
 from caovand.core.plan import Plan, Setting
 
@@ -82,10 +82,10 @@ def read_stats(text: str, pending: int | None, at: float) -> Reading:
     return Reading(progress, Counters(generation_tokens=tokens, requests=served))
 
 
-def narrower(plan: Plan, finding: Finding) -> Step | None:
+def narrower(plan: Plan, finding: Finding) -> RungStep | None:
     width = plan.value("width") // 2
     change = f"width {width * 2} -> {width}"
-    return Step({"width": width}, value=str(width), change=change) if width else None
+    return RungStep({"width": width}, value=str(width), change=change) if width else None
 
 
 VERSIONS = 'import json; print(MARK + json.dumps({"tabby": "1.0", "stamp": 1}))'
@@ -106,7 +106,7 @@ INSTALL = Install(
         package="tabby", folder="cat", target="tabby", compiler_mib={"cpu": 64, "cuda": 64},
         options=lambda build, version: (f"-DPURR={version}",), prelude="set(PURR loud)",
     ),
-    trial=Trial(
+    trial=ProofServer(
         version=("--version",), model=lambda: b"milk", suffix=".cat",
         command=lambda program, model, port: (program, str(port), "4"),
     ),

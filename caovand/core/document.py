@@ -14,7 +14,7 @@ from caovand.core.printable import one_line
 
 T = TypeVar("T")
 U = TypeVar("U")
-Reader = Callable[[Any, str], T]
+PartReader = Callable[[Any, str], T]
 MAX_NUMBER = 1 << 53
 """The maximum of a number without bounds of its own: beyond it, a float skips whole numbers."""
 MAX_SHOWN = 64
@@ -28,7 +28,7 @@ class BadDocument(ValueError):
         super().__init__(f"{part or 'it'} {fact}")
 
 
-def read_or_none(reader: Reader[T], document: Any) -> T | None:
+def read_or_none(reader: PartReader[T], document: Any) -> T | None:
     """What the reader makes of a document, None if it cannot be read."""
     try:
         return reader(document, "")
@@ -48,7 +48,7 @@ def flag(value: Any, part: str) -> bool:
     return value
 
 
-def string(max_chars: int | None = None) -> Reader[str]:
+def string(max_chars: int | None = None) -> PartReader[str]:
     """Read a string."""
     bound = "" if max_chars is None else f" of at most {max_chars} characters"
 
@@ -73,7 +73,7 @@ def is_whole(value: Any, low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> 
     return type(value) is int and low <= value <= high
 
 
-def whole(low: int = 0, high: int = MAX_NUMBER) -> Reader[int]:
+def whole(low: int = 0, high: int = MAX_NUMBER) -> PartReader[int]:
     """Read a whole number within bounds."""
 
     def read(value: Any, part: str) -> int:
@@ -84,7 +84,7 @@ def whole(low: int = 0, high: int = MAX_NUMBER) -> Reader[int]:
     return read
 
 
-def number(low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> Reader[float]:
+def number(low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> PartReader[float]:
     """Read a number within bounds; NaN is in none."""
 
     def read(value: Any, part: str) -> float:
@@ -95,7 +95,7 @@ def number(low: float = -MAX_NUMBER, high: float = MAX_NUMBER) -> Reader[float]:
     return read
 
 
-def one_of(values: Collection[T]) -> Reader[T]:
+def one_of(values: Collection[T]) -> PartReader[T]:
     """Read one of these strings."""
 
     def read(value: Any, part: str) -> T:
@@ -106,12 +106,12 @@ def one_of(values: Collection[T]) -> Reader[T]:
     return read
 
 
-def optional(reader: Reader[T]) -> Reader[T | None]:
+def optional(reader: PartReader[T]) -> PartReader[T | None]:
     """Read null, or what another reader reads."""
     return lambda value, part: None if value is None else reader(value, part)
 
 
-def require(reader: Reader[T], holds: Callable[[T], object], fact: str) -> Reader[T]:
+def require(reader: PartReader[T], holds: Callable[[T], object], fact: str) -> PartReader[T]:
     """Read what another reader reads, if this holds of it; `fact` says that it does not."""
 
     def read(value: Any, part: str) -> T:
@@ -123,14 +123,14 @@ def require(reader: Reader[T], holds: Callable[[T], object], fact: str) -> Reade
     return read
 
 
-def into(make: Callable[[T], U], reader: Reader[T]) -> Reader[U]:
+def into(make: Callable[[T], U], reader: PartReader[T]) -> PartReader[U]:
     """Read what another reader reads, and return what `make` makes of it."""
     return lambda value, part: make(reader(value, part))
 
 
 def listed(
-    reader: Reader[T], max_entries: int | None = None, min_entries: int = 0
-) -> Reader[tuple[T, ...]]:
+    reader: PartReader[T], max_entries: int | None = None, min_entries: int = 0
+) -> PartReader[tuple[T, ...]]:
     """Read a list, each entry by this reader."""
     bound = "" if max_entries is None else f" of {min_entries} to {max_entries} entries"
 
@@ -146,7 +146,7 @@ def listed(
     return read
 
 
-def row(*readers: Reader[Any]) -> Reader[tuple[Any, ...]]:
+def row(*readers: PartReader[Any]) -> PartReader[tuple[Any, ...]]:
     """Read a list of exactly these values."""
 
     def read(value: Any, part: str) -> tuple[Any, ...]:
@@ -159,8 +159,8 @@ def row(*readers: Reader[Any]) -> Reader[tuple[Any, ...]]:
 
 
 def table(
-    reader: Reader[T], max_entries: int | None = None, name: Reader[str] = _STRING
-) -> Reader[dict[str, T]]:
+    reader: PartReader[T], max_entries: int | None = None, name: PartReader[str] = _STRING
+) -> PartReader[dict[str, T]]:
     """Read a table of any names, each name and value by its reader."""
     bound = "" if max_entries is None else f" of at most {max_entries} entries"
 
@@ -177,11 +177,11 @@ def table(
 
 def record(
     make: Callable[..., T],
-    readers: Mapping[str, Reader[Any]],
+    readers: Mapping[str, PartReader[Any]],
     *,
     may_lack: Collection[str] = (),
     may_have_more: bool = False,
-) -> Reader[T]:
+) -> PartReader[T]:
     """A reader of tables: reads each field with its own reader and passes all to `make`.
 
     A field of `may_lack` that is missing is not passed to `make`; `may_have_more` is for files,

@@ -26,7 +26,7 @@ from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, unapplied
 from caovand.core.facts.ownership import Process
 from caovand.core.health.detector import READINGS
-from caovand.core.lifecycle.events import LifecycleEvent, LifecycleTick
+from caovand.core.lifecycle.events import LifecycleEvent, TimePassed
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
 from caovand.core.reporting.wire import Notice
@@ -115,7 +115,7 @@ class Supervisor:
             self.notifier.alive()
             at = now()
             for slot in self._working():
-                slot.apply(LifecycleTick(at=at, chance=random.random()))
+                slot.apply(TimePassed(at=at, chance=random.random()))
             if at >= next_poll:
                 next_poll = at + self._poll_s()
                 try:

@@ -28,7 +28,7 @@ NOTHING = Confinement((), (), ())
 """It writes nothing, and reads what its user may read."""
 REMEDY = "it is started again by itself"
 
-Start = Callable[..., ServerProcess]
+StartServer = Callable[..., ServerProcess]
 
 
 class ServerSupervisor:
@@ -44,7 +44,7 @@ class ServerSupervisor:
         environ: Mapping[str, str],
         notice: Callable[[str, str], None],
         listeners: Listeners,
-        start: Start = ServerProcess,
+        start: StartServer = ServerProcess,
     ) -> None:
         self.kind, self.problem = kind, ""
         self._runtime, self._environ, self._notice, self._start = runtime, environ, notice, start

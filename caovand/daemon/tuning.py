@@ -21,7 +21,7 @@ from caovand.core.tuning import moves
 from caovand.core.tuning.evidence import DEEPEST, context_after, measured
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
-from caovand.core.tuning.record import MAX_MOVES, Record, begin, from_document, to_document
+from caovand.core.tuning.record import MAX_MOVES, TuningRecord, begin, from_document, to_document
 
 FILE = "tuning.json"  # in the folder of the slot's state
 SAVE_EVERY_S = 600.0
@@ -140,7 +140,7 @@ class DraftTuner:
             self._text += "; the plan is degraded"
         return False
 
-    def _measure(self, serving: Serving, before: TrackPoint, latest: TrackPoint) -> Record:
+    def _measure(self, serving: Serving, before: TrackPoint, latest: TrackPoint) -> TuningRecord:
         """The plan's record, with the steps between two scrapes if they count."""
         plan, basis = serving.plan, serving.plan.step_time_key
         record = self._records.get(basis) or begin(basis, plan.mtp)
@@ -159,7 +159,7 @@ class DraftTuner:
             self._save()
         return record
 
-    def _apply(self, record: Record, serving: Serving, idle_s: float) -> bool:
+    def _apply(self, record: TuningRecord, serving: Serving, idle_s: float) -> bool:
         plan, now = serving.plan, wall_clock.now()
         if plan.mtp != record.depth:
             if plan.mtp != record.own:  # the policy has changed
@@ -195,7 +195,7 @@ class DraftTuner:
             return False
         return self._decide(step.record, step.text)
 
-    def _decide(self, record: Record, text: str) -> bool:
+    def _decide(self, record: TuningRecord, text: str) -> bool:
         """Apply and report a decision if it can be saved; return True on success."""
         before, self._records = self._records, {**self._records, record.basis: record}
         if not self._save():
@@ -205,13 +205,13 @@ class DraftTuner:
         self._mark("tune", f"depth {record.depth}{' on trial' if record.trying else ''}")
         return True
 
-    def _give_up(self, record: Record, after: Record, why: str) -> None:
+    def _give_up(self, record: TuningRecord, after: TuningRecord, why: str) -> None:
         text = f"drafting depth {record.depth} {why}: back to {record.home}, it is not tried again"
         self._records = {**self._records, record.basis: after}  # even on a full disk
         if not self._decide(after, text):
             self._notice("tune", text)
 
-    def _show(self, record: Record, plan: Plan) -> None:
+    def _show(self, record: TuningRecord, plan: Plan) -> None:
         """Suggest a depth; the operator's own depth is only measured."""
         found = moves.suggestion(record, plan.mtp) if plan.policy_drafts else None
         waits = moves.awaited_evidence(record, plan.mtp) if plan.policy_drafts else ""

@@ -70,7 +70,7 @@ _EXITS = frozenset(row.id for row in exits.ROWS)
 
 
 @dataclass(frozen=True)
-class Writer:
+class LogWriter:
     """The writer of a log: `name` is an engine's, "host" for the kernel, "" if it is uncertain."""
 
     name: str
@@ -82,8 +82,8 @@ class Writer:
         return registry.engine_of(self.name) if self.name in registry.MODULES else None
 
 
-HOST = Writer("host", "Kernel and driver")
-UNCERTAIN = Writer("", "Engine not certain")
+HOST = LogWriter("host", "Kernel and driver")
+UNCERTAIN = LogWriter("", "Engine not certain")
 
 
 def engines() -> str:
@@ -97,7 +97,7 @@ def starts() -> tuple[str, ...]:
     return tuple(text for engine in engines for text in engine.log.begins)
 
 
-def explain_log(text: str) -> tuple[Writer, Explanation] | None:
+def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
@@ -108,8 +108,8 @@ def explain_log(text: str) -> tuple[Writer, Explanation] | None:
 
 
 def _with_lead(
-    found: tuple[Writer, Explanation] | None, lines: Sequence[str]
-) -> tuple[Writer, Explanation] | None:
+    found: tuple[LogWriter, Explanation] | None, lines: Sequence[str]
+) -> tuple[LogWriter, Explanation] | None:
     """An explanation without a cause, extended by the nearest line that sounds like one."""
     if found is None:
         return found
@@ -149,8 +149,8 @@ def _shows_an_end(engine: Engine | None, finding: Finding) -> bool:
 
 
 def _cut_short(
-    found: tuple[Writer, Explanation] | None, lines: Sequence[str]
-) -> tuple[Writer, Explanation] | None:
+    found: tuple[LogWriter, Explanation] | None, lines: Sequence[str]
+) -> tuple[LogWriter, Explanation] | None:
     """The explanation of a log without a finding; a note if its end cuts off a traceback."""
     if found is None or found[1].finding is not None or found[1].reached == "serving":
         return found
@@ -163,7 +163,7 @@ def _cut_short(
     return writer, replace(explanation, finding=finding, advice=_advice_for_any(finding))
 
 
-def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None:
+def _whole(text: str, lines: Sequence[str]) -> tuple[LogWriter, Explanation] | None:
     """Explain a text, of these lines, as printed; else split at the words that begin a message."""
     found = _explained(text, lines)
     if (before := _certainty(found)) == _DECIDED:
@@ -183,8 +183,8 @@ def _whole(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None
 
 
 def _as_errors(
-    text: str, found: tuple[Writer, Explanation] | None
-) -> tuple[Writer, Explanation] | None:
+    text: str, found: tuple[LogWriter, Explanation] | None
+) -> tuple[LogWriter, Explanation] | None:
     """Read lines that look like errors as the engine logger's own, whatever program quotes them."""
     known = found[0].engine if found else None
     every = [known] if known else [registry.engine_of(name) for name in registry.MODULES]
@@ -203,7 +203,7 @@ def _is_of_family(finding: Finding | None) -> bool:
     return finding is not None and "family." in finding.signature
 
 
-def _certainty(found: tuple[Writer, Explanation] | None) -> int:
+def _certainty(found: tuple[LogWriter, Explanation] | None) -> int:
     """How much a log says about a failure, read as printed: nothing, an end, its cause."""
     if found is None or found[1].finding is None:
         return _DECIDED if found is not None and found[1].reached == "serving" else 0
@@ -213,12 +213,12 @@ def _certainty(found: tuple[Writer, Explanation] | None) -> int:
     return 1 if finding.failure in _CATCH_ALL else _DECIDED
 
 
-def _explained(text: str, lines: Sequence[str]) -> tuple[Writer, Explanation] | None:
+def _explained(text: str, lines: Sequence[str]) -> tuple[LogWriter, Explanation] | None:
     engines = {name: registry.engine_of(name) for name in registry.MODULES}
     counts = Counter(_written_by(engines, lines, text.split("\n")) or _named_in(lines))
     if counts:
         engine = engines[max(counts, key=lambda name: counts[name])]
-        return Writer(engine.name, engine.title), engine.explain(text)
+        return LogWriter(engine.name, engine.title), engine.explain(text)
     of_kernel = (HOST, _of_kernel(lines)) if any(map(is_of_kernel, lines)) else None
     if of_kernel and of_kernel[1].finding is not None:
         return of_kernel
@@ -266,7 +266,7 @@ def _advice_for_any(finding: Finding) -> tuple[str, ...]:
 
 def _by_its_words(
     found: Sequence[tuple[Engine, Explanation]],
-) -> tuple[Writer, Explanation] | None:
+) -> tuple[LogWriter, Explanation] | None:
     """Explain by a cause that only one engine knows, or in general terms if several know it."""
     causes = [(engine, e) for engine, e in found if e.finding is not None]
     named = [one for one in causes if one[1].finding.failure not in _CATCH_ALL]  # type: ignore[union-attr]
@@ -274,7 +274,7 @@ def _by_its_words(
     named = [one for one in named if one[1].finding.signature not in _EXITS] or named  # type: ignore[union-attr]
     if len(named) == 1 and _identifies(*named[0]):
         (engine, explanation), *_ = named
-        return Writer(engine.name, engine.title), explanation
+        return LogWriter(engine.name, engine.title), explanation
     if not causes:
         return None
     ended = [one for one in causes if one[1].finding.signature in _EXITS]  # type: ignore[union-attr]

@@ -19,7 +19,7 @@ import pytest
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges import helper as helper_module
 from caovand.adapters.privileges.helper import Helper
-from caovand.adapters.privileges.program import Program
+from caovand.adapters.privileges.program import ProgramOfUser
 from caovand.adapters.system import processes
 from tests.patience import LIMIT_S, soon, until
 
@@ -39,10 +39,10 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @pytest.fixture
 def helper(started: list[subprocess.Popen[bytes]]) -> Iterator[Helper]:
-    def start(words: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]) -> Program:
+    def start(words: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]) -> ProgramOfUser:
         program = subprocess.Popen(words, stdin=stdio[0], env=dict(env))
         started.append(program)
-        return cast("Program", program)
+        return cast("ProgramOfUser", program)
 
     one = Helper("nobody", start)
     yield one

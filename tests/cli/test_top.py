@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.cli.top import parts, screen
-from caovand.cli.top.view import CardProcess, EventLine, Page, TerminalStyle, View
+from caovand.cli.top.view import CardProcess, EventLine, ScreenPage, TerminalStyle, View
 from caovand.core.printable import one_line
 from tests.cli.fake_daemon import status
 
@@ -112,12 +112,20 @@ LOST = replace(
 NO_CARDS = replace(
     SERVES, status=status(figures={**FIGURES, "memory": [], "waiting": 0.0}), processes=()
 )
-LOG = replace(SERVES, page=Page.LOG, body=tuple(f"INFO line {n} \x1b[31mred" for n in range(60)))
+LOG = replace(
+    SERVES, page=ScreenPage.LOG, body=tuple(f"INFO line {n} \x1b[31mred" for n in range(60))
+)
 VIEWS = {
-    "serves": (SERVES, Page.MAIN), "starts": (STARTS, Page.MAIN), "waits": (WAITS, Page.MAIN),
-    "nodes": (NODES, Page.MAIN), "lost": (LOST, Page.MAIN), "no-cards": (NO_CARDS, Page.MAIN),
-    "log": (LOG, Page.LOG), "help": (SERVES, Page.HELP), "mode": (SERVES, Page.MODE),
-}  # fmt: skip
+    "serves": (SERVES, ScreenPage.MAIN),
+    "starts": (STARTS, ScreenPage.MAIN),
+    "waits": (WAITS, ScreenPage.MAIN),
+    "nodes": (NODES, ScreenPage.MAIN),
+    "lost": (LOST, ScreenPage.MAIN),
+    "no-cards": (NO_CARDS, ScreenPage.MAIN),
+    "log": (LOG, ScreenPage.LOG),
+    "help": (SERVES, ScreenPage.HELP),
+    "mode": (SERVES, ScreenPage.MODE),
+}
 
 
 def drawn(name: str, look: str, width: int, height: int) -> str:
@@ -160,7 +168,7 @@ def test_a_screen_fits_every_terminal(name: str, width: int, height: int, look: 
         assert all(line.plain.isascii() for line in found)
     if width >= 40 and height >= 10:
         assert ("NO ANSWER" if view.lost else view.status["state"]) in found[0].plain or (
-            page is Page.HELP
+            page is ScreenPage.HELP
         )
 
 
@@ -173,7 +181,7 @@ def test_no_text_of_strangers_gets_through_or_moves_a_line(
         processes=(CardProcess(0, 1, 1, command, command),),
         event_lines=(EventLine("06:00:00", "state", event),),
     )
-    found = screen.lines(view, Page.MAIN, 80, 24, LOOKS[look])
+    found = screen.lines(view, ScreenPage.MAIN, 80, 24, LOOKS[look])
     assert len(found) == 24
     assert all(one_line(line.plain) == line.plain and line.cell_len <= 80 for line in found)
 
@@ -192,14 +200,14 @@ def test_narrow_terminals_go_without_what_processes_use_of_the_host_column_by_co
 
 
 def test_a_small_terminal_is_asked_for_more() -> None:
-    found = [line.plain for line in screen.lines(SERVES, Page.MAIN, 39, 24, TerminalStyle())]
+    found = [line.plain for line in screen.lines(SERVES, ScreenPage.MAIN, 39, 24, TerminalStyle())]
     assert "".join(found).startswith("caovanctl topneeds 40x10, this is 39x24; q quits")
 
 
 def test_many_cards_leave_room_for_what_happens() -> None:
     gpus = [card(index) for index in range(8)]
     view = replace(SERVES, status={**SERVES.status, "gpus": gpus})
-    found = [line.plain for line in screen.lines(view, Page.MAIN, 80, 24, TerminalStyle())]
+    found = [line.plain for line in screen.lines(view, ScreenPage.MAIN, 80, 24, TerminalStyle())]
     assert sum(line.startswith("  GPU ") for line in found) >= 6
     assert any("STARTING -> SERVING" in line for line in found)
 

@@ -15,7 +15,7 @@ import pytest
 from caovand.adapters.system import processes
 from caovand.cli.common.client import DaemonClient
 from caovand.cli.top import screen, watcher
-from caovand.cli.top.view import CardProcess, EventLine, Page, TerminalStyle
+from caovand.cli.top.view import CardProcess, EventLine, ScreenPage, TerminalStyle
 from caovand.core.reporting.wire import Reply
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -90,7 +90,7 @@ def test_a_process_has_the_cores_that_it_keeps_busy_since_the_look_before(
         until = time.process_time() + 0.3
         while time.process_time() < until:
             pass
-        second, _ = one.poll(Page.MAIN).processes
+        second, _ = one.poll(ScreenPage.MAIN).processes
     assert 0.0 < (second.cores or 0.0) < 100.0
     assert (second.age_s or 0.0) > (first.age_s or 0.0) > 0.0
 
@@ -129,9 +129,9 @@ def test_the_log_ends_with_the_latest_line(answering: FakeDaemon, folder: Path) 
 
     answering.answers["logs"] = logs
     with DaemonClient(folder) as client:
-        assert watcher.Watcher(client).poll(Page.LOG).body == ("one", "two", "three")
+        assert watcher.Watcher(client).poll(ScreenPage.LOG).body == ("one", "two", "three")
         answering.answers["logs"] = {"lines": [], "last": 0, "more": False, "end": 0}
-        found = watcher.Watcher(client).poll(Page.LOG).body
+        found = watcher.Watcher(client).poll(ScreenPage.LOG).body
     assert found == ("the engine has printed nothing yet",)
 
 
@@ -141,13 +141,13 @@ def test_a_question_and_its_outcome(answering: FakeDaemon, folder: Path) -> None
         assert one.first().note == ""
         answering.answers["mode"] = {"mode": "fast", "overruled": "", "state": "RECYCLING"}
         one.choose("fast")
-        assert one.poll(Page.MAIN).note == "mode fast"
+        assert one.poll(ScreenPage.MAIN).note == "mode fast"
         assert [request.args for request in answering.asked if request.op == "mode"] == [
             {"mode": "fast"}
         ]
         answering.answers["mode"] = Reply("", None, "failed", "cannot do mode: disk full")
         one.choose("auto")
-        assert one.poll(Page.MAIN).note == "cannot do mode: disk full"
+        assert one.poll(ScreenPage.MAIN).note == "cannot do mode: disk full"
 
 
 def test_another_daemon_is_noticed_even_between_two_questions(
@@ -157,7 +157,7 @@ def test_another_daemon_is_noticed_even_between_two_questions(
         one = watcher.Watcher(client)
         one.first()
         answering.answers["status"] = status(daemon={"version": "1", "pid": 8, "config": "/c"})
-        found = one.poll(Page.MAIN)
+        found = one.poll(ScreenPage.MAIN)
         assert "caovand was started again: pid 8, before 7" in [
             one.text for one in found.event_lines
         ]
@@ -167,6 +167,6 @@ def test_another_daemon_is_noticed_even_between_two_questions(
         ]  # fmt: skip
         assert [one.text for one in found.event_lines].count("STARTING -> SERVING") == 2
         answering.answers["status"] = Reply("", None, "busy", "cannot answer: too many requests")
-        lost = one.poll(Page.MAIN)
+        lost = one.poll(ScreenPage.MAIN)
         assert lost.lost == "cannot answer: too many requests"
         assert lost.event_lines

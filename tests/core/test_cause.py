@@ -10,10 +10,10 @@ from caovand.core.lifecycle.events import (
     Exited,
     Failed,
     LifecycleEvent,
-    LifecycleTick,
     Planned,
     Restart,
     Stop,
+    TimePassed,
 )
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
@@ -31,13 +31,13 @@ OOM = Finding("device-oom-run", "out of memory")
     [
         (State.SERVING, Exited(at=1.0, generation=1, finding=OOM), "device-oom-run"),
         (State.SERVING, Failed(at=1.0, generation=1, finding=OOM), "device-oom-run"),
-        (State.STARTING, LifecycleTick(at=1e6), "start-stall"),
+        (State.STARTING, TimePassed(at=1e6), "start-stall"),
         (State.SERVING, Restart(at=1.0), "operator"),
         (State.SERVING, Restart(at=1.0, by="head"), "head"),
         (State.SERVING, Stop(at=1.0), "operator"),
         (State.SERVING, Planned(at=1.0, inspection=1, plan=OTHER), "plan"),
         (State.SERVING, Planned(at=1.0, inspection=1, plan=PLAN), ""),
-        (State.SERVING, LifecycleTick(at=1e6), ""),
+        (State.SERVING, TimePassed(at=1e6), ""),
     ],
 )
 def test_an_end_has_one_cause_whatever_failed_before(
@@ -48,7 +48,7 @@ def test_an_end_has_one_cause_whatever_failed_before(
     assert cause_of_end(snapshot, event, after) == cause
     assert cause in ("", *CAUSES)
     assert cause_of_end(
-        after, LifecycleTick(at=2e6), step(after, LifecycleTick(at=2e6), LifecycleRules())[0]
+        after, TimePassed(at=2e6), step(after, TimePassed(at=2e6), LifecycleRules())[0]
     ) in (
         "",
         "start-stall",

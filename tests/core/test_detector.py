@@ -18,7 +18,7 @@ from caovand.core.config.schema import WatchSection
 from caovand.core.health import detector
 from caovand.core.health.detector import (
     DetectorRules,
-    Watch,
+    WatchState,
     begin,
     observe,
     proven,
@@ -33,7 +33,7 @@ from caovand.core.health.observation import (
     ProgressCounters,
     WatchTick,
 )
-from caovand.core.health.signs import Advanced, Broken, SendProbe, Sign
+from caovand.core.health.signs import Advanced, Broken, Probe, Sign
 from caovand.core.health.suspicion import CALM_S
 from tests.examples import examples
 
@@ -94,7 +94,7 @@ def told(sign: Sign) -> str:
 
 def play(script: str, rules: DetectorRules = RULES, serving: bool = False) -> list[str]:
     """The signs a script gives."""
-    watch: Watch = proven(begin(0), 0) if serving else begin(0)
+    watch: WatchState = proven(begin(0), 0) if serving else begin(0)
     last, signs = NOTHING, []
     for line in script.strip().split("\n"):
         at, *words = line.split()
@@ -184,7 +184,7 @@ def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
     for at in range(0, 25, 5):
         busy = replace(NOTHING, pending=1, at=float(at))
         watch, signs = observe(watch, busy, RULES)
-    assert signs == (SendProbe(20.0, 40.0, "work is pending and nothing has moved for 20 s"),)
+    assert signs == (Probe(20.0, 40.0, "work is pending and nothing has moved for 20 s"),)
     # Where it takes longer to confirm than to hang, the answer has that long.
     watch, signs = observe(watch, ProbeResult(False, "", 60.0), RULES)
     assert isinstance(signs[0], Broken)
@@ -198,7 +198,7 @@ def test_the_question_is_asked_after_a_third_of_any_hang_s(hang_s: float) -> Non
         watch, signs = observe(watch, busy, rules)
         if signs:
             break
-    assert [(sign.at, type(sign)) for sign in signs] == [(hang_s / 3, SendProbe)]
+    assert [(sign.at, type(sign)) for sign in signs] == [(hang_s / 3, Probe)]
 
 
 def test_a_question_that_fails_at_once_is_asked_again_when_it_counts() -> None:
@@ -474,7 +474,7 @@ def test_a_serving_engine_whose_counters_move_never_hangs(
         tokens += 1
         now = replace(observation, generation_tokens=tokens, accepted_tokens=tokens, at=n * 50.0)
         watch, signs = observe(watch, now, RULES)
-        assert not any(isinstance(sign, (Broken, SendProbe)) for sign in signs)
+        assert not any(isinstance(sign, (Broken, Probe)) for sign in signs)
 
 
 @examples(300)
@@ -499,7 +499,7 @@ def test_an_engine_whose_steps_are_shorter_than_hang_s_is_never_called_hung_nor_
         for observation in seen:
             watch, signs = observe(watch, observation, RULES)
             assert not any(isinstance(sign, Broken) for sign in signs)
-            probes = [sign for sign in signs if isinstance(sign, SendProbe)]
+            probes = [sign for sign in signs if isinstance(sign, Probe)]
             asked += len(probes)
             back = min([back, *(at + min(answer_s, probe.timeout_s) for probe in probes)])
     assert asked <= 1 + at // CALM_S
@@ -517,7 +517,7 @@ def test_a_hang_is_believed_after_hang_s_in_all_and_no_later_than_it_can_be_conf
         at += look_s
         watch, signs = observe(watch, replace(NOTHING, pending=1, at=at), rules)
         for sign in signs:
-            if isinstance(sign, SendProbe):
+            if isinstance(sign, Probe):
                 asked += 1
                 back = at + min(fails_s, sign.timeout_s)
         if back is not None and not watch.broken and back <= at + look_s:

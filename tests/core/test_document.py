@@ -12,7 +12,7 @@ from hypothesis import given
 from caovand.core import document
 from caovand.core.document import (
     BadDocument,
-    Reader,
+    PartReader,
     anything,
     flag,
     into,
@@ -41,8 +41,8 @@ class Part:
     size: int = 0
 
 
-PART: Reader[Part] = record(Part, {"name": string(4), "size": whole(0, 9)}, may_lack=("size",))
-WHOLE: Reader[dict[str, Any]] = record(
+PART: PartReader[Part] = record(Part, {"name": string(4), "size": whole(0, 9)}, may_lack=("size",))
+WHOLE: PartReader[dict[str, Any]] = record(
     dict,
     {
         "parts": listed(PART, 2, 1),

@@ -28,7 +28,6 @@ from caovand.core.lifecycle.events import (
     Gone,
     Inspect,
     LifecycleEvent,
-    LifecycleTick,
     OfChild,
     OfInspection,
     Planned,
@@ -41,6 +40,7 @@ from caovand.core.lifecycle.events import (
     Start,
     StartRefused,
     Stop,
+    TimePassed,
     Unkillable,
 )
 from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State
@@ -92,8 +92,8 @@ def any_event(draw: random.Random, s: Snapshot, at: float) -> LifecycleEvent:
         lambda: Restart(**now),
         lambda: Reconfigured(**now, changed=draw.random() < 0.5),
         lambda: Stop(**now, quit=draw.random() < 0.1),
-        lambda: LifecycleTick(**now),
-        lambda: LifecycleTick(at=max(at, s.deadline or 0)),
+        lambda: TimePassed(**now),
+        lambda: TimePassed(at=max(at, s.deadline or 0)),
         lambda: Planned(**answer, plan=draw.choice(PLANS)),
         lambda: Planned(**answer, plan=s.plan or PLANS[0]),
         lambda: StartRefused(**answer, finding=BUSY, hold=draw.random() < 0.5),
@@ -160,7 +160,7 @@ def test_events_of_another_child_or_inspection_are_dropped() -> None:
 
 def test_a_tick_before_the_deadline_changes_nothing() -> None:
     for before, event, after in hostile_walk(300, 5000):
-        if isinstance(event, LifecycleTick) and (
+        if isinstance(event, TimePassed) and (
             before.deadline is None or event.at < before.deadline
         ):
             assert after is before
@@ -268,7 +268,7 @@ class World:
         """Something that could happen now."""
         draw, s = self.draw, self.s
         now: dict[str, Any] = {"at": self.at, "chance": draw.random()}
-        possible: list[LifecycleEvent] = [LifecycleTick(**now)] * 3
+        possible: list[LifecycleEvent] = [TimePassed(**now)] * 3
         if draw.random() < 0.15:
             possible += [draw.choice(OPERATOR)(**now)]
         if self.inspects is not None and not self.orphans:
@@ -342,7 +342,7 @@ def test_a_stop_always_ends_in_stopped(seed: int) -> None:
                 assert s.deadline is not None
                 longest_s = RULES.watch.shutdown_timeout_s + DRAIN_MARGIN_S + KILL_S
                 assert s.deadline - world.at <= longest_s + 1e-6
-                overdue, _ = step(s, LifecycleTick(at=s.deadline), RULES)
+                overdue, _ = step(s, TimePassed(at=s.deadline), RULES)
                 assert gone.state is left.state is overdue.state is State.STOPPED
             else:
                 gone, last = s, actions
@@ -376,7 +376,7 @@ def test_from_anywhere_a_start_in_a_healthy_world_ends_in_serving(seed: int) -> 
                 event = Proven(at=at, generation=s.generation)
             else:
                 at = max(at, s.deadline or 0.0)
-                event = LifecycleTick(at=at)
+                event = TimePassed(at=at)
         assert s.state is State.SERVING
 
 
@@ -403,7 +403,7 @@ def failed_once(s: Snapshot, at: float) -> Snapshot:
         Exited(at=at, generation=s.generation, finding=FINDINGS[-1]),
         Gone(at=at, generation=s.generation),
     )
-    return s if s.state is State.FAILED else after(s, LifecycleTick(at=s.deadline or 0.0))
+    return s if s.state is State.FAILED else after(s, TimePassed(at=s.deadline or 0.0))
 
 
 def test_failures_of_one_plan_end_in_failed_after_the_budget() -> None:
@@ -429,7 +429,7 @@ def again_and_again(finding: Finding, times: int) -> tuple[Snapshot, list[float]
             break
         waits.append(s.deadline - at)
         at = s.deadline
-        s = after(s, LifecycleTick(at=at), rules=RULES)
+        s = after(s, TimePassed(at=at), rules=RULES)
         s = after(s, Planned(at=at, inspection=s.inspection, plan=PLANS[0]), rules=RULES)
     return s, waits
 
@@ -454,7 +454,7 @@ def test_a_network_that_is_away_for_hours_ends_nothing() -> None:
             Gone(at=9e4, generation=s.generation),
         )
         if s.state is State.BACKOFF:
-            s = after(s, LifecycleTick(at=s.deadline or 0.0))
+            s = after(s, TimePassed(at=s.deadline or 0.0))
             s = after(s, Planned(at=9e4, inspection=s.inspection, plan=PLANS[0]))
     assert s.state is State.FAILED
 
@@ -467,8 +467,8 @@ def test_another_plan_begins_a_new_count() -> None:
 def test_short_serving_clears_nothing_and_stable_serving_everything() -> None:
     s = serving(PLANS[0], failed_once(serving(PLANS[0]), 0.0), at=100.0)
     assert s.deadline == 100.0 + WatchSection().stable_after_s
-    assert after(s, LifecycleTick(at=s.deadline - 1)).failures == 1
-    assert after(s, LifecycleTick(at=s.deadline)).failures == 0
+    assert after(s, TimePassed(at=s.deadline - 1)).failures == 1
+    assert after(s, TimePassed(at=s.deadline)).failures == 0
 
 
 def test_hours_between_failures_do_not_make_them_fewer() -> None:
@@ -552,10 +552,10 @@ def test_an_inspection_may_take_longer_than_the_time_between_two_in_hold() -> No
     s = after(Snapshot(), Start(at=0.0))
     s = after(s, StartRefused(at=1.0, inspection=s.inspection, finding=BUSY, hold=True))
     assert s.state is State.HOLD
-    s, (look,) = step(s, LifecycleTick(at=s.deadline or 0.0), RULES)
+    s, (look,) = step(s, TimePassed(at=s.deadline or 0.0), RULES)
     assert isinstance(look, Inspect)
     later = 16.0 + 2 * RULES.watch.recheck_s
-    s, actions = step(s, LifecycleTick(at=later), RULES)
+    s, actions = step(s, TimePassed(at=later), RULES)
     assert actions == ()
     assert s.looking
     assert not after(
@@ -725,7 +725,7 @@ def test_an_inspection_that_hangs_names_what_it_was_doing() -> None:
         s = after(Snapshot(), Start(at=0.0), rules=RULES)
         told = {"phase": "plan", "detail": detail, "heartbeat": True}
         s = after(s, Progressed(at=1.0, generation=s.generation, **told), rules=RULES)
-        s = after(s, LifecycleTick(at=s.deadline or 0.0), rules=RULES)
+        s = after(s, TimePassed(at=s.deadline or 0.0), rules=RULES)
         assert s.state is State.HOLD
         return s.reason
 

@@ -14,11 +14,11 @@ from caovand.core.healing.ladder import MORE_PATIENCE, REACTIONS, Decision, Ladd
 from caovand.core.lifecycle.events import (
     Failed,
     Gone,
-    LifecycleTick,
     Planned,
     Proven,
     Restart,
     Start,
+    TimePassed,
 )
 from caovand.core.lifecycle.recurrence import RECALL_S, Recurrence
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
@@ -60,7 +60,7 @@ class Judge:
 def served_until(s: Snapshot, at: float, finding: Finding, rules: LifecycleRules) -> Snapshot:
     """Serving stably since long, then this failure."""
     living = replace(s, state=State.SERVING, plan=PLAN, spawned=True, deadline=at - 1)
-    stable, _ = step(living, LifecycleTick(at=at), rules)
+    stable, _ = step(living, TimePassed(at=at), rules)
     assert stable.failures == 0
     failed, _ = step(stable, Failed(at=at, generation=stable.generation, finding=finding), rules)
     return failed
@@ -140,7 +140,7 @@ class Life:
         if self.s.deadline is not None:
             assert ending.next_plan is not None
             self.at = max(self.at, self.s.deadline)
-            self.after(LifecycleTick(at=self.at))
+            self.after(TimePassed(at=self.at))
             self.serve(ending.next_plan)
         return remedy
 

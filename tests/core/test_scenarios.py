@@ -49,7 +49,7 @@ def read_event(at: float, words: list[str], s: Snapshot) -> LifecycleEvent:
         "restart": lambda: events.Restart(at=at),
         "reconfigured": lambda: events.Reconfigured(at=at),
         "stop": lambda: events.Stop(at=at, quit=rest == ["quit"]),
-        "tick": lambda: events.LifecycleTick(at=at),
+        "tick": lambda: events.TimePassed(at=at),
         "planned": lambda: events.Planned(at=at, plan=plan(rest[0]), **look),
         "refused": lambda: events.StartRefused(
             at=at, finding=finding(rest[1:]), hold=rest[0] == "hold", **look

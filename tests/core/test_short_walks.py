@@ -27,7 +27,6 @@ from caovand.core.lifecycle.events import (
     Gone,
     Inspect,
     LifecycleEvent,
-    LifecycleTick,
     Planned,
     Proven,
     Reconfigured,
@@ -36,6 +35,7 @@ from caovand.core.lifecycle.events import (
     Start,
     StartRefused,
     Stop,
+    TimePassed,
     Unkillable,
 )
 from caovand.core.lifecycle.state import Judge, LifecycleRules, Snapshot, State
@@ -165,7 +165,7 @@ class Walk:
         if self.ending:
             if chance < 0.1:
                 return Unkillable(**child, finding=BUSY)
-            return Gone(**child) if chance < 0.9 else LifecycleTick(**now)
+            return Gone(**child) if chance < 0.9 else TimePassed(**now)
         if self.looks is not None:
             number, given = self.looks.number, self.looks.plan
             if chance < 0.1:
@@ -176,7 +176,7 @@ class Walk:
                 return Proven(**child)
             kind = Failed if chance < 0.6 else Exited
             return kind(**child, finding=self.draw.choice(self.findings))
-        return LifecycleTick(at=max(at, s.deadline or 0.0) if chance < 0.5 else at, chance=chance)
+        return TimePassed(at=max(at, s.deadline or 0.0) if chance < 0.5 else at, chance=chance)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +229,6 @@ def test_the_ladder_of_one_history_ends(seed: int) -> None:
             )
         else:
             at = max(at, s.deadline or 0.0)
-            event = LifecycleTick(at=at)
+            event = TimePassed(at=at)
     waits = [later - earlier for earlier, later in pairwise(spawns)]
     assert s.state is State.FAILED or min(waits[-5:]) >= 270.0

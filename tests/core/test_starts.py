@@ -19,7 +19,7 @@ from caovand.core.lifecycle.events import Progressed, Proven
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import starts
-from caovand.core.reporting.starts import Start, StartInProgress
+from caovand.core.reporting.starts import CompletedStart, StartInProgress
 from caovand.engines.vllm.log.reader import LOG
 from tests.daemon_process import ROOT
 
@@ -122,8 +122,8 @@ def test_a_real_log_is_told_apart() -> None:
     }  # fmt: skip
 
 
-def start(plan: str = "a", seconds: float = 96.0, **phases: float) -> Start:
-    return Start(plan, 1000.0, seconds, phases, {"load_s": 22.04})
+def start(plan: str = "a", seconds: float = 96.0, **phases: float) -> CompletedStart:
+    return CompletedStart(plan, 1000.0, seconds, phases, {"load_s": 22.04})
 
 
 def test_the_start_before_is_the_latest_of_the_same_plan_or_of_any() -> None:

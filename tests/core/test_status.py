@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from caovand.core.engine.log import Step
+from caovand.core.engine.log import StartStep
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import Decision
@@ -168,7 +168,7 @@ def test_a_start_shows_the_steps_of_whatever_engine_it_is(
 def test_the_phases_of_an_engine_are_steps_in_order(kind: str) -> None:
     """The page shows a start as steps, of which each is done once the next begins."""
     steps = [phase.step for phase in engine_of(kind).log.phases]
-    assert steps == sorted(steps, key=get_args(Step).index)
+    assert steps == sorted(steps, key=get_args(StartStep).index)
 
 
 def test_a_phase_in_our_own_words_is_for_everybody() -> None:

@@ -9,7 +9,6 @@ from caovand.core.lifecycle.events import (
     Exited,
     Gone,
     Inspect,
-    LifecycleTick,
     Planned,
     Proven,
     Reconfigured,
@@ -17,6 +16,7 @@ from caovand.core.lifecycle.events import (
     Start,
     StartRefused,
     Stop,
+    TimePassed,
     Unkillable,
 )
 from caovand.core.lifecycle.state import State
@@ -66,7 +66,7 @@ def test_a_second_stop_says_again_what_the_first_could_not_end(left: bool) -> No
 def test_a_stop_in_hold_says_what_could_not_be_ended(finding: Finding, reason: str) -> None:
     s = after(serving(PLANS[0]), Restart(at=1.0))
     s = after(s, Unkillable(at=2.0, generation=s.generation, finding=STUCK))
-    s, (look,) = step(s, LifecycleTick(at=s.deadline or 0.0), RULES)
+    s, (look,) = step(s, TimePassed(at=s.deadline or 0.0), RULES)
     assert isinstance(look, Inspect)
     s = after(s, StartRefused(at=30.0, inspection=look.number, finding=finding, hold=True))
     assert after(s, Stop(at=31.0)).reason == reason

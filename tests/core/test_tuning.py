@@ -28,7 +28,7 @@ from caovand.core.tuning.moves import COOL_DOWN_S, REST_S, WORTH, Moment, judge,
 from caovand.core.tuning.record import (
     MAX_MOVES,
     MAX_RECORDS,
-    Record,
+    TuningRecord,
     begin,
     from_document,
     to_document,
@@ -111,7 +111,7 @@ def seen(step_s: float, accepted: tuple[float, ...], steps: float = 1000.0) -> M
     return Measurements(steps, steps * step_s, tuple(share * steps for share in accepted))
 
 
-def record_of(*entries: tuple[int, Measurements], band: int = 0) -> Record:
+def record_of(*entries: tuple[int, Measurements], band: int = 0) -> TuningRecord:
     return replace(begin("b", START), evidence={(depth, band): one for depth, one in entries})
 
 
@@ -284,7 +284,7 @@ def test_old_steps_count_less() -> None:
 FAST = (3, seen(0.02, (0.9, 0.8, 0.7)))
 
 
-def on_trial(depth: int, yields: Measurements) -> Record:
+def on_trial(depth: int, yields: Measurements) -> TuningRecord:
     record = replace(record_of(FAST), depth=depth, moves=(0.0,))
     return record.with_steps(depth, 0, yields)
 
@@ -367,7 +367,7 @@ SEEN = st.builds(
     st.floats(1, 50_000), st.floats(1e-4, 10.0), st.lists(st.floats(0, 1), max_size=6),
 )  # fmt: skip
 RECORDS = st.builds(
-    lambda entries, depth, home, times, refused: Record(
+    lambda entries, depth, home, times, refused: TuningRecord(
         "b", START, depth, home, entries, frozenset(refused), tuple(sorted(times)), 0.0
     ),
     st.dictionaries(st.tuples(st.sampled_from(DEPTHS), st.integers(0, 2)), SEEN),
@@ -377,7 +377,7 @@ RECORDS = st.builds(
 
 
 @given(RECORDS, st.floats(0, 60 * DAY_S))
-def test_any_decision_is_sound(record: Record, at: float) -> None:
+def test_any_decision_is_sound(record: TuningRecord, at: float) -> None:
     kept, step = judge(record), move(record, at)
     assert bool(kept.text) == (kept.record != record)
     assert bool(step.text) == (step.record.depth != record.depth)
@@ -394,7 +394,7 @@ def test_any_decision_is_sound(record: Record, at: float) -> None:
 
 
 @given(RECORDS)
-def test_a_record_outlives_the_daemon(record: Record) -> None:
+def test_a_record_outlives_the_daemon(record: TuningRecord) -> None:
     document = json.loads(json.dumps(to_document([record], 7.0)))
     found = from_document(document)
     assert found is not None

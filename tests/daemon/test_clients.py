@@ -23,7 +23,7 @@ from caovand.core.gateway.slot import engine_of, will_return
 from caovand.core.lifecycle.events import EndChild
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan, Setting
-from caovand.core.reporting.starts import Start, to_document
+from caovand.core.reporting.starts import CompletedStart, to_document
 from caovand.daemon import clients as module
 from caovand.daemon.clients import Clients, ClientsSlot
 from caovand.daemon.keys import Keys
@@ -140,7 +140,7 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
 
 def test_the_seconds_of_a_start_are_those_of_the_last(tmp_path: Path) -> None:
     async def test(world: World) -> None:
-        start = Start(PLAN.identity, 0.0, 90.0, {})
+        start = CompletedStart(PLAN.identity, 0.0, 90.0, {})
         world.file.write_text(json.dumps(to_document([start])))
         world.turn(State.STARTING, plan=PLAN, since=now() - 30)
         assert (await world.clients.next(0, 0.0))["expected_s"] == pytest.approx(60, abs=5)

@@ -9,7 +9,7 @@ import pytest
 from caovand.core.figures.counters import Counters, Reading
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import ProgressCounters
-from caovand.core.lifecycle.events import Exited, LifecycleTick, Planned, Restart
+from caovand.core.lifecycle.events import Exited, Planned, Restart, TimePassed
 from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan
 from caovand.daemon.engine import figures as figures_module
@@ -72,7 +72,7 @@ def test_each_start_after_the_first_is_counted_under_what_ended_the_one_before()
         lives = Snapshot(state=State.SERVING, plan=plan, spawned=True, spawns=spawns)
         ending = replace(lives, state=State.RECYCLING, ending=Ending("start"), finding=found)
         one.lived(lives, event, ending)
-        one.lived(ending, LifecycleTick(at=3.0), ending)
+        one.lived(ending, TimePassed(at=3.0), ending)
         before = replace(starting, spawns=spawns)
         one.lived(before, planned, replace(before, spawned=True, spawns=spawns + 1))
     assert one.describe()["restarts"] == {"hang": 1, "operator": 1}

@@ -19,7 +19,7 @@ from caovand.core.health.observation import GpuSample, ProgressCounters
 from caovand.core.problem import ProblemError
 from caovand.daemon.records import history_writer
 from caovand.daemon.records.history import History
-from caovand.daemon.records.history_writer import Writer
+from caovand.daemon.records.history_writer import HistoryWriter
 from tests.patience import LIMIT_S, eventually, soon
 
 MARK = HistoryMark(1_800_000_000.0, "main", "mode", "fast")
@@ -31,9 +31,11 @@ def notices() -> list[str]:
 
 
 @pytest.fixture
-def writer(tmp_path: Path, notices: list[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Writer]:
+def writer(
+    tmp_path: Path, notices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HistoryWriter]:
     monkeypatch.setattr(history_writer, "RETRY_S", 0.01)
-    one = Writer(tmp_path / "history.db", 10_000, notices.append)
+    one = HistoryWriter(tmp_path / "history.db", 10_000, notices.append)
     yield one
     one.stop(10)
 
@@ -55,7 +57,7 @@ def mark(text: str) -> HistoryMark:
     return HistoryMark(MARK.at, "main", "mode", text)
 
 
-def test_what_was_handed_over_is_on_the_disk_after_a_stop(writer: Writer) -> None:
+def test_what_was_handed_over_is_on_the_disk_after_a_stop(writer: HistoryWriter) -> None:
     writer.put(mark("a"))
     writer.put(mark("b"), mark("c"))
     writer.stop(10)
@@ -64,7 +66,7 @@ def test_what_was_handed_over_is_on_the_disk_after_a_stop(writer: Writer) -> Non
 
 
 def test_a_disk_that_is_full_for_a_while_loses_nothing(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
+    writer: HistoryWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, real = threading.Event(), file_module.write
     full.set()
@@ -88,7 +90,7 @@ def test_a_disk_that_is_full_for_a_while_loses_nothing(
 
 
 def test_a_hung_disk_keeps_the_latest_rows_and_never_the_caller(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
+    writer: HistoryWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, real = threading.Event(), file_module.write
     inside = threading.Event()
@@ -112,7 +114,9 @@ def test_a_hung_disk_keeps_the_latest_rows_and_never_the_caller(
     assert marks(writer.path) == ["first", *map(str, range(15, 25))]
 
 
-def test_a_broken_file_is_set_aside_and_another_begun(writer: Writer, notices: list[str]) -> None:
+def test_a_broken_file_is_set_aside_and_another_begun(
+    writer: HistoryWriter, notices: list[str]
+) -> None:
     writer.path.write_bytes(b"no database, and long enough to be looked at " * 100)
     writer.put(mark("a"))
     eventually(lambda: marks(writer.path) == ["a"])
@@ -122,7 +126,7 @@ def test_a_broken_file_is_set_aside_and_another_begun(writer: Writer, notices: l
 
 
 def test_a_file_that_breaks_while_it_is_used_is_set_aside_too(
-    writer: Writer, notices: list[str], monkeypatch: pytest.MonkeyPatch
+    writer: HistoryWriter, notices: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, broken = file_module.write, [True]
 
@@ -138,7 +142,7 @@ def test_a_file_that_breaks_while_it_is_used_is_set_aside_too(
 
 
 def test_without_a_thread_rows_wait_for_the_next_try(
-    writer: Writer, monkeypatch: pytest.MonkeyPatch
+    writer: HistoryWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -155,7 +159,7 @@ def test_a_folder_that_is_not_there_yet_is_a_problem_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_writer, "RETRY_S", 0.01)
-    one = Writer(tmp_path / "later" / "history.db", 10_000, lambda _: None)
+    one = HistoryWriter(tmp_path / "later" / "history.db", 10_000, lambda _: None)
     one.put(mark("a"))
     eventually(lambda: one.problem)
     (tmp_path / "later").mkdir()

@@ -46,7 +46,7 @@ def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
         running = asyncio.ensure_future(one.run())
         await turns()
         monkeypatch.setattr(transitions, "step", broken)
-        asyncio.get_running_loop().call_soon(one.slots[ONLY].apply, events.LifecycleTick(at=0.0))
+        asyncio.get_running_loop().call_soon(one.slots[ONLY].apply, events.TimePassed(at=0.0))
         await running
 
     with pytest.raises(ZeroDivisionError, match="ours"):

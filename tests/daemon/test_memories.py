@@ -23,7 +23,7 @@ from caovand.core.healing import degraded
 from caovand.core.health.canary import GreedyAnswer, to_document
 from caovand.core.plan import Plan, Setting, Taken, Unplannable
 from caovand.core.reporting import starts
-from caovand.core.reporting.starts import Start
+from caovand.core.reporting.starts import CompletedStart
 from caovand.core.tuning import record
 from caovand.core.tuning.evidence import Measurements
 from caovand.daemon import tuning
@@ -67,7 +67,9 @@ GOOD: dict[str, Any] = {
         "members": [{"pid": 1 << 22, "start": 5, "name": "x"}],
     },
     memories.FILES: {"before": ["a"], "ours": ["b"]},
-    memories.STARTS: starts.to_document([Start("a", 7.5, 96.0, {"load": 96.0}, {"load_s": 2.5})]),
+    memories.STARTS: starts.to_document([
+        CompletedStart("a", 7.5, 96.0, {"load": 96.0}, {"load_s": 2.5})
+    ]),
     tuning.FILE: record.to_document([TUNED], 7.5),
     canary.FILE: to_document({"a": GreedyAnswer(("x", "y"), (0.5, 7.5))}),
 }  # fmt: skip

@@ -23,7 +23,7 @@ from caovand.core.config.schema import WatchSection
 from caovand.core.figures.counters import Reading
 from caovand.core.healing.failure import Failure, Finding
 from caovand.core.health import detector
-from caovand.core.health.signs import Broken, SendProbe
+from caovand.core.health.signs import Broken, Probe
 from caovand.core.lifecycle.events import Exited, Failed, LifecycleEvent, Proven
 from caovand.core.plan import Plan
 from caovand.daemon.engine import proof
@@ -334,7 +334,7 @@ def test_only_an_idle_engine_s_answers_are_compared(
     judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:
-        watching._act(SendProbe(0.0, 1.0, "idle for 1 s", idle=idle))
+        watching._act(Probe(0.0, 1.0, "idle for 1 s", idle=idle))
         yield
 
     events = watched(act, canary=cast(Canary, judge))

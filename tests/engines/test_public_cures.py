@@ -20,10 +20,10 @@ from caovand.core.lifecycle.events import (
     Gone,
     Inspect,
     LifecycleEvent,
-    LifecycleTick,
     Planned,
     Proven,
     Start,
+    TimePassed,
 )
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
@@ -83,7 +83,7 @@ class World:
         if looks is not None:
             plan = looks.plan or self.plan
             return Planned(at=self.at, inspection=looks.number, plan=plan)
-        return LifecycleTick(at=max(self.at, self.s.deadline or 0.0))
+        return TimePassed(at=max(self.at, self.s.deadline or 0.0))
 
 
 def plan_of(settings: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Plan:

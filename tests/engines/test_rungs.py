@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.rung import Step
+from caovand.core.healing.rung import RungStep
 from caovand.core.plan import Plan, Setting
 from caovand.engines.vllm.healing.cures import HEALING
 
 
 def step(
     rung: str, taken: tuple[str, ...] = (), text: str = "", **values: int | float | str
-) -> Step:
-    """What this rung does to a plan with these values and rungs; an empty Step for nothing."""
+) -> RungStep:
+    """What this rung does to a plan with these values and rungs; an empty RungStep for nothing."""
     captures = {name: str(values.pop(name)) for name in ("fits", "len") if name in values}
     settings = {name: Setting(value, "policy", "") for name, value in values.items()}
     finding = Finding("kv-cache-short", text, "kv", captures)
     before = tuple(filter(None, map(HEALING.read, taken)))
-    return HEALING.by_name[rung].step(Plan("m", settings, {}, taken=before), finding) or Step()
+    return HEALING.by_name[rung].step(Plan("m", settings, {}, taken=before), finding) or RungStep()
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_share_that_was_too_much_is_never_raised_again(before: str) -> None:
     raised = {"gpu_memory_utilization": 0.593}
     assert step("gmu-up", gpu_memory_utilization=0.563).settings == raised
     assert step("gmu-up", ("batch 2048",), gpu_memory_utilization=0.563).settings == raised
-    assert step("gmu-up", (before,), gpu_memory_utilization=0.563) == Step()
+    assert step("gmu-up", (before,), gpu_memory_utilization=0.563) == RungStep()
 
 
 @pytest.mark.parametrize(

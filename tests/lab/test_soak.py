@@ -8,7 +8,7 @@ import pytest
 
 from caovand.cli.common.client import DaemonClient
 from caovand.lab.soak.ledger import SoakLedger
-from caovand.lab.soak.watch import Watch
+from caovand.lab.soak.watch import SoakWatch
 from tests.cli.conftest import Ctl
 from tests.lab.test_bench import Box, box
 
@@ -64,6 +64,6 @@ class Events:
 
 
 def test_only_events_that_the_verdict_names_are_kept() -> None:
-    watch = Watch(cast(DaemonClient, Events("state", "failure", "figures")), SoakLedger())
+    watch = SoakWatch(cast(DaemonClient, Events("state", "failure", "figures")), SoakLedger())
     watch.sample()
     assert [(event.kind, event.text) for event in watch.events] == [("failure", "a failure")]

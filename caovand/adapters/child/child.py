@@ -25,7 +25,7 @@ from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.confinement.popen import Confinement, popen_arguments
 from caovand.adapters.engine.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
 from caovand.adapters.privileges import engine_user
-from caovand.adapters.privileges.program import Program
+from caovand.adapters.privileges.program import ProgramOfUser
 from caovand.adapters.system import processes
 from caovand.core.facts.ledger import MARK, Marks
 from caovand.core.facts.ownership import Process
@@ -219,7 +219,7 @@ def _start_command(
     cgroup: Path | None,
     confinement: Confinement | None,
     unlimited_stack: bool,
-) -> subprocess.Popen[bytes] | Program:
+) -> subprocess.Popen[bytes] | ProgramOfUser:
     """Start the command, as the engine's user if there is one; raises OSError."""
     user = engine_user.current()
     joins = cgroup if user is None else None  # the spawner joins the cgroup for it
@@ -235,10 +235,10 @@ def _start_command(
         stdio = (stdin.fileno(), output, output)
         ends_with = signal.SIGTERM
         pid = user.start(words, own, stdio, cgroup=cgroup, session=True, ends_with=ends_with)
-        return Program(user, pid)
+        return ProgramOfUser(user, pid)
 
 
-def _kill_and_reap(process: subprocess.Popen[bytes] | Program) -> None:
+def _kill_and_reap(process: subprocess.Popen[bytes] | ProgramOfUser) -> None:
     """KILL and reap a process that nobody watches; leave it if that is not permitted."""
     with contextlib.suppress(engine_user.SpawnerEnded):
         process.kill()

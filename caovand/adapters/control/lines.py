@@ -32,7 +32,7 @@ BUSY = wire.encode_reply(
     Reply("", None, "busy", "cannot answer: too many requests", "try again in a moment")
 ) + b"\n"  # fmt: skip
 
-Answer = Callable[[Request], Awaitable[Reply]]
+RequestHandler = Callable[[Request], Awaitable[Reply]]
 
 
 class Lines:
@@ -41,7 +41,7 @@ class Lines:
     An answer may contain text from the engine only for `trusted` clients.
     """
 
-    def __init__(self, answer: Answer, ops: Collection[str], *, trusted: bool) -> None:
+    def __init__(self, answer: RequestHandler, ops: Collection[str], *, trusted: bool) -> None:
         self._answer, self._ops, self._trusted = answer, ops, trusted
 
     async def serve(self, link: socket.socket, got: bytes = b"") -> None:

@@ -34,6 +34,7 @@ from caovand.adapters.control.lines import (
     OF_THE_GATEWAY,
     OF_THE_PAGE,
     Lines,
+    RequestHandler,
     not_permitted,
 )
 from caovand.core.reporting import wire
@@ -52,8 +53,6 @@ TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
 CLOSE_S = 2.0
 AHEAD = 64  # messages that a `control` client may leave unread
 
-Handler = Callable[[Request], Awaitable[Reply]]
-
 
 class Control:
     """Serve `handler` on the sockets in `folder`; root, our user and members of `group` may steer.
@@ -66,7 +65,7 @@ class Control:
         self,
         folder: Path,
         group: str | None,
-        handler: Handler,
+        handler: RequestHandler,
         admits: Callable[[str, int], bool] = lambda name, pid: True,
     ) -> None:
         self._handler = handler

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from caovand.adapters.engine_install.commands import Run, pip
+from caovand.adapters.engine_install.commands import RunCommand, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import lock_folders
 from caovand.adapters.files import safe_files, trust
@@ -37,7 +37,7 @@ def archives_of(version: str, folder: Path) -> list[Path]:
 
 
 def acquire(
-    version: str, root: Path, environ: Mapping[str, str], run: Run, keep: bool = False
+    version: str, root: Path, environ: Mapping[str, str], run: RunCommand, keep: bool = False
 ) -> Path:
     """Install Python `version` ("3.12") into the root; raises EngineError.
 
@@ -55,7 +55,7 @@ def acquire(
         raise
 
 
-def carry(version: str, folder: Path, root: Path, run: Run) -> Path:
+def carry(version: str, folder: Path, root: Path, run: RunCommand) -> Path:
     """Install the Python that `engine fetch --with-python` put into a folder, checked by uv."""
     found = archives_of(version, folder)
     if not found:
@@ -82,7 +82,7 @@ def _install(
     version: str,
     root: Path,
     uv: str,
-    run: Run,
+    run: RunCommand,
     options: Sequence[str] = (),
     archives: Path | None = None,
 ) -> Path:
@@ -121,7 +121,7 @@ def find_unsafe(tree: Path) -> str:
 
 @contextlib.contextmanager
 def _locked_uv(
-    version: str, root: Path, run: Run, wheels: Path | None = None, *, download: bool = True
+    version: str, root: Path, run: RunCommand, wheels: Path | None = None, *, download: bool = True
 ) -> Iterator[str]:
     """Temporarily install the uv whose sha256 is part of caovan, from a wheel in `wheels`.
 

@@ -27,20 +27,20 @@ class Finished:
     output: str
 
 
-Progress = Callable[[int, int, str], None]
-Run = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
+ReportProgress = Callable[[int, int, str], None]
+RunCommand = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
 
 
 @dataclass(frozen=True)
 class InstallWorld:
     """The effects of an installation outside files; tests replace them."""
 
-    run: Run
+    run: RunCommand
     free_bytes: Callable[[Path], int]
     now: Callable[[], datetime]
     environ: Mapping[str, str]
     say: Callable[[str], None]
-    progress: Progress
+    progress: ReportProgress
 
 
 def run(command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]) -> Finished:

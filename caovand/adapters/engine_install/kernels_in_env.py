@@ -43,7 +43,7 @@ def value(word: Any) -> Any:
     return word
 
 
-class Record:
+class BuiltKernels:
     """built.json: the modules in the folder, and the releases they were built against."""
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +92,7 @@ def build(module: dict[str, Any], folder: Path) -> tuple[str, int]:
 
 def main(job: dict[str, Any], say: Any) -> int:
     folder = Path(job["folder"])
-    record = Record(folder)
+    record = BuiltKernels(folder)
     record.read()
     failed = 0
     for module in job["modules"]:

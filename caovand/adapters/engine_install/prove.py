@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.commands import RunCommand
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical
 from caovand.adapters.engine_install.trial import try_server
@@ -34,7 +34,7 @@ class Proof:
     notes: tuple[str, ...]
 
 
-def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
+def prove(lock: Lock, path: Path, run: RunCommand, *, plugin: bool = False) -> Proof:
     """Try the environment and compare it with its lock; EngineError names the difference.
 
     With `plugin` caovan's plugin must be in it too.
@@ -49,7 +49,9 @@ def prove(lock: Lock, path: Path, run: Run, *, plugin: bool = False) -> Proof:
     return Proof(asked.output.strip(), lock.version, "", None, (), tuple(notes))
 
 
-def _prove_by_import(imports: Imports, lock: Lock, path: Path, run: Run, *, plugin: bool) -> Proof:
+def _prove_by_import(
+    imports: Imports, lock: Lock, path: Path, run: RunCommand, *, plugin: bool
+) -> Proof:
     what = f"prove {path.name}"
     again = f"sudo caovanctl engine remove {path.name}, then install it again"
     env = {

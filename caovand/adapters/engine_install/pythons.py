@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.engine_install.acquire import acquire, carry, places_of
-from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.commands import RunCommand
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.files import trust
 
@@ -63,7 +63,7 @@ def candidates(version: str, root: Path, environ: Mapping[str, str]) -> Iterator
             yield place
 
 
-def inspect(path: Path, run: Run) -> Interpreter | None:
+def inspect(path: Path, run: RunCommand) -> Interpreter | None:
     """Ask a candidate for its properties; None if it does not run or cannot make environments."""
     done = run([str(path), "-I", "-c", _ASK], {"PYTHONHOME": "", "PYTHONPATH": ""}, lambda: None)
     lines = done.output.split("\n")
@@ -86,7 +86,7 @@ def _is_public(path: Path) -> bool:
 
 
 def named_python(
-    version: str, chosen: str, run: Run, *, public: bool = False
+    version: str, chosen: str, run: RunCommand, *, public: bool = False
 ) -> Interpreter | None:
     """The interpreter that --python names; None if it only repeats the lock's version.
 
@@ -127,7 +127,7 @@ def find(
     chosen: str | None,
     root: Path,
     environ: Mapping[str, str],
-    run: Run,
+    run: RunCommand,
     *,
     public: bool = False,
     offline: Path | None = None,

@@ -10,14 +10,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.commands import RunCommand
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.files import trust
 from caovand.adapters.network import http
 from caovand.adapters.network.free_port import free_port
 from caovand.adapters.network.http import Endpoint
-from caovand.core.engine.install import Trial
+from caovand.core.engine.install import ProofServer
 from caovand.core.engine.record import Engine
 
 PATIENCE_S = 120.0
@@ -25,7 +25,7 @@ PROMPTS = ([1, 2, 3], [4, 5, 6, 7])
 TOKENS = 4
 
 
-def try_server(engine: Engine, trial: Trial, lock: Lock, path: Path, run: Run) -> None:
+def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: RunCommand) -> None:
     """Start the environment's server once; EngineError names what failed."""
     what = f"prove {path.name}"
     assert engine.install.source is not None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from caovand.adapters.engine_install import places
-from caovand.adapters.engine_install.commands import Run
+from caovand.adapters.engine_install.commands import RunCommand
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical, parse, same_version
 from caovand.adapters.engine_install.prove import PLUGIN, Proof, prove
@@ -111,7 +111,7 @@ def _find_changed(site: Path, name: str, wanted: set[str]) -> Iterator[str]:
 
 def verify(
     engine: places.InstalledEngine,
-    run: Run,
+    run: RunCommand,
     progress: Callable[[int, int, str], None],
 ) -> tuple[list[str], Proof | None]:
     """All damage found, and the proof that it imports.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.engine_install import pip_errors
-from caovand.adapters.engine_install.commands import Progress, Run, pip
+from caovand.adapters.engine_install.commands import ReportProgress, RunCommand, pip
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonical
 from caovand.adapters.files import safe_files
@@ -165,7 +165,9 @@ def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]
     return made
 
 
-def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progress) -> None:
+def download(
+    lock: Lock, python: Path, folder: Folder, run: RunCommand, progress: ReportProgress
+) -> None:
     """Complete the folder with pip, without downloading existing files again.
 
     The caller holds a lock on the folder or on its root.
@@ -208,7 +210,12 @@ def download(lock: Lock, python: Path, folder: Folder, run: Run, progress: Progr
 
 
 def _download_batch(
-    lock: Lock, batch: Sequence[Pin], python: Path, part: Path, run: Run, tick: Callable[[], None]
+    lock: Lock,
+    batch: Sequence[Pin],
+    python: Path,
+    part: Path,
+    run: RunCommand,
+    tick: Callable[[], None],
 ) -> None:
     wanted = part / "batch.txt"
     wanted.write_text("\n".join(pin.requirement() for pin in batch) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ from caovand.adapters.files import emptying, state_file
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.engine_user import as_engine
 from caovand.core import limits
-from caovand.core.document import Reader, listed, read_or_none, record, string
+from caovand.core.document import PartReader, listed, read_or_none, record, string
 
 SHARED = Path("/dev/shm")
 # A socket's path has at most 107 bytes; the longest name that libraries use in the folder has 37.
@@ -188,7 +188,7 @@ def is_ledger(document: Any) -> bool:
     return read_or_none(_LEDGER, document) is not None
 
 
-_LEDGER: Reader[dict[str, tuple[str, ...]]] = record(
+_LEDGER: PartReader[dict[str, tuple[str, ...]]] = record(
     dict, dict.fromkeys(("before", "ours"), listed(string())), may_have_more=True
 )
 

@@ -45,7 +45,7 @@ class Untrusted:
 
 
 @dataclass(frozen=True)
-class User:
+class RunAsUser:
     """A user to run a program as."""
 
     uid: int
@@ -91,7 +91,7 @@ def find_doubt(
     return None
 
 
-def probing_user(python: str, named_by: Path | None) -> User | None:
+def probing_user(python: str, named_by: Path | None) -> RunAsUser | None:
     """The user to probe this interpreter as, None for ourselves; raises Distrusted if nobody may.
 
     `named_by` is the file that names it, None if we chose it ourselves.
@@ -120,11 +120,11 @@ def is_anothers(path: Path) -> bool:
     return os.geteuid() == 0 and find_doubt(path) is not None
 
 
-def user(uid: int) -> User:
+def user(uid: int) -> RunAsUser:
     """The user with this uid, with or without an account."""
     gid, home, name = _look_up_account(uid)
     groups = os.getgrouplist(name, gid) if name else [gid]
-    return User(uid, gid, tuple(groups), home)
+    return RunAsUser(uid, gid, tuple(groups), home)
 
 
 def own_environ(environ: Mapping[str, str]) -> dict[str, str]:

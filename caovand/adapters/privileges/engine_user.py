@@ -25,7 +25,7 @@ from caovand.adapters.privileges import capabilities, spawner
 from caovand.adapters.privileges.helper import Helper
 from caovand.adapters.privileges.link import SpawnerEnded as SpawnerEnded  # noqa: PLC0414
 from caovand.adapters.privileges.link import SpawnerLink
-from caovand.adapters.privileges.program import Captured, Program
+from caovand.adapters.privileges.program import Captured, ProgramOfUser
 
 NAME = "caovan-engine"
 VARIABLE = "CAOVAN_ENGINE_USER"
@@ -35,7 +35,7 @@ BEGIN_S = 10.0
 CALL_S = 10.0
 END_S = 5.0
 
-Result = TypeVar("Result")
+CallResult = TypeVar("CallResult")
 
 
 class EngineUser:
@@ -136,9 +136,9 @@ class EngineUser:
 
     def _program(
         self, argv: Sequence[str], env: Mapping[str, str], stdio: Sequence[int]
-    ) -> Program:
+    ) -> ProgramOfUser:
         # Engines could signal it if it were in our process group.
-        return Program(self, self.start(argv, env, stdio, session=True))
+        return ProgramOfUser(self, self.start(argv, env, stdio, session=True))
 
 
 @dataclass
@@ -162,7 +162,9 @@ def why_none() -> str:
     return _own.why_none
 
 
-def as_engine(function: Callable[..., Result], *args: Any, limit_s: float = CALL_S) -> Result:
+def as_engine(
+    function: Callable[..., CallResult], *args: Any, limit_s: float = CALL_S
+) -> CallResult:
     """Call a function in a module of caovan as the engine's user, or directly if that is our own.
 
     Arguments and result are JSON values; raises OSError.

@@ -17,7 +17,7 @@ from subprocess import TimeoutExpired
 from typing import Any
 
 from caovand import HOME
-from caovand.adapters.privileges.program import Program
+from caovand.adapters.privileges.program import ProgramOfUser
 
 PROGRAM = Path(__file__).with_name("calls.py")
 ANSWER_S = 10.0
@@ -37,10 +37,10 @@ class Helper:
     Whatever that user's other programs do to it, a call ends in time, and a new program takes over.
     """
 
-    def __init__(self, name: str, start: Callable[..., Program]) -> None:
+    def __init__(self, name: str, start: Callable[..., ProgramOfUser]) -> None:
         self._name, self._start = name, start
         self._lock = threading.Lock()
-        self._running: tuple[socket.socket, Program] | None = None
+        self._running: tuple[socket.socket, ProgramOfUser] | None = None
         self._owed: tuple[Any, float] | None = None
         """The answer that an event loop stopped waiting for, and since when it is due."""
 
@@ -113,7 +113,9 @@ class Helper:
         answers.close()
         return data
 
-    def _send_request(self, text: str, limit_s: float) -> tuple[Any, tuple[socket.socket, Program]]:
+    def _send_request(
+        self, text: str, limit_s: float
+    ) -> tuple[Any, tuple[socket.socket, ProgramOfUser]]:
         """Send a request; return the socket for its answer, and the program that will answer."""
         read_end, write_end = os.pipe()
         answers = open(read_end, "rb", buffering=0)  # noqa: SIM115
@@ -126,7 +128,9 @@ class Helper:
         finally:
             os.close(write_end)
 
-    def _send(self, descriptors: Sequence[int], limit_s: float) -> tuple[socket.socket, Program]:
+    def _send(
+        self, descriptors: Sequence[int], limit_s: float
+    ) -> tuple[socket.socket, ProgramOfUser]:
         """Send a request to the program, starting one if there is none; return it."""
         if self._running is not None:
             with contextlib.suppress(OSError):
@@ -138,7 +142,7 @@ class Helper:
         socket.send_fds(self._running[0], [b"call"], descriptors)
         return self._running
 
-    def _start_program(self) -> tuple[socket.socket, Program]:
+    def _start_program(self) -> tuple[socket.socket, ProgramOfUser]:
         """Start the program; return the socket that it listens to."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         env = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}

@@ -25,7 +25,7 @@ class Keeper(Protocol):
         """KILL a program that nobody can watch, and reap it in time."""
 
 
-class Program:
+class ProgramOfUser:
     """A running program of the engine's user, with the part of subprocess.Popen that is used
     here."""
 
@@ -72,7 +72,7 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-class Captured(Program):
+class Captured(ProgramOfUser):
     """A program whose output and errors are kept in memory until it has ended."""
 
     def __init__(self, user: Keeper, pid: int, output: BinaryIO, errors: BinaryIO) -> None:

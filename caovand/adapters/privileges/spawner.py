@@ -58,7 +58,7 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(Exception):
+class Unserved(Exception):
     """A request that the spawner does not serve."""
 
 
@@ -109,10 +109,10 @@ class Spawner:
 
     def _handle(self, data: bytes, received: list[int], flags: int) -> dict[str, int]:
         if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise Refused("it is too long")
+            raise Unserved("it is too long")
         asked = json.loads(data)
         if not isinstance(asked, dict):
-            raise Refused("it is not a JSON object")
+            raise Unserved("it is not a JSON object")
         names, op = asked.keys(), asked.get("op")
         if op == "signal" and names == {"op", "signal"} and len(received) == 1:
             self._send(received[0], _signal(asked["signal"]))
@@ -122,14 +122,14 @@ class Spawner:
             return {}
         if op == "start" and names == {"op", "argv", "env", "session", "ends_with"}:
             if len(received) not in (3, 4):
-                raise Refused(f"it has {len(received)} descriptors")
+                raise Unserved(f"it has {len(received)} descriptors")
             return {"pid": self._start(asked, received)}
-        raise Refused("it requests nothing that the spawner does")
+        raise Unserved("it requests nothing that the spawner does")
 
     def _kill(self, pid: object) -> None:
         pidfds = [pidfd for pidfd, (its, _) in self._started.items() if its == pid]
         if type(pid) is not int or not pidfds:
-            raise Refused("no such program was started here")
+            raise Unserved("no such program was started here")
         self._send(pidfds[0], signal.SIGKILL)
 
     def _send(self, pidfd: int, number: int) -> None:
@@ -148,9 +148,9 @@ class Spawner:
         argv, env, session = asked["argv"], asked["env"], asked["session"]
         words = [*argv, *env, *env.values()] if type(argv) is list and type(env) is dict else [0]
         if not argv or not all(type(word) is str and "\0" not in word for word in words):
-            raise Refused("argv and env are words")
+            raise Unserved("argv and env are words")
         if type(session) is not bool or any("=" in name or not name for name in env):
-            raise Refused("session is true or false, and names of variables have no =")
+            raise Unserved("session is true or false, and names of variables have no =")
         ends_with = _signal(asked["ends_with"])
         pidfd = ctypes.c_int(-1)
         flags = CLONE_PARENT | CLONE_PIDFD | signal.SIGCHLD
@@ -212,7 +212,7 @@ def capabilities(effective: int, permitted: int, inheritable: int = 0) -> None:
 
 def _signal(number: object) -> int:
     if type(number) is not int or number not in SIGNALS:
-        raise Refused("the signal is neither TERM nor KILL")
+        raise Unserved("the signal is neither TERM nor KILL")
     return number
 
 

@@ -55,7 +55,7 @@ class StopRequested(Exception):
     """A signal requested that this program ends."""
 
 
-class Program:
+class ProgramInGroup:
     """A program in its own process group, which gets the signal `alone` when this one is gone."""
 
     def __init__(
@@ -154,7 +154,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
     folder = make_folder()
-    running: list[Program] = []
+    running: list[ProgramInGroup] = []
     printed = ActorOutput(folder)
     try:
         return run(options, folder, running, printed)
@@ -172,7 +172,7 @@ def main() -> int:
 def run(
     options: argparse.Namespace,
     folder: Path,
-    running: list[Program],
+    running: list[ProgramInGroup],
     printed: ActorOutput,
 ) -> int:
     """Start this node's programs, each once it is `running`, and wait for the first that ends."""
@@ -187,7 +187,7 @@ def run(
     if not options.command:
         wait_for(host, int(port))
         where = [f"--address={host}:{port}"]
-    ray = Program(
+    ray = ProgramInGroup(
         [
             sys.executable, "-m", "ray.scripts.scripts", "start", *where,
             f"--node-ip-address={options.own}", f"--num-gpus={options.cards}", "--num-cpus=1",
@@ -205,10 +205,10 @@ def run(
         address = {"RAY_ADDRESS": f"{host}:{port}"}
         nodes = os.environ["CAOVAN_RAY_NODES"]
         words = [sys.executable, str(JOINED), nodes, options.cards, str(JOIN_S)]
-        joined = Program(words, {**os.environ, **address})
+        joined = ProgramInGroup(words, {**os.environ, **address})
         running.append(joined)
         if wait_for_first(running, printed) is joined and joined.status == 0:
-            running[-1] = Program(options.command, {**os.environ, **address})
+            running[-1] = ProgramInGroup(options.command, {**os.environ, **address})
         elif joined.status is not None:
             return 1
     ended = wait_for_first(running, printed)
@@ -218,7 +218,7 @@ def run(
     return 1
 
 
-def wait_for_first(running: Sequence[Program], printed: ActorOutput) -> Program:
+def wait_for_first(running: Sequence[ProgramInGroup], printed: ActorOutput) -> ProgramInGroup:
     """Wait until one of these has ended, printing the actors' output."""
     while True:
         printed.pass_on()

@@ -25,7 +25,7 @@ from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import describe
 from caovand.core.tuning.planning import depth_for, tuned_plan
-from caovand.core.tuning.record import Record, from_document
+from caovand.core.tuning.record import TuningRecord, from_document
 from caovand.daemon import tuning
 from caovand.daemon.records import memories
 from caovand.daemon.start import degraded_plan
@@ -60,7 +60,7 @@ def remembered_here(saved: Path | None) -> Any:
     return remembered_plan(directories(os.environ, os.getuid()).state) if saved is None else None
 
 
-def tuned_here(saved: Path | None) -> Mapping[str, Record]:
+def tuned_here(saved: Path | None) -> Mapping[str, TuningRecord]:
     """The draft tuner's records of this machine's daemon."""
     if saved is not None:
         return {}
@@ -75,7 +75,7 @@ def plan_for(
     mode: Mode | None,
     kept: Any = None,
     cache: Path | None = None,
-    records: Mapping[str, Record] = MappingProxyType({}),
+    records: Mapping[str, TuningRecord] = MappingProxyType({}),
     no_rdma: str = "",
 ) -> PlannedEngine:
     """The plan as the daemon would make it, including the steps in `kept`; raises CommandError.

@@ -13,21 +13,26 @@ from rich.console import Console
 from caovand.cli.common.errors import Exit
 from caovand.cli.top import screen
 from caovand.cli.top.terminal import ESCAPE, Terminal
-from caovand.cli.top.view import Page, TerminalStyle, View
+from caovand.cli.top.view import ScreenPage, TerminalStyle, View
 from caovand.cli.top.watcher import Watcher
 
 ASK_S = 1.0
 MIN_S = 0.2  # between two polls, however many keys are typed
 DRAW_S = 0.5
 """Interval of redrawing replies; keys and size changes are handled at once."""
-OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "m": Page.MODE}
+OF_KEYS = {
+    "l": ScreenPage.LOG,
+    "i": ScreenPage.INCIDENTS,
+    "?": ScreenPage.HELP,
+    "m": ScreenPage.MODE,
+}
 
 
 class StatusPoller:
     """Polls the daemon in a thread: a hanging daemon must not block keys."""
 
     def __init__(self, watcher: Watcher, first: View, wake: Callable[[], None]) -> None:
-        self.view, self.page = first, Page.MAIN
+        self.view, self.page = first, ScreenPage.MAIN
         self.fault: BaseException | None = None
         self._watcher, self._wake = watcher, wake
         self._chosen: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -47,7 +52,7 @@ class StatusPoller:
         if self._thread.ident is not None:  # it was started
             self._thread.join()
 
-    def turn_to(self, page: Page) -> None:
+    def turn_to(self, page: ScreenPage) -> None:
         """Poll at once for this page's content."""
         self.page = page
         self._chosen.put(None)
@@ -87,8 +92,8 @@ def run(console: Console, watcher: Watcher, look: TerminalStyle) -> int:
 
 
 def _show(terminal: Terminal, poller: StatusPoller, look: TerminalStyle) -> int:
-    page, drawn_at = Page.MAIN, float("-inf")
-    shown: tuple[Page, tuple[int, int], View] | None = None
+    page, drawn_at = ScreenPage.MAIN, float("-inf")
+    shown: tuple[ScreenPage, tuple[int, int], View] | None = None
     while True:
         if poller.fault is not None:
             raise poller.fault
@@ -109,15 +114,15 @@ def _show(terminal: Terminal, poller: StatusPoller, look: TerminalStyle) -> int:
             page = _on_key(key, page, poller)
 
 
-def _on_key(key: str, page: Page, poller: StatusPoller) -> Page:
+def _on_key(key: str, page: ScreenPage, poller: StatusPoller) -> ScreenPage:
     """The page to show after a key."""
-    if page is Page.MODE:
+    if page is ScreenPage.MODE:
         if key in screen.MODE_KEYS:
             poller.choose(screen.MODE_KEYS[key])
-        return Page.MAIN
-    wanted = Page.MAIN if key == ESCAPE else OF_KEYS.get(key, page)
+        return ScreenPage.MAIN
+    wanted = ScreenPage.MAIN if key == ESCAPE else OF_KEYS.get(key, page)
     if wanted is page and key in OF_KEYS:
-        wanted = Page.MAIN  # the page's key toggles it
+        wanted = ScreenPage.MAIN  # the page's key toggles it
     if wanted is not page:
         poller.turn_to(wanted)
     return wanted

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from caovand.cli import status
 from caovand.cli.top import parts
-from caovand.cli.top.view import Page, TerminalStyle, View
+from caovand.cli.top.view import ScreenPage, TerminalStyle, View
 from caovand.core.config.schema import MODES
 from caovand.core.printable import one_line
 
@@ -57,16 +57,16 @@ class Section:
         return [*self.lines[: room - 1], left] if room > 1 else list(self.lines[:room])
 
 
-def lines(view: View, page: Page, width: int, height: int, look: TerminalStyle) -> list[Text]:
+def lines(view: View, page: ScreenPage, width: int, height: int, look: TerminalStyle) -> list[Text]:
     """Exactly `height` lines of at most `width` columns."""
     if width < MIN_WIDTH or height < MIN_HEIGHT:
         need = f"needs {MIN_WIDTH}x{MIN_HEIGHT}, this is {width}x{height}; q quits"
         found = [Text("caovanctl top"), *map(Text, _wrap(need, width))]
         return _fit(found[:height], width, height, look)
     room = height - 1
-    if page is Page.HELP:
+    if page is ScreenPage.HELP:
         found = [Text("caovanctl top", style="bold"), Text(), *map(Text, HELP)]
-    elif page in (Page.LOG, Page.INCIDENTS):
+    elif page in (ScreenPage.LOG, ScreenPage.INCIDENTS):
         body = view.body if view.page is page else ()
         above = [_header(view), *_note(view)]
         found = [*above, *map(Text, body[-(room - len(above)) :])]
@@ -134,10 +134,10 @@ def _why(view: View) -> list[Text]:
     return [status.row("why", view.lost), status.row("next", "asked again every second")]
 
 
-def _footer(view: View, page: Page, width: int) -> Text:
+def _footer(view: View, page: ScreenPage, width: int) -> Text:
     """The keys, and the time of the latest reply."""
-    keys = KEYS if page is Page.MAIN else BACK
-    if page is Page.MODE:
+    keys = KEYS if page is ScreenPage.MAIN else BACK
+    if page is ScreenPage.MODE:
         modes = "  ".join(f"{letter} {mode}" for letter, mode in MODE_KEYS.items())
         keys = f"may restart the engine: {modes}  Esc"
     text = Text(keys, style="reverse")

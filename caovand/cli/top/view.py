@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 
-class Page(Enum):
+class ScreenPage(Enum):
     """The page that fills the screen."""
 
     MAIN = "main"
@@ -62,7 +62,7 @@ class View:
     recent: Mapping[str, Any]
     processes: tuple[CardProcess, ...] = ()
     event_lines: tuple[EventLine, ...] = ()
-    page: Page = Page.MAIN
+    page: ScreenPage = ScreenPage.MAIN
     body: tuple[str, ...] = ()
     """Lines of `page` if it is the log or the incidents."""
     note: str = ""

@@ -12,7 +12,7 @@ from caovand.cli import incidents
 from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.reach import user_name
-from caovand.cli.top.view import CardProcess, EventLine, Page, View
+from caovand.cli.top.view import CardProcess, EventLine, ScreenPage, View
 from caovand.core import secrets
 from caovand.core.figures.memory import foreign_pids
 from caovand.core.reporting.wire import WireError
@@ -39,9 +39,9 @@ class Watcher:
 
     def first(self) -> View:
         """The first round; raises CommandError if the daemon cannot be reached."""
-        return self._round(Page.MAIN)
+        return self._round(ScreenPage.MAIN)
 
-    def poll(self, page: Page) -> View:
+    def poll(self, page: ScreenPage) -> View:
         """One more round, whether or not the daemon answers."""
         try:
             return self._round(page)
@@ -74,7 +74,7 @@ class Watcher:
     def _set_note(self, text: str) -> None:
         self._note, self._noted_at = text, time.monotonic()
 
-    def _round(self, page: Page) -> View:
+    def _round(self, page: ScreenPage) -> View:
         now, self._lacks = self._ask("status"), ""
         if time.monotonic() - self._noted_at > NOTE_S:
             self._note = ""
@@ -108,10 +108,10 @@ class Watcher:
             found = [EventLine(_moment(one["at"]), one["kind"], one["text"]) for one in new]
             self._event_lines = (*self._event_lines, *found)[-MAX_EVENT_LINES:]
 
-    def _body(self, page: Page) -> Iterator[str]:
-        if page is Page.LOG:
+    def _body(self, page: ScreenPage) -> Iterator[str]:
+        if page is ScreenPage.LOG:
             yield from self._log()
-        elif page is Page.INCIDENTS and (answer := self._asked("incidents")):
+        elif page is ScreenPage.INCIDENTS and (answer := self._asked("incidents")):
             yield from incidents.lines(answer["incidents"])
 
     def _log(self) -> Iterator[str]:

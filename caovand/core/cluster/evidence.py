@@ -14,7 +14,7 @@ from typing import Any
 from caovand.core.cluster.messages import MAX_TEXT, dump, load, read_finding
 from caovand.core.document import (
     BadDocument,
-    Reader,
+    PartReader,
     listed,
     number,
     optional,
@@ -31,7 +31,7 @@ MAX_LINE = 2000
 # stay below the size of a message.
 LOG_BYTES, STACKS_BYTES, KERNEL_BYTES, CARDS_BYTES = 80 << 10, 56 << 10, 16 << 10, 16 << 10
 NAME = 64  # characters of a phase, signature or time
-CARD: Mapping[str, Reader[Any]] = {
+CARD: Mapping[str, PartReader[Any]] = {
     **dict.fromkeys(("index", "used_mib", "total_mib"), whole()),
     **dict.fromkeys(("utilization", "temperature", "power_w"), optional(number())),
     **dict.fromkeys(("throttled", "fault"), string()),
@@ -140,7 +140,7 @@ def _first(entries: Iterable[Any], max_bytes: int) -> tuple[Any, ...]:
     return tuple(found)
 
 
-_EVIDENCE: Reader[NodeEvidence] = record(NodeEvidence, {
+_EVIDENCE: PartReader[NodeEvidence] = record(NodeEvidence, {
     **dict.fromkeys(("start", "at", "lacks"), string(MAX_TEXT)),
     **dict.fromkeys(LINES, listed(string(MAX_LINE))),
     "cards": listed(record(dict, CARD)),

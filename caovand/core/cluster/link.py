@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from caovand.core.document import Reader, optional, record, require, row, string, table, whole
+from caovand.core.document import PartReader, optional, record, require, row, string, table, whole
 
 MAX_TEXT, MAX_NAME = 128, 256
 MAX_TARGETS = 1024
@@ -127,16 +127,16 @@ def reached_to(reached: PortCheckReport | None) -> dict[str, Any] | None:
     return {**vars(reached), "failures": dict(reached.failures)}
 
 
-def _printable(max_chars: int) -> Reader[str]:
+def _printable(max_chars: int) -> PartReader[str]:
     return require(string(max_chars), str.isprintable, "has characters that are not printable")
 
 
 _TEXT, _NAME, _PORT = _printable(MAX_TEXT), _printable(MAX_NAME), whole(high=(1 << 16) - 1)
-read_probe: Reader[PortCheck | None] = optional(record(PortCheck, {
+read_probe: PartReader[PortCheck | None] = optional(record(PortCheck, {
     "token": _TEXT, "targets": table(row(_NAME, _PORT), MAX_TARGETS, _NAME),
 }))  # fmt: skip
 """Read the document of a probe."""
-read_reached: Reader[PortCheckReport | None] = optional(record(PortCheckReport, {
+read_reached: PartReader[PortCheckReport | None] = optional(record(PortCheckReport, {
     **dict.fromkeys(("token", "deaf", "own", "seen", "joined"), _TEXT),
     "port": _PORT,
     "failures": table(_TEXT, MAX_TARGETS, _NAME),

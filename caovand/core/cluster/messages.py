@@ -23,7 +23,7 @@ from caovand.core.cluster.link import (
 from caovand.core.cluster.plan_document import plan_to, read_plan
 from caovand.core.document import (
     BadDocument,
-    Reader,
+    PartReader,
     anything,
     flag,
     into,
@@ -150,7 +150,7 @@ def dump(fields: Mapping[str, Any]) -> bytes:
     return json.dumps({"v": VERSION, **fields}, separators=(",", ":"), default=str).encode()
 
 
-def load(frame: bytes, reader: Reader[T]) -> T:
+def load(frame: bytes, reader: PartReader[T]) -> T:
     """Decode a message by the reader of its fields. Raises BadDocument."""
     if len(frame) > MAX_BYTES:
         raise BadDocument("", f"has {len(frame)} bytes, more than {MAX_BYTES}")
@@ -172,7 +172,7 @@ def _shortened(message: Order | Report) -> dict[str, Any]:
 
 
 _TEXT, _NAME = string(MAX_TEXT), string(MAX_NAME)
-read_finding: Reader[Finding] = into(
+read_finding: PartReader[Finding] = into(
     lambda finding: replace(finding, text=finding.text[:MAX_TEXT]),
     record(Finding, {
         "failure": one_of(FAILURES),
@@ -182,7 +182,7 @@ read_finding: Reader[Finding] = into(
     }),
 )  # fmt: skip
 """Read the finding in a part of a message."""
-_ORDER: Reader[Order] = record(Order, {
+_ORDER: PartReader[Order] = record(Order, {
     **dict.fromkeys(("head", "start", "phase", "detail", "refusal", "name", "evidence"), _TEXT),
     **dict.fromkeys(("proven", "stacks"), flag),
     "rank": whole(),
@@ -191,7 +191,7 @@ _ORDER: Reader[Order] = record(Order, {
     "plan": optional(read_plan),
     "probe": read_probe,
 })  # fmt: skip
-_REPORT: Reader[Report] = record(Report, {
+_REPORT: PartReader[Report] = record(Report, {
     **dict.fromkeys(("name", "boot", "state", "running", "failed", "network"), _TEXT),
     **dict.fromkeys(("clock", "echo", "held_s"), number()),
     "stopped": flag,

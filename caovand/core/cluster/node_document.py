@@ -15,7 +15,7 @@ from typing import Any
 from caovand.core.cluster.node import MAX_FILES, NodeCard, NodeFacts
 from caovand.core.document import (
     BadDocument,
-    Reader,
+    PartReader,
     flag,
     listed,
     number,
@@ -89,7 +89,7 @@ def read_shown_cards(document: Any) -> tuple[NodeCard, ...]:
     return tuple(cards)
 
 
-def _line(max_chars: int) -> Reader[str]:
+def _line(max_chars: int) -> PartReader[str]:
     fact = "has control characters"
     return require(string(max_chars), lambda text: one_line(text) == text, fact)
 
@@ -131,7 +131,7 @@ def _alike(value: Any, part: str) -> list[NodeCard]:
 _TEXT, _SIZE = _line(MAX_TEXT), whole(high=MAX_SIZE)
 _NAME = require(_TEXT, bool, "is empty")
 _ADDRESS = require(_TEXT, _is_address, "is not an IP address")
-_KIND: Mapping[str, Reader[Any]] = {
+_KIND: Mapping[str, PartReader[Any]] = {
     "name": _NAME, "memory_mib": _SIZE, "compute_capability": _capability,
 }  # fmt: skip
 _FACTS = record(NodeFacts, {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from caovand.core.document import (
-    Reader,
+    PartReader,
     anything,
     flag,
     into,
@@ -44,7 +44,7 @@ _SETTINGS = table(
     into(lambda parts: Setting(*parts), row(anything, one_of(get_args(Origin)), string()))
 )
 _TAKEN = into(lambda parts: Taken(*parts), row(string(), string(), flag, flag))
-read_plan: Reader[Plan] = record(Plan, {
+read_plan: PartReader[Plan] = record(Plan, {
     **dict.fromkeys(TEXTS, string()),
     **dict.fromkeys(TUPLES, _STRINGS),
     **dict.fromkeys(("settings", "env"), _SETTINGS),

@@ -12,7 +12,7 @@ from caovand.core.config.schema import Config, ModelSection, PolicySection
 from caovand.core.config.text import toml
 
 Rungs = Callable[[Config], Collection[str]]
-Rule = Callable[[Config], Iterable[str]]
+ConfigRule = Callable[[Config], Iterable[str]]
 PORT_IN_HOST = re.compile(r"([A-Za-z0-9._-]+):([0-9]+)")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LISTENERS = (("metrics", 9400), ("page", 9480), ("gateway", 8080))
@@ -149,6 +149,6 @@ def _host(config: Config) -> Iterable[str]:
         )
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[ConfigRule, ...] = (
     _pinned, _cards, _listeners, _page, _gateway, _head, _nodes, _variables, _host,
 )  # fmt: skip

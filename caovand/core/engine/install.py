@@ -31,7 +31,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class ProofServer:
     """A server that is started once to prove an installation.
 
     `version` are the arguments that print the version. `model` is the content of a tiny model that
@@ -74,7 +74,7 @@ class Install:
 
     versions: Mapping[Build, str]
     source: Source | None = None
-    trial: Trial | None = None
+    trial: ProofServer | None = None
     imports: Imports | None = None
     takes_plugin: bool = False
     elsewhere: Problem | None = None

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import LogMark
 
-Step = Literal["plan", "launch", "load", "prepare", "prove"]
+StartStep = Literal["plan", "launch", "load", "prepare", "prove"]
 """The steps of a start, in order and in the words shown to people for every engine."""
 TRANSPORT = "nccl_"
 """Prefix of figures such as nccl_0_1: the transport of NCCL from rank 0 to rank 1 on another
@@ -23,7 +23,7 @@ class Phase:
 
     name: str
     title: str
-    step: Step
+    step: StartStep
 
 
 @dataclass(frozen=True)

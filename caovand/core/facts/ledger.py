@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from caovand.core.document import Reader, listed, read_or_none, record, require, string, whole
+from caovand.core.document import PartReader, listed, read_or_none, record, require, string, whole
 from caovand.core.facts.ownership import Process
 
 MARK = "CAOVAN_ENGINE"
@@ -84,12 +84,12 @@ def is_ledger(document: Any) -> bool:
 
 
 _COUNT = whole()
-_MEMBER: Reader[dict[str, int]] = record(
+_MEMBER: PartReader[dict[str, int]] = record(
     dict, {"pid": whole(2), "start": _COUNT}, may_have_more=True
 )
 # An empty mark would match every process.
 _MARKS = record(Marks, dict.fromkeys(Marks._fields, require(string(), bool, "is empty")))
-_LEDGER: Reader[dict[str, Any]] = record(dict, {
+_LEDGER: PartReader[dict[str, Any]] = record(dict, {
     "boot_id": string(),
     "session": require(_COUNT, lambda session: session != 1, "is init's"),
     **dict.fromkeys(("start", "uid"), _COUNT),

@@ -26,7 +26,7 @@ Used = Mapping[int, int]
 """Card -> MiB."""
 
 
-class User(NamedTuple):
+class CardUser(NamedTuple):
     """A process and the memory that it uses on a card."""
 
     name: str
@@ -121,12 +121,14 @@ def used_by_others(samples: Sequence[GpuSample], ours: Collection[int]) -> Used:
     return {s.index: s.used_mib - sum(mib for pid, mib in s.users if pid in ours) for s in samples}
 
 
-def taken_since(before: Sequence[Gpu], now: Sequence[Gpu], ours: Collection[int]) -> Sequence[User]:
+def taken_since(
+    before: Sequence[Gpu], now: Sequence[Gpu], ours: Collection[int]
+) -> Sequence[CardUser]:
     """Other processes that use notably more memory on these cards than before."""
     then = {(gpu.index, pid): mib for gpu in before for pid, _, mib in gpu.users}
     cards = {gpu.index for gpu in before}
     return [
-        User(name, pid, mib, gpu.index)
+        CardUser(name, pid, mib, gpu.index)
         for gpu in now
         for pid, name, mib in gpu.users
         if gpu.index in cards

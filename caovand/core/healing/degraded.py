@@ -17,7 +17,7 @@ from typing import Any
 from caovand.core.config.schema import Config, Mode
 from caovand.core.document import (
     MAX_NUMBER,
-    Reader,
+    PartReader,
     anything,
     listed,
     number,
@@ -120,7 +120,7 @@ def from_document(
 def well_formed(document: Any, healing: Healing) -> bool:
     """Whether this document is from `to_document` and fully usable by this version."""
     rung = require(string(), healing.read, "is no rung of this version")
-    readers: Mapping[str, Reader[Any]] = {
+    readers: Mapping[str, PartReader[Any]] = {
         FORMAT_KEY: require(whole(), lambda found: found == FORMAT, "is another format"),
         **dict.fromkeys(("fingerprint", "mode", "model"), string()),
         "rungs": listed(rung),
@@ -130,13 +130,13 @@ def well_formed(document: Any, healing: Healing) -> bool:
         SINCE: optional(number(0)),
     }
     optional_keys = (FORMAT_KEY, OTHERS, SINCE)
-    reader: Reader[dict[str, Any]] = record(
+    reader: PartReader[dict[str, Any]] = record(
         dict, readers, may_lack=optional_keys, may_have_more=True
     )
     return read_or_none(reader, document) is not None
 
 
-def _settings(fits: Callable[[str, Any], bool]) -> Reader[dict[str, tuple[Any, ...]]]:
+def _settings(fits: Callable[[str, Any], bool]) -> PartReader[dict[str, tuple[Any, ...]]]:
     name = require(string(), str.isidentifier, "is no name of a setting")
     return require(
         table(row(anything, string()), name=name),

@@ -15,7 +15,7 @@ from typing import Literal
 from caovand.core.config.schema import PolicySection
 from caovand.core.facts.occupancy import Used, maxima
 from caovand.core.healing.failure import Failure, Finding
-from caovand.core.healing.rung import Healing, Rung, Step
+from caovand.core.healing.rung import Healing, Rung, RungStep
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.problem import Problem
 
@@ -234,7 +234,7 @@ def _descend(
     return None, tuple(obstacles)
 
 
-def _obstacle(plan: Plan, rung: Rung, step: Step, rules: LadderRules) -> str:
+def _obstacle(plan: Plan, rung: Rung, step: RungStep, rules: LadderRules) -> str:
     """Why this step of a rung is forbidden; "" if it is allowed."""
     if rules.strict and rung.degrades:
         return "[policy] strict is true"
@@ -252,11 +252,11 @@ def _obstacle(plan: Plan, rung: Rung, step: Step, rules: LadderRules) -> str:
     return ""
 
 
-def _use(rung: Rung, step: Step) -> Taken:
+def _use(rung: Rung, step: RungStep) -> Taken:
     return rung.taken(step.value)
 
 
-def _apply(plan: Plan, rung: Rung, step: Step, finding: Finding, rules: LadderRules) -> Plan:
+def _apply(plan: Plan, rung: Rung, step: RungStep, finding: Finding, rules: LadderRules) -> Plan:
     reason = f"{step.change}, because of {finding.failure}"
     settings = {name: Setting(value, "ladder", reason) for name, value in step.settings.items()}
     env = {name: Setting(value, "ladder", reason) for name, value in step.env.items()}

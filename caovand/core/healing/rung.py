@@ -12,7 +12,7 @@ from caovand.core.plan import Plan, Taken
 
 
 @dataclass(frozen=True)
-class Step:
+class RungStep:
     """The changes made by one use of a rung. `value` distinguishes several uses.
 
     `pair` is a further step to take with this one if the machine cannot run this one alone.
@@ -22,14 +22,14 @@ class Step:
     env: Mapping[str, str | None] = field(default_factory=dict)
     value: str = ""
     change: str = ""
-    pair: Step | None = None
+    pair: RungStep | None = None
 
     @property
-    def paired(self) -> Step | None:
+    def paired(self) -> RungStep | None:
         """Both steps merged; None without a pair."""
         if self.pair is None:
             return None
-        return Step(
+        return RungStep(
             {**self.settings, **self.pair.settings},
             {**self.env, **self.pair.env},
             self.value,
@@ -49,7 +49,7 @@ class Rung:
     does: str
     key: str
     touches: tuple[str, ...]
-    step: Callable[[Plan, Finding], Step | None]
+    step: Callable[[Plan, Finding], RungStep | None]
     degrades: bool = True
     passing: bool = False
 

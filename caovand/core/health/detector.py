@@ -1,8 +1,8 @@
 """Turn observations of one child into signs: progress, a stall, a hang, death, slowness.
 
-`observe(watch, observation, rules)` is pure; a Watch belongs to one child. A start stalls if it
-shows no mark, no progress bar and no new kind of line for the phase's time limit. While serving, a
-hang is *suspected* when work is pending and no counter moves, and *confirmed* when that lasts
+`observe(watch, observation, rules)` is pure; a WatchState belongs to one child. A start stalls if
+it shows no mark, no progress bar and no new kind of line for the phase's time limit. While serving,
+a hang is *suspected* when work is pending and no counter moves, and *confirmed* when that lasts
 `hang_s` and a test completion gets no answer. The test costs only one token, so it is sent early;
 after a false alarm, the next early test waits an hour. `/health` is trusted only when it reports a
 dead engine: it may answer while the thread that decodes and counts hangs.
@@ -28,7 +28,7 @@ from caovand.core.health.observation import (
     ProgressCounters,
     WatchTick,
 )
-from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, SendProbe, Sign
+from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
 from caovand.core.health.suspicion import Suspicion
 
@@ -50,7 +50,7 @@ class DetectorRules:
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchState:
     """The state of the watch over one child. Times are monotonic seconds, None for never.
 
     Work has been pending without progress since `owed_since`. A `broken` child yields no more
@@ -74,7 +74,7 @@ class Watch:
     trend: trends.Trend = field(default_factory=trends.Trend)
 
 
-Result = tuple[Watch, tuple[Sign, ...]]
+WatchStep = tuple[WatchState, tuple[Sign, ...]]
 Observation = (
     LogLine
     | ProgressCounters
@@ -87,17 +87,17 @@ Observation = (
 )
 
 
-def begin(at: float) -> Watch:
+def begin(at: float) -> WatchState:
     """Start watching a child that has just started."""
-    return Watch(moved_at=at, heard_at=at)
+    return WatchState(moved_at=at, heard_at=at)
 
 
-def proven(watch: Watch, at: float) -> Watch:
+def proven(watch: WatchState, at: float) -> WatchState:
     """Record that the child serves from now on."""
     return replace(watch, serving=True, moved_at=at, heard_at=at, kinds=frozenset())
 
 
-def observe(watch: Watch, observation: Observation, rules: DetectorRules) -> Result:
+def observe(watch: WatchState, observation: Observation, rules: DetectorRules) -> WatchStep:
     """Process an observation: the new watch, and the resulting signs."""
     if watch.broken:
         return watch, ()
@@ -107,7 +107,7 @@ def observe(watch: Watch, observation: Observation, rules: DetectorRules) -> Res
 # -- starting -------------------------------------------------------------------------------
 
 
-def _line(watch: Watch, line: LogLine, rules: DetectorRules) -> Result:
+def _line(watch: WatchState, line: LogLine, rules: DetectorRules) -> WatchStep:
     if watch.serving:
         jit = line.mark is not None and line.mark.jit
         return (replace(watch, jit_at=line.at) if jit else watch), ()
@@ -126,7 +126,7 @@ def _line(watch: Watch, line: LogLine, rules: DetectorRules) -> Result:
     return replace(now, moved_at=line.at), (sign,)
 
 
-def _new_kind(watch: Watch, line: LogLine) -> Result:
+def _new_kind(watch: WatchState, line: LogLine) -> WatchStep:
     """Treat a new kind of line as progress too, because wording changes between versions."""
     kind = _NUMBERS.sub("#", line.text[:200])
     if not kind.strip() or kind in watch.kinds or len(watch.kinds) >= KINDS_KEPT:
@@ -135,7 +135,7 @@ def _new_kind(watch: Watch, line: LogLine) -> Result:
     return replace(watch, kinds=watch.kinds | {kind}, moved_at=line.at), (sign,)
 
 
-def _stalled(watch: Watch, at: float, rules: DetectorRules) -> Result:
+def _stalled(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
     if at - watch.moved_at < stall_s(watch.phase, rules.watch.stall_s):
         return watch, ()
     phase = watch.phase or "launch"
@@ -148,7 +148,7 @@ def _stalled(watch: Watch, at: float, rules: DetectorRules) -> Result:
 # -- serving --------------------------------------------------------------------------------
 
 
-def _counters(watch: Watch, now: ProgressCounters, rules: DetectorRules) -> Result:
+def _counters(watch: WatchState, now: ProgressCounters, rules: DetectorRules) -> WatchStep:
     if not watch.serving:
         return watch, ()
     before = watch.counters
@@ -189,7 +189,7 @@ def _clients_gave_up(before: ProgressCounters, now: ProgressCounters) -> bool:
     return gone and now.requests_finished == before.requests_finished
 
 
-def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
+def _suspect(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
     """Suspect a hang when due, and confirm one whose probe went unanswered."""
     if watch.suspicion.since is not None:
         if at < watch.suspicion.answer_by:
@@ -213,15 +213,17 @@ def _suspect(watch: Watch, at: float, rules: DetectorRules) -> Result:
     return _probe(watch, at, rules, reason, since + patience_s)
 
 
-def _probe(watch: Watch, at: float, rules: DetectorRules, reason: str, hung_from: float) -> Result:
+def _probe(
+    watch: WatchState, at: float, rules: DetectorRules, reason: str, hung_from: float
+) -> WatchStep:
     """Send a test completion; its failure confirms a hang from `hung_from` on."""
     confirm_s = rules.watch.confirm_s
     timeout_s = max(confirm_s, hung_from - at)
     suspicion = watch.suspicion.begin(at, reason, hung_from, at + timeout_s + confirm_s)
-    return replace(watch, suspicion=suspicion), (SendProbe(at, timeout_s, reason),)
+    return replace(watch, suspicion=suspicion), (Probe(at, timeout_s, reason),)
 
 
-def _probed(watch: Watch, result: ProbeResult, rules: DetectorRules) -> Result:
+def _probed(watch: WatchState, result: ProbeResult, rules: DetectorRules) -> WatchStep:
     if not watch.suspicion.probing:
         return watch, ()
     suspicion = replace(watch.suspicion, probing=False)
@@ -237,28 +239,28 @@ def _probed(watch: Watch, result: ProbeResult, rules: DetectorRules) -> Result:
     return _hung(watch, result.at, f"a test completion failed: {result.text}")
 
 
-def _hung(watch: Watch, at: float, proof: str) -> Result:
+def _hung(watch: WatchState, at: float, proof: str) -> WatchStep:
     return _break(watch, at, Finding("hang", f"{watch.suspicion.reason}; {proof}"))
 
 
-def _clear(watch: Watch, at: float, reason: str) -> Result:
+def _clear(watch: WatchState, at: float, reason: str) -> WatchStep:
     suspected = watch.suspicion.since is not None
     cleared = replace(watch, suspicion=watch.suspicion.clear(at))
     return cleared, (Cleared(at, reason),) if suspected else ()
 
 
-def _idle(watch: Watch, at: float, rules: DetectorRules) -> Result:
+def _idle(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
     """Test an engine that has been idle for a while."""
     after_s, now = rules.watch.idle_probe_s, watch.suspicion
     quiet = watch.owed_since is None and not now.probing and now.since is None
     if not after_s or not quiet or at - watch.moved_at < after_s:
         return watch, ()
     reason = f"idle for {at - watch.moved_at:.0f} s"
-    probe = SendProbe(at, rules.watch.confirm_s, reason, idle=True)
+    probe = Probe(at, rules.watch.confirm_s, reason, idle=True)
     return replace(watch, suspicion=replace(now, probing=True)), (probe,)
 
 
-def _health(watch: Watch, health: Health, rules: DetectorRules) -> Result:
+def _health(watch: WatchState, health: Health, rules: DetectorRules) -> WatchStep:
     if not watch.serving or health.status is None:
         return watch, ()
     if health.status != 503:
@@ -272,7 +274,7 @@ def _health(watch: Watch, health: Health, rules: DetectorRules) -> Result:
 # -- always ---------------------------------------------------------------------------------
 
 
-def _tick(watch: Watch, tick: WatchTick, rules: DetectorRules) -> Result:
+def _tick(watch: WatchState, tick: WatchTick, rules: DetectorRules) -> WatchStep:
     if not watch.serving:
         return _stalled(watch, tick.at, rules)
     watch, signs = _suspect(watch, tick.at, rules)
@@ -281,14 +283,14 @@ def _tick(watch: Watch, tick: WatchTick, rules: DetectorRules) -> Result:
     return _idle(watch, tick.at, rules)
 
 
-def _not_observed(watch: Watch, event: NotObserved, rules: DetectorRules) -> Result:
+def _not_observed(watch: WatchState, event: NotObserved, rules: DetectorRules) -> WatchStep:
     """Restart every timer: an engine that we could not read is not silent."""
     suspicion = watch.suspicion.postpone(event.at + rules.watch.confirm_s)
     owed_since = None if watch.owed_since is None else event.at
     return replace(watch, heard_at=event.at, owed_since=owed_since, suspicion=suspicion), ()
 
 
-def _gpu(watch: Watch, sample: GpuSample, rules: DetectorRules) -> Result:
+def _gpu(watch: WatchState, sample: GpuSample, rules: DetectorRules) -> WatchStep:
     if sample.fault:
         phase = "serving" if watch.serving else watch.phase
         finding = Finding("gpu-lost", f"GPU {sample.index}: {sample.fault}", phase)
@@ -306,7 +308,7 @@ def _gpu(watch: Watch, sample: GpuSample, rules: DetectorRules) -> Result:
     return watch, (Noticed(sample.at, text),)
 
 
-def _exit(watch: Watch, exit: ChildExit, rules: DetectorRules) -> Result:
+def _exit(watch: WatchState, exit: ChildExit, rules: DetectorRules) -> WatchStep:
     """Treat any exit of a wanted engine as a failure; vLLM usually exits with 0 even when it
     dies."""
     how = f"killed by signal {-exit.status}" if exit.status < 0 else f"exit status {exit.status}"
@@ -314,11 +316,11 @@ def _exit(watch: Watch, exit: ChildExit, rules: DetectorRules) -> Result:
     return _break(watch, exit.at, Finding("engine-died", f"the engine ended: {how}", phase))
 
 
-def _break(watch: Watch, at: float, finding: Finding) -> Result:
+def _break(watch: WatchState, at: float, finding: Finding) -> WatchStep:
     return replace(watch, broken=True), (Broken(at, finding),)
 
 
-_HANDLERS: Mapping[type, Callable[[Watch, Any, DetectorRules], Result]] = {
+_HANDLERS: Mapping[type, Callable[[WatchState, Any, DetectorRules], WatchStep]] = {
     LogLine: _line,
     ProgressCounters: _counters,
     Health: _health,

@@ -25,7 +25,7 @@ class Advanced(Sign):
 
 
 @dataclass(frozen=True)
-class SendProbe(Sign):
+class Probe(Sign):
     """Send a completion and observe its ProbeResult within `timeout_s`; `idle` if no request
     runs."""
 

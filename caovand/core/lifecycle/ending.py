@@ -12,16 +12,16 @@ from caovand.core.lifecycle.events import (
     Failed,
     Gone,
     LifecycleEvent,
-    LifecycleTick,
     Quit,
     Reconfigured,
     Restart,
     Start,
     Stop,
+    TimePassed,
     Unkillable,
 )
 from caovand.core.lifecycle.starting import begin
-from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
+from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State, TransitionResult
 
 # Time limits for ending a child: TERM while it starts, then KILL and the proof; after that, the
 # cards' memory has a minute to be freed.
@@ -39,7 +39,7 @@ HOLD_S = 300.0
 
 def recycle(
     s: Snapshot, event: LifecycleEvent, rules: LifecycleRules, ending: Ending, reason: str
-) -> Result:
+) -> TransitionResult:
     """End the child; `ending` says what follows."""
     gentle = _ends_gently(s, event)
     grace_s = STARTING_GRACE_S if s.state is not State.SERVING else 0.0
@@ -75,7 +75,7 @@ def _ending_of(s: Snapshot) -> Ending:
 # -- RECYCLING ------------------------------------------------------------------------------
 
 
-def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
+def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> TransitionResult:
     """The child is gone: do what it was ended for."""
     after_stop = _ending_of(s).after_stop
     s = replace(s, next_plan=_ending_of(s).next_plan)
@@ -89,18 +89,20 @@ def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
     return s.enter(State.FAILED, event.at, None), ()
 
 
-def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
+def unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> TransitionResult:
     """No other engine can run while processes of this one remain: wait until they are gone."""
     return _hold_unended(s, event.at, event.finding, rules)
 
 
-def recycling_overdue(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
+def recycling_overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """The last resort if ending a child produced no result at all."""
     text = "cannot end the engine: no answer within the deadline; look for its processes"
     return _hold_unended(s, event.at, Finding("unknown", text), rules)
 
 
-def _hold_unended(s: Snapshot, at: float, finding: Finding, rules: LifecycleRules) -> Result:
+def _hold_unended(
+    s: Snapshot, at: float, finding: Finding, rules: LifecycleRules
+) -> TransitionResult:
     plan = _ending_of(s).next_plan
     s = s.enter(State.HOLD, at, at + _hold_s(s, rules), next_plan=plan, reason=finding.text)
     return s.with_finding(finding, at), ()
@@ -116,12 +118,14 @@ def _hold_s(s: Snapshot, rules: LifecycleRules) -> float:
     return float(min(rules.watch.recheck_s * 2.0**doublings, longest))
 
 
-def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
+def start_when_gone(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> TransitionResult:
     """Start as soon as the child is gone, whatever it was ended for."""
     return replace(s.without_failures(), ending=Ending("start")), ()
 
 
-def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
+def start_when_gone_reconfigured(
+    s: Snapshot, event: Reconfigured, rules: LifecycleRules
+) -> TransitionResult:
     """Try a changed configuration next; an unchanged one does not undo the ladder's changes."""
     return (replace(s, ending=Ending("start")) if event.changed else s), ()
 
@@ -129,19 +133,21 @@ def start_when_gone_reconfigured(s: Snapshot, event: Reconfigured, rules: Lifecy
 # -- STOPPING -------------------------------------------------------------------------------
 
 
-def stop(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
+def stop(s: Snapshot, event: Stop, rules: LifecycleRules) -> TransitionResult:
     """End the child without starting another."""
     ending = Ending("quit" if event.quit else "stopped")
     return recycle(s.without_changes(), event, rules, ending, "stop requested")
 
 
-def stop_now(s: Snapshot, event: Stop, rules: LifecycleRules) -> Result:
+def stop_now(s: Snapshot, event: Stop, rules: LifecycleRules) -> TransitionResult:
     """A repeated request: skip the grace period."""
     ending = Ending("quit") if event.quit else s.ending
     return replace(s, ending=ending, deadline=event.at + KILL_S), (EndChild(s.generation, 0.0),)
 
 
-def start_after_stop(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
+def start_after_stop(
+    s: Snapshot, event: Start | Restart, rules: LifecycleRules
+) -> TransitionResult:
     """Start again once the child is gone, unless the daemon is quitting."""
     if s.quitting:
         return s, ()
@@ -151,22 +157,22 @@ def start_after_stop(s: Snapshot, event: Start | Restart, rules: LifecycleRules)
     return s.enter(ending.state, event.at, s.deadline, ending=ending, reason=reason), ()
 
 
-def stopped(s: Snapshot, event: Gone, rules: LifecycleRules) -> Result:
+def stopped(s: Snapshot, event: Gone, rules: LifecycleRules) -> TransitionResult:
     """The child is gone."""
     return _stop_with(s, event.at, "stopped")
 
 
-def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> Result:
+def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) -> TransitionResult:
     """STOPPED, with the processes that could not be ended as the reason."""
     return _stop_with(s, event.at, event.finding.text)
 
 
-def stopping_overdue(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
+def stopping_overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """Stop anyway: the next daemon ends what remains."""
     return _stop_with(
         s, event.at, "the engine did not end within its deadline; look for its processes"
     )
 
 
-def _stop_with(s: Snapshot, at: float, reason: str) -> Result:
+def _stop_with(s: Snapshot, at: float, reason: str) -> TransitionResult:
     return s.enter(State.STOPPED, at, None, reason=reason), ((Quit(),) if s.quitting else ())

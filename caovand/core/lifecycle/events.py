@@ -65,7 +65,7 @@ class Stop(LifecycleEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LifecycleTick(LifecycleEvent):
+class TimePassed(LifecycleEvent):
     """Time passed."""
 
 

@@ -11,7 +11,6 @@ from caovand.core.lifecycle.ending import recycle
 from caovand.core.lifecycle.events import (
     Exited,
     Failed,
-    LifecycleTick,
     Planned,
     Progressed,
     Proven,
@@ -19,9 +18,10 @@ from caovand.core.lifecycle.events import (
     Restart,
     Start,
     StartRefused,
+    TimePassed,
 )
 from caovand.core.lifecycle.starting import inspect, spawn, wait_for_inspection, wait_refused
-from caovand.core.lifecycle.state import Ending, LifecycleRules, Result, Snapshot, State
+from caovand.core.lifecycle.state import Ending, LifecycleRules, Snapshot, State, TransitionResult
 from caovand.core.plan import Plan
 
 PLAN_CHANGED = "the plan changed"
@@ -29,7 +29,7 @@ PLAN_CHANGED = "the plan changed"
 WAY_BACK = "back to the plan that served before the change"
 
 
-def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
+def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> TransitionResult:
     """Show the start's progress; heartbeats alone do not extend the deadline."""
     if event.heartbeat:
         return replace(s, detail=event.detail), ()
@@ -40,14 +40,14 @@ def progressed(s: Snapshot, event: Progressed, rules: LifecycleRules) -> Result:
     ), ()
 
 
-def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> Result:
+def proven(s: Snapshot, event: Proven, rules: LifecycleRules) -> TransitionResult:
     """The engine answers, so it serves."""
     deadline = event.at + rules.watch.stable_after_s
     s = s.enter(State.SERVING, event.at, deadline, reason="", inspecting=s.inspecting)
     return replace(s, fallback=None), ()
 
 
-def stable(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
+def stable(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """Clear the failure count after serving stably, so slow boots and fast crashes are treated
     alike.
 
@@ -56,7 +56,7 @@ def stable(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     return replace(s, deadline=None, failures=0, failed_plan=""), ()
 
 
-def overdue(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
+def overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """A start without progress has failed, unless it has no child yet."""
     if not s.spawned:
         return wait_for_inspection(s, event, rules)
@@ -67,7 +67,7 @@ def overdue(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
     return failed(s, Failed(at=event.at, generation=s.generation, finding=finding), rules)
 
 
-def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> Result:
+def failed(s: Snapshot, event: Failed | Exited, rules: LifecycleRules) -> TransitionResult:
     """Judge and count a failure of the running plan, then end the child."""
     plan, finding = s.plan, event.finding
     if plan is None or not s.spawned:
@@ -122,7 +122,7 @@ def _ending(s: Snapshot, remedy: Decision) -> Ending:
     return Ending("fail") if remedy.verdict == "fail" else Ending("backoff", s.plan)
 
 
-def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> Result:
+def restart(s: Snapshot, event: Restart, rules: LifecycleRules) -> TransitionResult:
     """A new child is wanted: failures of this one no longer count."""
     fallback = None if event.by == "head" else _last_served(s)
     s = replace(s.without_failures(), fallback=fallback, abandoned="")
@@ -134,17 +134,17 @@ def _last_served(s: Snapshot) -> Plan | None:
     return s.plan if s.state is State.SERVING else s.fallback
 
 
-def retry_refused(s: Snapshot, event: Start, rules: LifecycleRules) -> Result:
+def retry_refused(s: Snapshot, event: Start, rules: LifecycleRules) -> TransitionResult:
     """Retry the refused change while the child keeps running."""
     return inspect(replace(s, next_plan=None, abandoned="")) if s.refusal else (s, ())
 
 
-def replan(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
+def replan(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> TransitionResult:
     """Make a new plan while the child keeps running."""
     return inspect(replace(s, next_plan=None))
 
 
-def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
+def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> TransitionResult:
     """Spawn the planned child; a living child is ended only if its plan changed."""
     if not s.spawned:
         return spawn(s, event, rules)
@@ -158,7 +158,7 @@ def planned(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     return recycle(s, event, rules, Ending("start", event.plan), PLAN_CHANGED)
 
 
-def refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> Result:
+def refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> TransitionResult:
     """A living child keeps its plan; only the refusal of the new one is shown."""
     if not s.spawned:
         return wait_refused(s, event, rules)

@@ -10,27 +10,29 @@ from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import (
     Inspect,
     LifecycleEvent,
-    LifecycleTick,
     Planned,
     Reconfigured,
     Restart,
     Spawn,
     Start,
     StartRefused,
+    TimePassed,
 )
-from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State, TransitionResult
 
 # Time limit of an inspection: a cold probe imports all of vLLM.
 INSPECT_S = 300.0
 
 
-def inspect(s: Snapshot) -> Result:
+def inspect(s: Snapshot) -> TransitionResult:
     """Begin another inspection; the previous one's answer no longer counts."""
     s = replace(s, inspection=s.inspection + 1, inspecting=True)
     return s, (Inspect(s.inspection, s.next_plan),)
 
 
-def begin(s: Snapshot, event: LifecycleEvent, rules: LifecycleRules, **changes: Any) -> Result:
+def begin(
+    s: Snapshot, event: LifecycleEvent, rules: LifecycleRules, **changes: Any
+) -> TransitionResult:
     """Begin an attempt: a new generation, starting with an inspection."""
     longest_s = max(INSPECT_S, stall_s("plan", rules.watch.stall_s))
     s = s.enter(
@@ -40,22 +42,22 @@ def begin(s: Snapshot, event: LifecycleEvent, rules: LifecycleRules, **changes: 
     return inspect(s)
 
 
-def start_afresh(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> Result:
+def start_afresh(s: Snapshot, event: Start | Restart, rules: LifecycleRules) -> TransitionResult:
     """The operator acted: forget old failures and degraded plans."""
     return begin(s.without_failures(), event, rules, next_plan=None, refusal=None, reason="")
 
 
-def start_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> Result:
+def start_reconfigured(s: Snapshot, event: Reconfigured, rules: LifecycleRules) -> TransitionResult:
     """Try at once, but keep counting failures: this plan may be the one that failed."""
     return begin(s, event, rules, next_plan=None if event.changed else s.next_plan, reason="")
 
 
-def start_after_backoff(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
+def start_after_backoff(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """Try again once the back-off is over."""
     return begin(s, event, rules)
 
 
-def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
+def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> TransitionResult:
     """Start the child of this attempt; a plan that has not failed resets the count."""
     plan = event.plan
     if plan.identity != s.failed_plan:
@@ -72,7 +74,7 @@ def spawn(s: Snapshot, event: Planned, rules: LifecycleRules) -> Result:
     return s, (Spawn(s.generation, plan),)
 
 
-def wait_refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> Result:
+def wait_refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> TransitionResult:
     """No child can be started: wait for the outside cause or for the operator.
 
     If the operator's change has no plan, the plan that served before serves again.
@@ -93,7 +95,7 @@ def wait_refused(s: Snapshot, event: StartRefused, rules: LifecycleRules) -> Res
     return s.with_finding(event.finding, event.at), ()
 
 
-def wait_for_inspection(s: Snapshot, event: LifecycleTick, rules: LifecycleRules) -> Result:
+def wait_for_inspection(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
     """Keep waiting: a missing answer is no evidence against the plan, and a late one still
     counts."""
     doing = f" ({s.detail})" if s.detail else "; check for a hung disk or driver"

@@ -162,4 +162,4 @@ class LifecycleRules:
     judge: Judge = same_again
 
 
-Result = tuple[Snapshot, tuple[Action, ...]]
+TransitionResult = tuple[Snapshot, tuple[Action, ...]]

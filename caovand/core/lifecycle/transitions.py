@@ -16,7 +16,6 @@ from caovand.core.lifecycle.events import (
     Failed,
     Gone,
     LifecycleEvent,
-    LifecycleTick,
     OfChild,
     OfInspection,
     Planned,
@@ -27,12 +26,13 @@ from caovand.core.lifecycle.events import (
     Start,
     StartRefused,
     Stop,
+    TimePassed,
     Unkillable,
 )
-from caovand.core.lifecycle.state import LifecycleRules, Result, Snapshot, State
+from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State, TransitionResult
 
 _S = State
-Transition = tuple[Callable[[Snapshot, Any, LifecycleRules], Result], Set[State]]
+Transition = tuple[Callable[[Snapshot, Any, LifecycleRules], TransitionResult], Set[State]]
 
 EDGES: Mapping[tuple[State, type[LifecycleEvent]], Transition] = {
     (_S.STOPPED, Start): (starting.start_afresh, {_S.STARTING}),
@@ -44,7 +44,7 @@ EDGES: Mapping[tuple[State, type[LifecycleEvent]], Transition] = {
     (_S.STARTING, Proven): (living.proven, {_S.SERVING}),
     (_S.STARTING, Failed): (living.failed, {_S.RECYCLING}),
     (_S.STARTING, Exited): (living.failed, {_S.RECYCLING}),
-    (_S.STARTING, LifecycleTick): (living.overdue, {_S.STARTING, _S.RECYCLING, _S.HOLD}),
+    (_S.STARTING, TimePassed): (living.overdue, {_S.STARTING, _S.RECYCLING, _S.HOLD}),
     (_S.STARTING, Restart): (living.restart, {_S.RECYCLING}),
     (_S.STARTING, Reconfigured): (living.replan, {_S.STARTING}),
     (_S.STARTING, Stop): (ending.stop, {_S.STOPPING}),
@@ -53,23 +53,23 @@ EDGES: Mapping[tuple[State, type[LifecycleEvent]], Transition] = {
     (_S.SERVING, Failed): (living.failed, {_S.RECYCLING}),
     (_S.SERVING, Exited): (living.failed, {_S.RECYCLING}),
     (_S.SERVING, Start): (living.retry_refused, {_S.SERVING}),
-    (_S.SERVING, LifecycleTick): (living.stable, {_S.SERVING}),
+    (_S.SERVING, TimePassed): (living.stable, {_S.SERVING}),
     (_S.SERVING, Restart): (living.restart, {_S.RECYCLING}),
     (_S.SERVING, Reconfigured): (living.replan, {_S.SERVING}),
     (_S.SERVING, Stop): (ending.stop, {_S.STOPPING}),
     (_S.RECYCLING, Gone): (ending.gone, {_S.STARTING, _S.BACKOFF, _S.HOLD, _S.FAILED}),
     (_S.RECYCLING, Unkillable): (ending.unkillable, {_S.HOLD}),
-    (_S.RECYCLING, LifecycleTick): (ending.recycling_overdue, {_S.RECYCLING, _S.HOLD}),
+    (_S.RECYCLING, TimePassed): (ending.recycling_overdue, {_S.RECYCLING, _S.HOLD}),
     (_S.RECYCLING, Start): (ending.start_when_gone, {_S.RECYCLING}),
     (_S.RECYCLING, Restart): (ending.start_when_gone, {_S.RECYCLING}),
     (_S.RECYCLING, Reconfigured): (ending.start_when_gone_reconfigured, {_S.RECYCLING}),
     (_S.RECYCLING, Stop): (ending.stop, {_S.STOPPING}),
-    (_S.BACKOFF, LifecycleTick): (starting.start_after_backoff, {_S.BACKOFF, _S.STARTING}),
+    (_S.BACKOFF, TimePassed): (starting.start_after_backoff, {_S.BACKOFF, _S.STARTING}),
     (_S.BACKOFF, Start): (starting.start_afresh, {_S.STARTING}),
     (_S.BACKOFF, Restart): (starting.start_afresh, {_S.STARTING}),
     (_S.BACKOFF, Reconfigured): (waiting.start_if_changed, {_S.BACKOFF, _S.STARTING}),
     (_S.BACKOFF, Stop): (waiting.stop_without_child, {_S.STOPPED}),
-    (_S.HOLD, LifecycleTick): (waiting.recheck, {_S.HOLD}),
+    (_S.HOLD, TimePassed): (waiting.recheck, {_S.HOLD}),
     (_S.HOLD, Planned): (waiting.start_from_hold, {_S.STARTING}),
     (_S.HOLD, StartRefused): (starting.wait_refused, {_S.STARTING, _S.HOLD, _S.FAILED}),
     (_S.HOLD, Start): (starting.start_afresh, {_S.STARTING}),
@@ -82,14 +82,14 @@ EDGES: Mapping[tuple[State, type[LifecycleEvent]], Transition] = {
     (_S.FAILED, Stop): (waiting.stop_without_child, {_S.STOPPED}),
     (_S.STOPPING, Gone): (ending.stopped, {_S.STOPPED}),
     (_S.STOPPING, Unkillable): (ending.stopped_unkillable, {_S.STOPPED}),
-    (_S.STOPPING, LifecycleTick): (ending.stopping_overdue, {_S.STOPPING, _S.STOPPED}),
+    (_S.STOPPING, TimePassed): (ending.stopping_overdue, {_S.STOPPING, _S.STOPPED}),
     (_S.STOPPING, Start): (ending.start_after_stop, {_S.RECYCLING, _S.STOPPING}),
     (_S.STOPPING, Restart): (ending.start_after_stop, {_S.RECYCLING, _S.STOPPING}),
     (_S.STOPPING, Stop): (ending.stop_now, {_S.STOPPING}),
 }
 
 
-def step(snapshot: Snapshot, event: LifecycleEvent, rules: LifecycleRules) -> Result:
+def step(snapshot: Snapshot, event: LifecycleEvent, rules: LifecycleRules) -> TransitionResult:
     """Apply `event` to `snapshot`; return the new snapshot and the actions.
 
     Late events of another child or inspection, and ticks before the deadline, are dropped.
@@ -98,7 +98,7 @@ def step(snapshot: Snapshot, event: LifecycleEvent, rules: LifecycleRules) -> Re
         return snapshot, ()
     if isinstance(event, OfInspection) and event.inspection != snapshot.inspection:
         return snapshot, ()
-    if isinstance(event, LifecycleTick) and not snapshot.is_due(event.at):
+    if isinstance(event, TimePassed) and not snapshot.is_due(event.at):
         return snapshot, ()
     row = EDGES.get((snapshot.state, type(event)))
     return row[0](snapshot, event, rules) if row else (snapshot, ())

@@ -31,7 +31,7 @@ REST = "other files"
 
 
 @dataclass(frozen=True)
-class Selection:
+class FileSelection:
     """The files to download, and the names of the others by kind."""
 
     files: tuple[RemoteFile, ...]
@@ -60,7 +60,7 @@ class Offer:
     name: str
     revision: str
     commit: str
-    selection: Selection
+    selection: FileSelection
     variant: str = ""
 
     @property
@@ -78,7 +78,7 @@ class Offer:
         return self.selection.weights[0].path if self.variant else ""
 
 
-def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) -> Selection:
+def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) -> FileSelection:
     """Select the files to download; `shards` are those of the index, none without one."""
     everything = tuple(files)
     has_first = any(_is_first_set(one.path) for one in everything)
@@ -90,10 +90,10 @@ def choose(files: Iterable[RemoteFile], shards: Collection[str], *, code: bool) 
             kept.append(one)
         else:
             left.setdefault(kind, []).append(one.path)
-    return Selection(tuple(kept), tuple((kind, tuple(left[kind])) for kind in sorted(left)))
+    return FileSelection(tuple(kept), tuple((kind, tuple(left[kind])) for kind in sorted(left)))
 
 
-def choose_gguf(files: Iterable[RemoteFile], variant: Variant) -> Selection:
+def choose_gguf(files: Iterable[RemoteFile], variant: Variant) -> FileSelection:
     """Select the files of one of a repository's GGUF models: its parts, and the licence."""
     kept, left = list(variant.files), []
     for one in files:
@@ -101,7 +101,7 @@ def choose_gguf(files: Iterable[RemoteFile], variant: Variant) -> Selection:
             kept.append(one)
         elif one not in variant.files and one.path.endswith(SUFFIX):
             left.append(one.path)
-    return Selection(tuple(kept), ((OTHER_TYPES, tuple(left)),) if left else ())
+    return FileSelection(tuple(kept), ((OTHER_TYPES, tuple(left)),) if left else ())
 
 
 def _is_first_set(path: str) -> bool:

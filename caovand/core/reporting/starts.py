@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from caovand.core.document import Reader, listed, number, read_or_none, record, string, table
+from caovand.core.document import PartReader, listed, number, read_or_none, record, string, table
 from caovand.core.lifecycle.events import LifecycleEvent, Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 
@@ -40,7 +40,7 @@ class StartInProgress:
 
 
 @dataclass(frozen=True)
-class Start:
+class CompletedStart:
     """A completed start: its phases in seconds, and the durations in the engine's log.
 
     `plan` is the plan's identity, `at` Unix time.
@@ -76,7 +76,7 @@ def follow(
 
 def finish_start(
     course: StartInProgress, plan: str, at: float, figures: Mapping[str, Any]
-) -> Start:
+) -> CompletedStart:
     """Finish a start; only those of the engine's figures that are in seconds are kept."""
     reported = {
         name: float(value)
@@ -84,16 +84,16 @@ def finish_start(
         if name.endswith("_s") and isinstance(value, (int, float)) and math.isfinite(value)
     }
     total = sum(course.spent.values())
-    return Start(plan, at, total, dict(course.spent), reported)
+    return CompletedStart(plan, at, total, dict(course.spent), reported)
 
 
-def earlier_start(starts: Sequence[Start], plan: str) -> Start | None:
+def earlier_start(starts: Sequence[CompletedStart], plan: str) -> CompletedStart | None:
     """The latest start of this plan, else of any plan; None without one."""
     same = [start for start in starts if start.plan == plan]
     return next(reversed(same or [*starts]), None)
 
 
-def remaining_s(starts: Sequence[Start], plan: str, elapsed_s: float) -> float | None:
+def remaining_s(starts: Sequence[CompletedStart], plan: str, elapsed_s: float) -> float | None:
     """Estimated remaining time of a start of this plan; None if unknown.
 
     A start that already takes longer than the last one is not comparable.
@@ -102,7 +102,7 @@ def remaining_s(starts: Sequence[Start], plan: str, elapsed_s: float) -> float |
     return last.seconds - elapsed_s if last and last.seconds > elapsed_s else None
 
 
-def describe(start: Start, before: Start | None) -> dict[str, Any]:
+def describe(start: CompletedStart, before: CompletedStart | None) -> dict[str, Any]:
     """Both starts as plain values, for the status."""
     if before is None:
         return {**_plain(start), "before": None}
@@ -118,7 +118,7 @@ def duration_text(seconds: float, parts: Mapping[str, float]) -> str:
     return f"{seconds:.0f} s" + (f": {named}" if named else "")
 
 
-def start_text(start: Start, before: Start | None) -> str:
+def start_text(start: CompletedStart, before: CompletedStart | None) -> str:
     """Describe a finished start next to the previous one."""
     text = f"the start took {duration_text(start.seconds, start.phases)}"
     if before is None:
@@ -127,12 +127,12 @@ def start_text(start: Start, before: Start | None) -> str:
     return f"{text}; {which} took {duration_text(before.seconds, before.phases)}"
 
 
-def to_document(starts: Sequence[Start]) -> dict[str, Any]:
+def to_document(starts: Sequence[CompletedStart]) -> dict[str, Any]:
     """Encode the latest of these starts for the next daemon."""
     return {"starts": [asdict(start) for start in starts[-KEPT:]]}
 
 
-def from_document(document: Any) -> tuple[Start, ...] | None:
+def from_document(document: Any) -> tuple[CompletedStart, ...] | None:
     """Decode starts; None if the document is invalid."""
     return read_or_none(_STARTS, document)
 
@@ -143,7 +143,7 @@ def _with(spent: Mapping[str, float], phase: str, seconds: float) -> dict[str, f
     return {**spent, phase: spent.get(phase, 0.0) + seconds}
 
 
-def _plain(start: Start) -> dict[str, Any]:
+def _plain(start: CompletedStart) -> dict[str, Any]:
     def rounded(parts: Mapping[str, float]) -> dict[str, float]:
         return {name: round(spent, 1) for name, spent in parts.items()}
 
@@ -157,11 +157,11 @@ def _plain(start: Start) -> dict[str, Any]:
 
 _SECONDS = number(0, 1e12)
 _PARTS = table(_SECONDS, MAX_PARTS, string(MAX_NAME))
-_START = record(Start, {
+_START = record(CompletedStart, {
     "plan": string(),
     **dict.fromkeys(("at", "seconds"), _SECONDS),
     **dict.fromkeys(("phases", "reported"), _PARTS),
 })  # fmt: skip
-_STARTS: Reader[tuple[Start, ...]] = record(
+_STARTS: PartReader[tuple[CompletedStart, ...]] = record(
     lambda starts: starts, {"starts": listed(_START, KEPT)}, may_have_more=True
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from caovand.core.tuning.evidence import BANDS, DEPTHS, Measurements
 from caovand.core.tuning.model import ENOUGH_STEPS, Estimate, estimate
-from caovand.core.tuning.record import MAX_MOVES, Record
+from caovand.core.tuning.record import MAX_MOVES, TuningRecord
 
 WORTH = 0.02  # a smaller gain is not worth a restart
 COOL_DOWN_S = 3600.0
@@ -86,7 +86,7 @@ def _rounded(rates: tuple[float, ...]) -> list[float]:
     return [round(rate, 2) for rate in rates]
 
 
-def suggestion(record: Record, depth: int) -> Suggestion | None:
+def suggestion(record: TuningRecord, depth: int) -> Suggestion | None:
     """The suggestion at the current `depth`; None until it has enough measurements."""
     basis = estimate(record.evidence, depth) if depth in DEPTHS else None
     if basis is None:
@@ -128,23 +128,23 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Step:
+class TuningStep:
     """The record after a decision, and the decision in words; `text` is empty without one."""
 
-    record: Record
+    record: TuningRecord
     text: str = ""
 
 
-def judge(record: Record) -> Step:
+def judge(record: TuningRecord) -> TuningStep:
     """Keep the depth on trial if it proved itself; otherwise leave the record alone. Needs no
     restart."""
     basis = _of_trial(record)
     if basis is None or basis.gain(record.depth, record.home) <= 0:
-        return Step(record)
-    return Step(record.kept(), f"drafting depth {_compared(basis, record)}: it stays")
+        return TuningStep(record)
+    return TuningStep(record.kept(), f"drafting depth {_compared(basis, record)}: it stays")
 
 
-def move(record: Record, at: float) -> Step:
+def move(record: TuningRecord, at: float) -> TuningStep:
     """The next move, if any: to another depth on trial, or back from one that was not faster.
 
     Trying a depth without measurements requires two remaining moves, one of them for the way back.
@@ -154,9 +154,9 @@ def move(record: Record, at: float) -> Step:
     if record.trying:
         if basis is None and _is_over(record, at):
             text = f"drafting depth {record.depth} met too few requests like those at {record.home}"
-            return Step(record.moved(record.home, at), f"{text}: back to {record.home}")
+            return TuningStep(record.moved(record.home, at), f"{text}: back to {record.home}")
         if basis is None or basis.gain(record.depth, record.home) > 0:
-            return Step(record)
+            return TuningStep(record)
         home = replace(home, refused=record.refused | {record.depth})
     found = suggestion(home, record.home)
     left = steps_left(record, at)
@@ -166,22 +166,22 @@ def move(record: Record, at: float) -> Step:
         if left >= (1 if measured else 2):
             target = found.best
     if target == record.depth:
-        return Step(record)
+        return TuningStep(record)
     moved = record.moved(target, at)
     if basis is not None:
         how = f"back to {target}" if target == record.home else f"{target} is next"
         text = f"drafting depth {_compared(basis, record)}: {how}"
     else:
         text = found.text if found else ""
-    return Step(moved.kept() if measured else moved, text)
+    return TuningStep(moved.kept() if measured else moved, text)
 
 
-def steps_left(record: Record, at: float) -> int:
+def steps_left(record: TuningRecord, at: float) -> int:
     """Number of moves that may still be made."""
     return MAX_MOVES - sum(at - REST_S < one <= at for one in record.moves)
 
 
-def trial_progress(record: Record, depth: int) -> str:
+def trial_progress(record: TuningRecord, depth: int) -> str:
     """Progress of a depth's trial; "" if none is running."""
     if not record.trying or depth != record.depth or _of_trial(record) is not None:
         return ""
@@ -193,7 +193,7 @@ def trial_progress(record: Record, depth: int) -> str:
     return f"drafting depth {depth} on trial: {steps:,.0f} of {ENOUGH_STEPS:,} steps measured"
 
 
-def awaited_evidence(record: Record, depth: int) -> str:
+def awaited_evidence(record: TuningRecord, depth: int) -> str:
     """What a suggestion at the current `depth` still waits for."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
@@ -204,19 +204,19 @@ def awaited_evidence(record: Record, depth: int) -> str:
     )
 
 
-def _is_over(record: Record, at: float) -> bool:
+def _is_over(record: TuningRecord, at: float) -> bool:
     """Whether a trial without a result has lasted long enough."""
     steps = sum(s.steps for (depth, _), s in record.evidence.items() if depth == record.depth)
     began = record.moves[-1] if record.moves else at
     return steps >= MAX_TRIAL_STEPS or at - began >= MAX_TRIAL_S
 
 
-def _of_trial(record: Record) -> Estimate | None:
+def _of_trial(record: TuningRecord) -> Estimate | None:
     """The estimate that compares the depth on trial with the previous one."""
     return estimate(record.evidence, record.depth, record.home) if record.trying else None
 
 
-def _compared(basis: Estimate, record: Record) -> str:
+def _compared(basis: Estimate, record: TuningRecord) -> str:
     new, old = record.depth, record.home
     speeds = f"{basis.per_s[new]:.1f} tokens/s, {basis.per_s[old]:.1f} at depth {old}"
     return f"{new} yields {speeds} ({basis.gain(new, old):+.1%})"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from caovand.core.config.schema import Config, PolicySection
 from caovand.core.plan import Plan, Unplannable
-from caovand.core.tuning.record import Record
+from caovand.core.tuning.record import TuningRecord
 
 
 def may_tune(plan: Plan) -> bool:
@@ -15,7 +15,7 @@ def may_tune(plan: Plan) -> bool:
     return plan.policy_drafts and not plan.taken
 
 
-def depth_for(plan: Plan, policy: PolicySection, records: Mapping[str, Record]) -> int | None:
+def depth_for(plan: Plan, policy: PolicySection, records: Mapping[str, TuningRecord]) -> int | None:
     """The chosen depth that replaces the policy's in `plan`; None to keep the policy's."""
     record = records.get(plan.step_time_key)
     if policy.tune != "apply" or record is None or not may_tune(plan):

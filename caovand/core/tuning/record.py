@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from caovand.core.document import (
-    Reader,
+    PartReader,
     into,
     listed,
     number,
@@ -26,7 +26,7 @@ _MAX_TEXT = 64
 
 
 @dataclass(frozen=True)
-class Record:
+class TuningRecord:
     """`basis` identifies what the measurements are valid for; `own` is the policy's depth.
 
     `depth` is the one to plan with; `home` is the one to return to while another is on trial.
@@ -48,46 +48,46 @@ class Record:
         """Whether a depth is on trial."""
         return self.depth != self.home
 
-    def with_steps(self, depth: int, band: int, more: Measurements) -> Record:
+    def with_steps(self, depth: int, band: int, more: Measurements) -> TuningRecord:
         """Add steps, at the depth that produced them."""
         seen = self.evidence.get((depth, band), Measurements()).plus(more)
         return replace(self, evidence={**self.evidence, (depth, band): seen})
 
-    def moved(self, depth: int, at: float) -> Record:
+    def moved(self, depth: int, at: float) -> TuningRecord:
         """Change the depth to plan with; `home` stays."""
         return replace(self, depth=depth, moves=(*self.moves, at)[-MAX_MOVES:], used=at)
 
-    def kept(self) -> Record:
+    def kept(self) -> TuningRecord:
         """Make the depth on trial the new home: it was not slower."""
         return replace(self, home=self.depth)
 
-    def failed(self, at: float) -> Record:
+    def failed(self, at: float) -> TuningRecord:
         """Refuse the depth on trial: it failed, and a restart returns from it."""
         return replace(self.moved(self.home, at), refused=self.refused | {self.depth})
 
-    def unplanned(self) -> Record:
+    def unplanned(self) -> TuningRecord:
         """Refuse the depth on trial: it cannot be planned, so no restart was made for it."""
         refused = self.refused | {self.depth}
         return replace(self, depth=self.home, refused=refused, moves=self.moves[:-1])
 
 
-def begin(basis: str, own: int) -> Record:
+def begin(basis: str, own: int) -> TuningRecord:
     """The record of a plan that was never tuned; `own` is its depth."""
-    return Record(basis, own, own, own)
+    return TuningRecord(basis, own, own, own)
 
 
-def to_document(records: Iterable[Record], failed_at: float) -> dict[str, Any]:
+def to_document(records: Iterable[TuningRecord], failed_at: float) -> dict[str, Any]:
     """Encode the latest records and the time of the last engine failure."""
     latest = sorted(records, key=lambda record: record.used)[-MAX_RECORDS:]
     return {"failed_at": failed_at, "records": [_plain(record) for record in latest]}
 
 
-def from_document(found: Any) -> tuple[dict[str, Record], float] | None:
+def from_document(found: Any) -> tuple[dict[str, TuningRecord], float] | None:
     """Records by basis, and the time of the last failure; None if the document is invalid."""
     return read_or_none(_RECORDS, found)
 
 
-def _plain(record: Record) -> dict[str, Any]:
+def _plain(record: TuningRecord) -> dict[str, Any]:
     return {
         "basis": record.basis,
         "own": record.own,
@@ -103,7 +103,9 @@ def _plain(record: Record) -> dict[str, Any]:
     }
 
 
-def _by_basis(failed_at: float, records: Iterable[Record]) -> tuple[dict[str, Record], float]:
+def _by_basis(
+    failed_at: float, records: Iterable[TuningRecord]
+) -> tuple[dict[str, TuningRecord], float]:
     return {record.basis: record for record in records}, float(failed_at)
 
 
@@ -113,11 +115,11 @@ _MEASURED = require(
     lambda seen: (seen[2] == 0) == (seen[3] == 0),
     "has steps without seconds, or seconds without steps",
 )
-_EVIDENCE: Reader[MeasurementsByBand] = into(
+_EVIDENCE: PartReader[MeasurementsByBand] = into(
     lambda rows: {(depth, band): Measurements(*measured) for depth, band, *measured in rows},
     listed(_MEASURED),
 )
-_RECORD = record(Record, {
+_RECORD = record(TuningRecord, {
     "basis": require(string(_MAX_TEXT), bool, "is empty"),
     **dict.fromkeys(("own", "depth", "home"), _DEPTH),
     "refused": into(frozenset, listed(_DEPTH)),

@@ -36,7 +36,7 @@ from caovand.daemon.cluster.part import (
     PlanInSteps,
     link_when_possible,
 )
-from caovand.daemon.cluster.selection import Quorum, Selection
+from caovand.daemon.cluster.selection import Quorum, TeamSelection
 from caovand.daemon.cluster.workers import Member, Team, Workers, unended_text
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
@@ -63,7 +63,7 @@ class Head(Part):
         host, port = addresses.split_address(member.head)
         self._workers = Workers(member.name)
         self._links = Links(member.name, host, port + 1, self._changed)
-        self._selection = Selection(
+        self._selection = TeamSelection(
             member, quorum, self._workers, self._links, slot, executor, self._gone
         )
         self._start, self._generation = "", 0

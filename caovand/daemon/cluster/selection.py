@@ -90,7 +90,7 @@ class Quorum:
         return now() - since >= self._wait_s
 
 
-class Selection:
+class TeamSelection:
     """The `team` of the current or next start, selected from the `workers` of a head.
 
     Ranks rendezvous at the port after the one where workers join, and `executor` starts them. A

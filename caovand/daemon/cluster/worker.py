@@ -51,7 +51,7 @@ REJECTED = (
     f" {LINKS_EACH} from one address; copy the head's cluster.key again, then: sudo systemctl"
     " restart caovan; or give each worker an address of its own"
 )
-Stage = tuple[str, float | None, str]
+HeadProgress = tuple[str, float | None, str]
 """Progress of the head's start: phase, progress and detail."""
 
 
@@ -74,7 +74,7 @@ class Worker(Part):
         self._running = ""  # the start whose engine runs here
         self._generation = 0
         self._failed: tuple[str, Finding | None] = ("", None)
-        self._shown: Stage = ("", None, "")
+        self._shown: HeadProgress = ("", None, "")
         self._link: WorkerLink | None = None
         self._waits = ""  # the stated reason while the head is silent
         self._notices = Notices(slot.notice)

@@ -16,8 +16,8 @@ from caovand.core.secrets import hide
 LOG_LINES = 2000
 MAX_FILE_CHARACTERS = 8 << 20
 
-Request = Mapping[str, Any]
-Task = Callable[[Log, Request, Sequence[str]], Iterator[Any]]
+ReadingRequest = Mapping[str, Any]
+ReadingTask = Callable[[Log, ReadingRequest, Sequence[str]], Iterator[Any]]
 
 
 def main() -> None:
@@ -29,12 +29,12 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _cause(log: Log, request: Request, lines: Sequence[str]) -> Iterator[Any]:
+def _cause(log: Log, request: ReadingRequest, lines: Sequence[str]) -> Iterator[Any]:
     finding = log.find_cause(lines, request["phase"], alive=request["alive"])
     yield asdict(finding) if finding else None
 
 
-def _incident(log: Log, request: Request, lines: Sequence[str]) -> Iterator[Any]:
+def _incident(log: Log, request: ReadingRequest, lines: Sequence[str]) -> Iterator[Any]:
     """The report first, then each file's name and text, the longest last."""
     secrets = request["secrets"]
     yield document(request["draft"], lines, secrets)
@@ -44,4 +44,4 @@ def _incident(log: Log, request: Request, lines: Sequence[str]) -> Iterator[Any]
             yield name, hide(text[-MAX_FILE_CHARACTERS:], secrets)
 
 
-TASKS: Mapping[str, Task] = {"cause": _cause, "incident": _incident}
+TASKS: Mapping[str, ReadingTask] = {"cause": _cause, "incident": _incident}

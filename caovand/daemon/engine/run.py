@@ -47,8 +47,6 @@ from caovand.daemon.tasks import Task, cancel
 
 RETRY_S = 1.0
 
-Publish = Callable[..., None]
-
 
 class EngineRun:
     """The engine of the slot `name`: `apply` takes events, `notice` publishes texts, `figures`
@@ -65,7 +63,7 @@ class EngineRun:
         engine: Engine,
         section: WatchSection,
         apply: Callable[[LifecycleEvent], None],
-        notice: Publish,
+        notice: Callable[..., None],
         figures: SlotFigures,
         answers: FirstAnswers,
         at_engine: Callable[[], int],

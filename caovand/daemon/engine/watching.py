@@ -1,7 +1,7 @@
 """Watch one child: feed its lines, HTTP responses and exit to the detector.
 
-A lock guards the detector's Watch, which both the log pump's thread and the loop use. Its signs
-become events of the machine on the loop's thread.
+A lock guards the detector's WatchState, which both the log pump's thread and the loop use. Its
+signs become events of the machine on the loop's thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from caovand.core.health.observation import (
     ProbeResult,
     WatchTick,
 )
-from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, SendProbe, Sign
+from caovand.core.health.signs import Advanced, Broken, Cleared, Noticed, Probe, Sign
 from caovand.core.health.stall import stall_s
 from caovand.core.lifecycle.events import Exited, Failed, Progressed, Proven
 from caovand.daemon.engine import proof, scrape
@@ -258,7 +258,7 @@ class Watching:
                     heartbeat=sign.heartbeat,
                 )
             )
-        elif isinstance(sign, SendProbe):
+        elif isinstance(sign, Probe):
             self._run.notice("suspicion", f"{sign.reason}: sending a test completion")
             self._tasks.begin(self._probe(sign.timeout_s, sign.idle))
         elif isinstance(sign, Cleared):

@@ -21,7 +21,7 @@ from caovand.core.figures.minute import MINUTE_S, HistoryMark, HistoryRow, Tally
 from caovand.core.figures.track import Track
 from caovand.core.health.observation import GpuSample
 from caovand.core.problem import ProblemError
-from caovand.daemon.records.history_writer import Writer
+from caovand.daemon.records.history_writer import HistoryWriter
 
 MAX_MARK = 200
 
@@ -46,7 +46,7 @@ class History:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(notice, "noticed", text)
 
-        self._writer = Writer(self._path, days, on_loop) if days else None
+        self._writer = HistoryWriter(self._path, days, on_loop) if days else None
         self._tallies: dict[str, Tally] = {}
         self._taken_at: dict[str, float] = {}
         self._tracks: dict[str, Track] = {}

@@ -31,7 +31,7 @@ HUNG_S = 30.0
 WITHOUT = "until then figures are shown and served, but not kept"
 
 
-class Writer:
+class HistoryWriter:
     """Stores rows in `path` for `days`; `problem` says why it currently cannot, None if it can.
 
     `notice` is called from the thread.

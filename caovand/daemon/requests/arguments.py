@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+Result = Mapping[str, Any]
+"""The `result` of a Reply."""
+
 
 class VerbError(Exception):
     """A request that cannot be carried out: code, message and hint."""

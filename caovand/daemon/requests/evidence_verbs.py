@@ -12,15 +12,13 @@ from caovand.core.problem import ProblemError
 from caovand.core.reporting.incident_text import REPORT
 from caovand.core.reporting.wire import Request, notice_fields
 from caovand.daemon.loop import Supervisor
-from caovand.daemon.requests.arguments import VerbError, argument
+from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.slot import Slot
 
 LOG_BYTES = 48 * 1024
 DAY_S = 86400.0
 MAX_POINTS = 1000
 PIECE_BYTES = 36 * 1024  # per piece of a file: 48 KiB in base64
-
-Result = Mapping[str, Any]
 
 
 async def logs(slot: Slot, args: Mapping[str, Any]) -> Result:

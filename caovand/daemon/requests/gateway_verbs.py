@@ -12,12 +12,10 @@ from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import Request
 from caovand.daemon.keys import requested_key
 from caovand.daemon.loop import Supervisor
-from caovand.daemon.requests.arguments import VerbError, argument
+from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.slot import Slot
 
 MAX_WAIT_S = 60.0
-
-Result = Mapping[str, Any]
 
 
 async def gateway(slot: Slot, args: Mapping[str, Any]) -> Result:

@@ -18,13 +18,12 @@ from caovand.core.reporting import status
 from caovand.core.reporting.wire import Reply, Request
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.requests import evidence_verbs, gateway_verbs
-from caovand.daemon.requests.arguments import VerbError, argument
+from caovand.daemon.requests.arguments import Result, VerbError, argument
 from caovand.daemon.slot import Slot
 
 MAX_WAIT_S = 86400.0
 MAX_OPEN_WAIT_S = 60.0  # for a request from the socket that everybody may use
 
-Result = Mapping[str, Any]
 OfDaemon = Callable[[Supervisor, Request], Awaitable[Result]]
 OfSlot = Callable[[Slot, Mapping[str, Any]], Awaitable[Result]]
 

@@ -12,7 +12,7 @@ from caovand.adapters.system import wall_clock
 from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.reporting import starts
-from caovand.core.reporting.starts import Start, StartInProgress
+from caovand.core.reporting.starts import CompletedStart, StartInProgress
 
 
 class Starts:
@@ -21,9 +21,9 @@ class Starts:
     def __init__(self, path: Path, launches: AbstractSet[str]) -> None:
         self._path, self._launches = path, launches
         self._course: StartInProgress | None = None
-        self._kept: tuple[Start, ...] = ()
+        self._kept: tuple[CompletedStart, ...] = ()
         self._read = False
-        self.latest: tuple[Start, Start | None] | None = None
+        self.latest: tuple[CompletedStart, CompletedStart | None] | None = None
         """The last start that led to serving, and the one to compare it with."""
 
     def follow(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.core.engine.install import Build, Install, Source, Trial
+from caovand.core.engine.install import Build, Install, ProofServer, Source
 from caovand.engines.llamacpp.tiny_model import tiny_model
 
 SERVER = "llama-server"
@@ -70,5 +70,5 @@ INSTALL = Install(
         prelude=_PRELUDE,
         compiler_mib=COMPILER_MIB,
     ),
-    trial=Trial(version=("--version",), model=tiny_model, suffix=".gguf", command=command),
+    trial=ProofServer(version=("--version",), model=tiny_model, suffix=".gguf", command=command),
 )

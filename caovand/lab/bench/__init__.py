@@ -20,7 +20,7 @@ from caovand.cli.common.verb import Verb
 from caovand.core.problem import ProblemError
 from caovand.lab import results
 from caovand.lab.bench import kept, show, target
-from caovand.lab.bench.drive import BenchOrder, Interrupted, Run
+from caovand.lab.bench.drive import BenchOrder, BenchRun, Interrupted
 from caovand.lab.bench.options import MAX_NUMBER, add_load, number, numbers
 from caovand.lab.bench.target import Target
 from caovand.lab.core.bench import compare, prompts
@@ -132,7 +132,7 @@ def measured(
     """Measure an order; return the result with the measured cells, and what cut it short."""
     known = texts()
     screen = Screen(sys.stderr)
-    run = Run(client, found, order, prompts.passages(known), screen)
+    run = BenchRun(client, found, order, prompts.passages(known), screen)
     cut: Interrupted | None = None
     begun = time.time()
     try:

@@ -16,7 +16,7 @@ from caovand.core.reporting.wire import WireError
 from caovand.lab.bench.sized import SizedPrompts
 from caovand.lab.bench.target import Target
 from caovand.lab.core.bench import record
-from caovand.lab.core.bench.progress import Progress
+from caovand.lab.core.bench.progress import BenchProgress
 from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.bench.record import TimedAnswer
 from caovand.lab.streamed import BadStatus, Streams
@@ -71,7 +71,7 @@ class BenchOrder:
         return self.at_once[-1] if length == self.prompts[0] else 1
 
 
-class Run:
+class BenchRun:
     """One measurement; `done` are the cells that are complete."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Run:
         path, work = target.api.completions, target.work
         self._streams = Streams(target.endpoint, path, target.model, work=work)
         self._sized = SizedPrompts(target, self._streams, passages, order.salt, order.seed)
-        self._progress = Progress(order.every_round, order.tokens)
+        self._progress = BenchProgress(order.every_round, order.tokens)
         self._sent, self._shown = 0, (0, 0)
         self._what = ""
         self.done: list[dict[str, Any]] = []

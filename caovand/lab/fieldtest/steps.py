@@ -141,7 +141,7 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
 class _Way:
     """A trial with its plan, or the reason why it is skipped."""
 
-    trial: trials.Trial
+    trial: trials.FieldTrial
     planned: PlannedEngine | None
     why: str
 
@@ -177,7 +177,7 @@ def _left(ways: Sequence[_Way], work: FieldtestResults) -> str:
     return f", about {duration(mean(took) * left)} left" if took else ""
 
 
-def _trials(subject: Subject) -> list[trials.Trial]:
+def _trials(subject: Subject) -> list[trials.FieldTrial]:
     return list(trials.trials(subject.config, [gpu.index for gpu in subject.cards]))
 
 

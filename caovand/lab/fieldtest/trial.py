@@ -23,7 +23,7 @@ from caovand.core.reporting.status import unused_kernels
 from caovand.lab import bench
 from caovand.lab.bench import target
 from caovand.lab.bench.drive import BenchOrder
-from caovand.lab.core.fieldtest.trials import Trial
+from caovand.lab.core.fieldtest.trials import FieldTrial
 
 ANSWERS_S = 120.0
 """Maximum response time of a daemon on a busy machine."""
@@ -67,7 +67,7 @@ def _until_it_answers(client: DaemonClient, child: subprocess.Popen[bytes], log:
     raise CommandError(Exit.FAILED, f"the trial's caovand did not answer: {fact}")
 
 
-def empty_result(trial: Trial) -> dict[str, Any]:
+def empty_result(trial: FieldTrial) -> dict[str, Any]:
     """The empty result of a trial."""
     return {
         "name": trial.name, "title": trial.title, "state": "failed", "why": "", "start_s": None,
@@ -76,7 +76,7 @@ def empty_result(trial: Trial) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def run(trial: Trial, config: Config, folder: Path, order: BenchOrder) -> dict[str, Any]:
+def run(trial: FieldTrial, config: Config, folder: Path, order: BenchOrder) -> dict[str, Any]:
     """Serve and measure; a failed trial is a result too."""
     found = empty_result(trial)
     try:

@@ -28,7 +28,7 @@ KNOWN_NUMBER = 1_000_000
 
 
 @dataclass(frozen=True)
-class Reply:
+class SoakReply:
     """An answer; `answered` has its times if it was streamed to its end."""
 
     text: str
@@ -57,19 +57,19 @@ class Requester:
 
     def ask(
         self, prompt: str, tokens: int, *, streamed: bool, leave_after: int = 0, **more: Any
-    ) -> Reply:
+    ) -> SoakReply:
         """Request one answer; raises Unanswered."""
         if streamed:
             reply = self.streams.ask(prompt, tokens, leave_after, **more)
             done = reply.answered
             counts = (done.prompt_tokens, done.tokens) if done else (0, 0)
-            return Reply(reply.text, reply.finish, *counts, done)
+            return SoakReply(reply.text, reply.finish, *counts, done)
         document = self._whole(prompt, tokens, **more)
         read = count_in(document, "usage", "prompt_tokens")
         made = count_in(document, "usage", "completion_tokens")
         if read is None or not made:
             raise Unanswered("an answer without its tokens and their number")
-        return Reply(*choice(document), read, made, None)
+        return SoakReply(*choice(document), read, made, None)
 
     def greedy(self, prompt: str) -> GreedyAnswer:
         """Request the greedy answer to a known prompt; raises Unanswered and canary.Degenerate."""

@@ -13,7 +13,7 @@ from caovand.lab.core.bench.prompts import TooLittleText
 from caovand.lab.core.soak.schedule import ClientTask, Limits, TaskKind, draw_of, task_for
 from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes
 from caovand.lab.core.soak.verdict import EMPTY
-from caovand.lab.soak.asking import KNOWN_TOKENS, KnownPrompt, Reply, Requester
+from caovand.lab.soak.asking import KNOWN_TOKENS, KnownPrompt, Requester, SoakReply
 from caovand.lab.soak.ledger import SoakLedger
 
 AFTER_FAILURE_S = 1.0
@@ -152,7 +152,7 @@ class SoakClients:
             if not self._admits or not self._fits(history, todo, reply):
                 return
 
-    def _fits(self, history: str, todo: ClientTask, last: Reply) -> bool:
+    def _fits(self, history: str, todo: ClientTask, last: SoakReply) -> bool:
         """Whether the next turn of a conversation fits the context."""
         target = self._asking.target
         if target.api.tokenize is not None:
@@ -161,7 +161,7 @@ class SoakClients:
             tokens = last.prompt_tokens + BYTES * (todo.answer_tokens + SAID)
         return tokens + todo.answer_tokens < (target.context or self.limits.long)
 
-    def _ask(self, todo: ClientTask, prompt: str, **more: object) -> Reply:
+    def _ask(self, todo: ClientTask, prompt: str, **more: object) -> SoakReply:
         reply = self._asking.ask(
             prompt,
             todo.answer_tokens,

@@ -21,7 +21,7 @@ from caovand.lab.soak import asking
 from caovand.lab.soak.asking import Requester
 from caovand.lab.soak.clients import AFTER_FAILURE_S, SoakClients
 from caovand.lab.soak.ledger import SoakLedger
-from caovand.lab.soak.watch import Watch
+from caovand.lab.soak.watch import SoakWatch
 
 QUIETS, MIN_QUIETS = 48, 36
 """Number of quiet moments in a soak: enough for the rank test, at little cost in time."""
@@ -71,7 +71,7 @@ class Soak:
         self._order, self._screen = order, screen
         self._asking = Requester(target, passages, order.salt, order.seed)
         self._ledger = SoakLedger()
-        self._watch = Watch(client, self._ledger)
+        self._watch = SoakWatch(client, self._ledger)
         self._every_s = min(max(order.seconds / SAMPLES, MIN_SAMPLE_S), MAX_SAMPLE_S)
         self._sampled_at = -self._every_s
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)

@@ -7,12 +7,12 @@ from typing import Any
 
 from caovand.adapters.system import usage
 from caovand.cli.common.client import DaemonClient
-from caovand.lab.core.soak.seen import Mishap, Sample
+from caovand.lab.core.soak.seen import Mishap, SoakSample
 from caovand.lab.core.soak.verdict import AWAY, NAMED
 from caovand.lab.soak.ledger import SoakLedger
 
 
-class Watch:
+class SoakWatch:
     """Call `sample` repeatedly; results are in `samples` and `events`."""
 
     def __init__(self, client: DaemonClient, ledger: SoakLedger) -> None:
@@ -20,7 +20,7 @@ class Watch:
         self.status: Mapping[str, Any] = client.ask("status")
         self._rungs = list(self.status["rungs"])
         self._since = 0
-        self.samples: list[Sample] = []
+        self.samples: list[SoakSample] = []
         self.events: list[Mishap] = []
 
     def begin(self) -> None:
@@ -56,7 +56,7 @@ class Watch:
                 if entry["kind"] in NAMED:
                     self.note(entry["kind"], entry["text"])
 
-    def _sample(self, status: Mapping[str, Any]) -> Sample:
+    def _sample(self, status: Mapping[str, Any]) -> SoakSample:
         totals = status["figures"]["totals"]
         cards = status["figures"]["memory"]
         used = {card["gpu"] for card in cards}
@@ -66,7 +66,7 @@ class Watch:
             card["used_mib"] if card["engine_mib"] is None else card["engine_mib"] for card in cards
         ]
         slowed = (gpu["throttled"] for gpu in status["gpus"] if gpu["index"] in used)
-        return Sample(
+        return SoakSample(
             at_s=round(self._ledger.now(), 3),
             generation=status["generation"],
             engine_mib=engine.held_mib,

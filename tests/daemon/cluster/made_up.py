@@ -283,14 +283,14 @@ class Slot:
 
     def looks_again(self) -> None:
         """Its wait in HOLD is over."""
-        self.apply(events.LifecycleTick(at=self.snapshot.deadline or 0.0))
+        self.apply(events.TimePassed(at=self.snapshot.deadline or 0.0))
 
     async def until(self, state: State, spawned: bool | None = None) -> Snapshot:
         """Wait for a state; back-off is over at once."""
 
         def reached() -> bool:
             if self.snapshot.state is State.BACKOFF and state is not State.BACKOFF:
-                self.apply(events.LifecycleTick(at=self.snapshot.deadline or 0.0))
+                self.apply(events.TimePassed(at=self.snapshot.deadline or 0.0))
             found = self.snapshot
             return found.state is state and spawned in (None, found.spawned)
 

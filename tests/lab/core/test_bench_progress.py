@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caovand.lab.core.bench.progress import Progress
+from caovand.lab.core.bench.progress import BenchProgress
 from caovand.lab.core.bench.record import TimedAnswer
 
 ROUNDS = [(100, 1), (100, 2), (800, 1)]
@@ -15,7 +15,7 @@ def answered(prompt: int, read_s: float, generated_s: float) -> TimedAnswer:
 
 
 def test_tokens_count_as_they_are_read_and_generated() -> None:
-    found = Progress(ROUNDS, 10)
+    found = BenchProgress(ROUNDS, 10)
     assert found.percent() == 0
     assert found.percent(1) == 100 * 100 // 1140
     assert found.percent(1, 1) == 100 * 110 // 1140
@@ -28,7 +28,7 @@ def test_tokens_count_as_they_are_read_and_generated() -> None:
 
 
 def test_the_rest_is_read_at_the_pace_so_far_and_generated_round_by_round() -> None:
-    found = Progress(ROUNDS, 10)
+    found = BenchProgress(ROUNDS, 10)
     assert found.left_s() is None
     found.ended([answered(100, 1.0, 3.0)])
     assert found.left_s() == pytest.approx(1000 / 100 + 2 * 3.0)
@@ -40,7 +40,7 @@ def test_the_rest_is_read_at_the_pace_so_far_and_generated_round_by_round() -> N
 
 
 def test_a_round_that_warms_up_tells_nothing_of_the_others() -> None:
-    found = Progress(ROUNDS, 10)
+    found = BenchProgress(ROUNDS, 10)
     found.ended([answered(100, 90.0, 3.0)], warm_up=True)
     assert found.percent() == 100 * 110 // 1140
     assert found.left_s() is None

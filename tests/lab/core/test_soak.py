@@ -18,7 +18,7 @@ from caovand.lab.core.soak import known, trends, verdict
 from caovand.lab.core.soak.judged import Outcome, SoakCheck
 from caovand.lab.core.soak.known import Difference
 from caovand.lab.core.soak.schedule import SHARES, Limits, TaskKind, task_for
-from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, Mishap, Sample, SoakRecord
+from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, Mishap, SoakRecord, SoakSample
 
 HOURS_8 = 8 * 3600.0
 LIMITS = Limits(short=512, long=8192, answer=128, known=4, constrained=True)
@@ -49,11 +49,11 @@ def paces(
     )  # fmt: skip
 
 
-def samples(seed: int, gained: Callable[[float], float], **more: Any) -> tuple[Sample, ...]:
+def samples(seed: int, gained: Callable[[float], float], **more: Any) -> tuple[SoakSample, ...]:
     """400 samples of an engine with 9 GiB; `gained` makes MiB of the share of the time."""
     chance = random.Random(seed)
     return tuple(
-        Sample(
+        SoakSample(
             share * HOURS_8, 1, gpu_mib=20_000.0, daemon_mib=47 + chance.random(),
             engine_mib=9000 + gained(share) + chance.gauss(0, 30) + 300 * (chance.random() < 0.05),
             engine_files=float(chance.randrange(80, 100)), daemon_files=28.0, shared_mib=70.0,
@@ -151,8 +151,8 @@ def test_growth_within_minutes_is_only_noted(seconds: float, expected: Outcome) 
 
 
 def test_leaks_of_everything_watched_are_named() -> None:
-    def grown(share: float) -> Sample:
-        return Sample(share * HOURS_8, 1, *(1000 + 500 * share for _ in range(6)))
+    def grown(share: float) -> SoakSample:
+        return SoakSample(share * HOURS_8, 1, *(1000 + 500 * share for _ in range(6)))
 
     seen = SoakRecord(HOURS_8, tuple(grown(n / 100) for n in range(100)))
     failed = {one.name for one in verdict.checks(seen) if one.outcome is Outcome.FAILED}
@@ -163,7 +163,7 @@ def test_leaks_of_everything_watched_are_named() -> None:
 
 
 def test_what_cannot_be_read_is_not_judged() -> None:
-    seen = SoakRecord(60.0, tuple(Sample(float(n), 1, engine_mib=5.0) for n in range(60)))
+    seen = SoakRecord(60.0, tuple(SoakSample(float(n), 1, engine_mib=5.0) for n in range(60)))
     assert outcome(seen, "daemon's open files").outcome is Outcome.UNKNOWN
     assert outcome(seen, "engine's memory").outcome is Outcome.PASSED
     assert "GPU memory" not in {one.name for one in verdict.checks(seen)}

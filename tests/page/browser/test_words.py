@@ -6,7 +6,7 @@ import json
 import re
 from typing import get_args
 
-from caovand.core.engine.log import Step
+from caovand.core.engine.log import StartStep
 from caovand.core.model_task import ModelTask
 from tests.daemon_process import ROOT
 
@@ -53,9 +53,9 @@ def test_the_steps_of_a_start_are_those_of_the_status() -> None:
     """Phases are an engine's: the page knows steps alone, and has words for each."""
     found = re.search(r"^const STEPS = (\[.*\]);$", (STATIC / "state.js").read_text(), re.M)
     assert found
-    assert json.loads(found[1]) == list(get_args(Step))
+    assert json.loads(found[1]) == list(get_args(StartStep))
     named = [key for key in words("en") if key.startswith("step-")]
-    assert named == [f"step-{step}" for step in get_args(Step)]
+    assert named == [f"step-{step}" for step in get_args(StartStep)]
 
 
 def test_no_file_asks_another_host_and_none_puts_markup_in() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.core.healing.rung import Step
+from caovand.core.healing.rung import RungStep
 from caovand.core.plan import Plan
 from caovand.engines.common.options import count
 
@@ -11,26 +11,26 @@ MIN_CONTEXT = 2048
 GRANULE = 256
 
 
-def halve(plan: Plan, name: str, least: int, label: str) -> Step | None:
+def halve(plan: Plan, name: str, least: int, label: str) -> RungStep | None:
     """Half of a count, down to `least`; None if it is not set or already there."""
     now = count(plan.value(name))
     if now is None or now <= least:
         return None
     goal = max(now // 2, least)
-    return Step({name: goal}, value=str(goal), change=f"{label} {now} -> {goal}")
+    return RungStep({name: goal}, value=str(goal), change=f"{label} {now} -> {goal}")
 
 
-def halve_context(plan: Plan, name: str) -> Step | None:
+def halve_context(plan: Plan, name: str) -> RungStep | None:
     """Half of the context in whole granules, down to MIN_CONTEXT."""
     now = count(plan.value(name)) or 0
     goal = now // 2 // GRANULE * GRANULE
     if goal < MIN_CONTEXT:
         return None
-    return Step({name: goal}, value=str(goal), change=f"context {now} -> {goal}")
+    return RungStep({name: goal}, value=str(goal), change=f"context {now} -> {goal}")
 
 
-def stop_drafting(plan: Plan, name: str) -> Step | None:
+def stop_drafting(plan: Plan, name: str) -> RungStep | None:
     """Drop the setting that drafts; None if the plan drafts nothing."""
     if not plan.mtp:
         return None
-    return Step({name: None}, value="off", change=f"drafting {plan.mtp} -> off")
+    return RungStep({name: None}, value="off", change=f"drafting {plan.mtp} -> off")

@@ -18,7 +18,7 @@ from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.common.logs.wrapping import unwrap, without_colours
 
 HIDDEN = "(hidden)"
-Sample = tuple[str, float]
+FigureSample = tuple[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Explainer:
     find_cause: Callable[[Sequence[str], str], Finding | None]
     advise: Callable[[Finding], tuple[str, ...]]
     last: str = "http"
-    sample: Callable[[str], Sample | None] = lambda line: None
+    sample: Callable[[str], FigureSample | None] = lambda line: None
 
     def __call__(self, text: str) -> Explanation:
         """Explain the text; for a log of several starts, the last one."""

@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT, Hit, cause, finding, unless_explained
 from caovand.engines.common.logs.rows import building, exits, ggml, ggml_families, host
 from caovand.engines.common.logs.signature import Signature, first
-from caovand.engines.llamacpp.log.line import Parts, take_apart
+from caovand.engines.llamacpp.log.line import LlamaCppLine, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
 from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
@@ -113,12 +113,12 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     return unless_explained(hits), stopped
 
 
-def _is_crash(parts: Parts, row: Signature) -> bool:
+def _is_crash(parts: LlamaCppLine, row: Signature) -> bool:
     """Whether a line ends a serving server: the server's own lines may quote a request."""
     return row.id == _CHILD or (row.id in _CRASHES and not parts.component)
 
 
-def _is_evidence(parts: Parts, line: str) -> bool:
+def _is_evidence(parts: LlamaCppLine, line: str) -> bool:
     """Whether a line can be evidence: an error of the logger, or a raw line of a library or the
     kernel."""
     if parts.level:

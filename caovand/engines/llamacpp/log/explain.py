@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT, Hit, finding
 from caovand.engines.common.logs.signature import first
-from caovand.engines.common.logs.whole_log import Explainer, Sample
+from caovand.engines.common.logs.whole_log import Explainer, FigureSample
 from caovand.engines.llamacpp.healing.advice import advise
 from caovand.engines.llamacpp.log.cause import find_cause
 from caovand.engines.llamacpp.log.line import take_apart
@@ -33,7 +33,7 @@ _NO_CARD = re.compile(
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
-def _read_rate(line: str) -> Sample | None:
+def _read_rate(line: str) -> FigureSample | None:
     speed = _SPEED.match(take_apart(line).message[:300])
     return (_RATES[speed["what"]], float(speed["rate"])) if speed else None
 

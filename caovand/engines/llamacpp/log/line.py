@@ -23,7 +23,7 @@ _RAW_SOURCE = re.compile(
 
 
 @dataclass(frozen=True)
-class Parts:
+class LlamaCppLine:
     """A line's parts, empty if missing; `at_s` are seconds since the start, None without a time.
 
     Lines of the server have a `component`, those of its libraries none.
@@ -36,7 +36,7 @@ class Parts:
     component: str = ""
 
 
-def take_apart(line: str) -> Parts:
+def take_apart(line: str) -> LlamaCppLine:
     """The parts of one line, without colours and newlines."""
     shape = _SHAPE.match(line)
     if shape is None:
@@ -46,8 +46,8 @@ def take_apart(line: str) -> Parts:
     return _parts(at_s, shape["level"], rest, _SOURCE.match(rest))
 
 
-def _parts(at_s: float | None, level: str, rest: str, found: re.Match[str] | None) -> Parts:
+def _parts(at_s: float | None, level: str, rest: str, found: re.Match[str] | None) -> LlamaCppLine:
     if found is None:
-        return Parts(at_s, level, "", rest)
+        return LlamaCppLine(at_s, level, "", rest)
     message = rest[found.end() :]
-    return Parts(at_s, level, found["function"], message, found["component"] or "")
+    return LlamaCppLine(at_s, level, found["function"], message, found["component"] or "")

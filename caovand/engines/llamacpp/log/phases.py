@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
 from caovand.core.health.observation import LogMark
+from caovand.engines.common.logs.figures import Figure, parse_figure
 from caovand.engines.common.logs.signature import MAX_LINE
-from caovand.engines.llamacpp.log.line import Parts, take_apart
+from caovand.engines.llamacpp.log.line import LlamaCppLine, take_apart
 
 PHASES = (
     Phase("resolve", "options", "launch"),
@@ -23,11 +24,9 @@ PHASES = (
     Phase("http", "HTTP server", "prove"),
 )
 
-Figure = float | int | str
-
 
 @dataclass(frozen=True)
-class Row:
+class LlamaCppMessage:
     """A message with `pattern` in it: its phase, a detail for people, figures by group name."""
 
     source: str
@@ -40,8 +39,10 @@ class Row:
 
 def _row(
     source: str, start: str, phase: str | None, detail: str, figures: str = "", end: bool = False
-) -> Row:
-    return Row(source, start, phase, detail, re.compile(figures) if figures else None, end)
+) -> LlamaCppMessage:
+    return LlamaCppMessage(
+        source, start, phase, detail, re.compile(figures) if figures else None, end
+    )
 
 
 _MIB = r"= +(?P<{}>[\d.]+) MiB"
@@ -75,10 +76,9 @@ _BUFFER = re.compile(
 _WHAT = {
     "model": "weights", "KV": "kv", "RS": "states", "compute": "compute", "output": "logits",
 }  # fmt: skip
-_BY_SOURCE: dict[str, tuple[Row, ...]] = {}
+_BY_SOURCE: dict[str, tuple[LlamaCppMessage, ...]] = {}
 for _entry in ROWS:
     _BY_SOURCE[_entry.source] = (*_BY_SOURCE.get(_entry.source, ()), _entry)
-_NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
@@ -88,7 +88,7 @@ def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     if row is None:
         return None, _read_buffer(parts)
     found = row.figures.search(parts.message[:MAX_LINE]) if row.figures else None
-    figures = {k: _parse_value(v) for k, v in found.groupdict().items()} if found else {}
+    figures = {k: parse_figure(v) for k, v in found.groupdict().items()} if found else {}
     if row.phase is None:
         return None, figures
     return LogMark(row.phase, row.detail, progress=1.0 if row.is_end else None), figures
@@ -99,22 +99,16 @@ def phase_of(line: str) -> LogMark | None:
     return read(line)[0]
 
 
-def _match_row(parts: Parts) -> Row | None:
+def _match_row(parts: LlamaCppLine) -> LlamaCppMessage | None:
     for row in _BY_SOURCE.get(parts.source, ()):
         if parts.message.startswith(row.start):
             return row
     return None
 
 
-def _read_buffer(parts: Parts) -> Mapping[str, Figure]:
+def _read_buffer(parts: LlamaCppLine) -> Mapping[str, Figure]:
     """Name and size of one buffer, such as `compute_CUDA0_mib`."""
     found = _BUFFER.match(parts.message[:MAX_LINE]) if "buffer size" in parts.message else None
     if found is None:
         return {}
     return {f"{_WHAT[found['what']]}_{found['device']}_mib": float(found["mib"])}
-
-
-def _parse_value(text: str) -> Figure:
-    if not _NUMBER.match(text):
-        return text
-    return float(text) if "." in text else int(text)

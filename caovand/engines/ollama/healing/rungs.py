@@ -6,7 +6,7 @@ All steps go one way, so each rung ends, and with the rungs the ladder.
 from __future__ import annotations
 
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.rung import Rung, Step
+from caovand.core.healing.rung import Rung, RungStep
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.rungs import halve_context
 from caovand.engines.ollama.planning import variables
@@ -15,36 +15,36 @@ from caovand.engines.ollama.planning.variables import CACHE_TYPE, CARDS, CONTEXT
 FIRST_OVERHEAD, MAX_OVERHEAD = 1 << 30, 16 << 30
 
 
-def _shorten_context(plan: Plan, finding: Finding) -> Step | None:
+def _shorten_context(plan: Plan, finding: Finding) -> RungStep | None:
     return halve_context(plan, CONTEXT)
 
 
-def _fewer_requests(plan: Plan, finding: Finding) -> Step | None:
+def _fewer_requests(plan: Plan, finding: Finding) -> RungStep | None:
     now = variables.number(plan, variables.PARALLEL)
     if now < 2:
         return None
     goal = str(now // 2)
-    return Step(
+    return RungStep(
         env={variables.PARALLEL: goal}, value=goal, change=f"requests at once {now} -> {goal}"
     )
 
 
-def _quantise_cache(plan: Plan, finding: Finding) -> Step | None:
+def _quantise_cache(plan: Plan, finding: Finding) -> RungStep | None:
     """Reduce the cache to 8 bits, which costs next to nothing; flash attention reads it."""
     if variables.text(plan, CACHE_TYPE) != "f16":
         return None
-    return Step(env={CACHE_TYPE: "q8_0", FLASH: "1"}, value="q8_0", change="cache f16 -> q8_0")
+    return RungStep(env={CACHE_TYPE: "q8_0", FLASH: "1"}, value="q8_0", change="cache f16 -> q8_0")
 
 
-def _flash_off(plan: Plan, finding: Finding) -> Step | None:
+def _flash_off(plan: Plan, finding: Finding) -> RungStep | None:
     """Turn flash attention off; a quantised cache would need it."""
     if not variables.has_flash(plan):
         return None
     change = "flash attention on -> off"
-    return Step(env={FLASH: "0", CACHE_TYPE: "f16"}, value="off", change=change)
+    return RungStep(env={FLASH: "0", CACHE_TYPE: "f16"}, value="off", change=change)
 
 
-def _raise_overhead(plan: Plan, finding: Finding) -> Step | None:
+def _raise_overhead(plan: Plan, finding: Finding) -> RungStep | None:
     """Leave Ollama less of each card: it decides itself how many layers go there."""
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
@@ -54,13 +54,13 @@ def _raise_overhead(plan: Plan, finding: Finding) -> Step | None:
         return None
     shown = f"{goal >> 20} MiB"
     change = f"memory left free on each card {now >> 20} MiB -> {shown}"
-    return Step(env={OVERHEAD: str(goal)}, value=shown, change=change)
+    return RungStep(env={OVERHEAD: str(goal)}, value=shown, change=change)
 
 
-def _use_cpu(plan: Plan, finding: Finding) -> Step | None:
+def _use_cpu(plan: Plan, finding: Finding) -> RungStep | None:
     if variables.text(plan, CARDS) in ("", variables.NO_CARD):
         return None
-    return Step(env={CARDS: variables.NO_CARD}, value="cpu", change="cards -> none")
+    return RungStep(env={CARDS: variables.NO_CARD}, value="cpu", change="cards -> none")
 
 
 RUNGS = (

@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding, unless_explained
 from caovand.engines.common.logs.rows import building, exits, ggml, ggml_families, host
 from caovand.engines.common.logs.signature import first
-from caovand.engines.ollama.log.line import Parts, take_apart
+from caovand.engines.ollama.log.line import OllamaLine, take_apart
 from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
@@ -105,11 +105,11 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     return unless_explained(hits), announced
 
 
-def _whole(parts: Parts) -> str:
+def _whole(parts: OllamaLine) -> str:
     return f"{parts.message} {parts.rest}" if parts.rest else parts.message
 
 
-def _is_evidence(parts: Parts, line: str) -> bool:
+def _is_evidence(parts: OllamaLine, line: str) -> bool:
     """Whether a line can be evidence: an error of the logger, or a raw line of a library or the
     kernel."""
     if parts.level:

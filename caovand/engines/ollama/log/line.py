@@ -18,7 +18,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 @dataclass(frozen=True)
-class Parts:
+class OllamaLine:
     """A line's parts, empty if missing: `message` is its text, `rest` the text after it.
 
     `at_s` are seconds since the month began, None without a time.
@@ -31,18 +31,18 @@ class Parts:
     rest: str = ""
 
 
-def take_apart(line: str) -> Parts:
+def take_apart(line: str) -> OllamaLine:
     """The parts of one line, without colours and newlines."""
     shape = _SHAPE.match(line)
     if shape is None:
-        return Parts(None, "", "", line)
+        return OllamaLine(None, "", "", line)
     text = line[shape.end() :]
     quoted = _QUOTED.match(text)
     if quoted is not None:
         message, rest = quoted[1], text[quoted.end() :]
     else:
         message, _, rest = text.partition(" ")
-    return Parts(
+    return OllamaLine(
         _seconds(shape["time"] or ""), shape["level"], shape["source"], message, rest.strip()
     )
 

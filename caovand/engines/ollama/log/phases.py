@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
 from caovand.core.health.observation import LogMark
+from caovand.engines.common.logs.figures import NUMBER, Figure, parse_figure
 from caovand.engines.common.logs.signature import MAX_LINE
-from caovand.engines.ollama.log.line import Parts, take_apart
+from caovand.engines.ollama.log.line import OllamaLine, take_apart
 
 PHASES = (
     Phase("resolve", "variables", "launch"),
@@ -22,11 +23,9 @@ PHASES = (
     Phase("kv", "KV cache", "prepare"),
 )
 
-Figure = float | int | str
-
 
 @dataclass(frozen=True)
-class Row:
+class OllamaMessage:
     """A message that begins with `start`: its phase, a detail for people, figures by group name.
 
     At the `end` of "http" the server listens, at the `end` of "load" the model is loaded.
@@ -39,8 +38,10 @@ class Row:
     end: bool = False
 
 
-def _row(start: str, phase: str | None, detail: str, figures: str = "", end: bool = False) -> Row:
-    return Row(start, phase, detail, re.compile(figures) if figures else None, end)
+def _row(
+    start: str, phase: str | None, detail: str, figures: str = "", end: bool = False
+) -> OllamaMessage:
+    return OllamaMessage(start, phase, detail, re.compile(figures) if figures else None, end)
 
 
 _SIZE = r"device=(?P<device>\w{1,40}) size=\"(?P<size>[\d.]{1,20} \w{1,5})\""
@@ -71,7 +72,6 @@ _RAW = (
 )
 _SIZES = {"model weights": "weights", "kv cache": "kv", "compute graph": "compute"}
 _UNITS = {"B": 1 / (1 << 20), "KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0, "TiB": 1024.0**2}
-_NUMBER = re.compile(r"\d+(?:\.\d+)?$")
 
 
 def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
@@ -91,7 +91,7 @@ def read(line: str) -> tuple[LogMark | None, Mapping[str, Figure]]:
     return LogMark(row.phase, row.detail, progress=1.0 if row.end else None), figures
 
 
-def _read_figures(row: Row, parts: Parts) -> Mapping[str, Figure]:
+def _read_figures(row: OllamaMessage, parts: OllamaLine) -> Mapping[str, Figure]:
     text = f"{parts.message} {parts.rest}"[:MAX_LINE]
     found = row.figures.search(text) if row.figures else None
     if found is None:
@@ -99,12 +99,6 @@ def _read_figures(row: Row, parts: Parts) -> Mapping[str, Figure]:
     named = {k: v for k, v in found.groupdict().items() if v is not None}
     if row.start in _SIZES:
         number, _, unit = named["size"].partition(" ")
-        mib = round(float(number) * _UNITS.get(unit, 0), 1) if _NUMBER.match(number) else 0
+        mib = round(float(number) * _UNITS.get(unit, 0), 1) if NUMBER.match(number) else 0
         return {f"{_SIZES[row.start]}_{named['device']}_mib": mib}
-    return {k.replace("on_cards", "gpu_layers"): _parse_value(v) for k, v in named.items()}
-
-
-def _parse_value(text: str) -> Figure:
-    if not _NUMBER.match(text):
-        return text
-    return float(text) if "." in text else int(text)
+    return {k.replace("on_cards", "gpu_layers"): parse_figure(v) for k, v in named.items()}

@@ -6,7 +6,7 @@ All steps go one way, so each rung ends, and with the rungs the ladder.
 from __future__ import annotations
 
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.rung import Rung, Step
+from caovand.core.healing.rung import Rung, RungStep
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.rungs import halve, halve_context, stop_drafting
 from caovand.engines.sglang.planning import options
@@ -31,29 +31,29 @@ HAS_EIGHT_BITS = frozenset({"sm89", "sm90", "sm100", "sm103", "sm120", "sm121"})
 """Cards whose kernels read an 8-bit cache."""
 
 
-def _shorten_context(plan: Plan, finding: Finding) -> Step | None:
+def _shorten_context(plan: Plan, finding: Finding) -> RungStep | None:
     return halve_context(plan, CONTEXT)
 
 
-def _fewer_requests(plan: Plan, finding: Finding) -> Step | None:
+def _fewer_requests(plan: Plan, finding: Finding) -> RungStep | None:
     # SGLang refuses a group of cards that serves none.
     return halve(plan, REQUESTS, attention_groups(plan.value), "requests at once")
 
 
-def _smaller_step(plan: Plan, finding: Finding) -> Step | None:
+def _smaller_step(plan: Plan, finding: Finding) -> RungStep | None:
     return halve(plan, STEP, MIN_STEP, "tokens of a step")
 
 
-def _lower_share(plan: Plan, finding: Finding) -> Step | None:
+def _lower_share(plan: Plan, finding: Finding) -> RungStep | None:
     """Reduce the share for weights and cache, which leaves more for a step and for CUDA graphs."""
     now = plan.value(SHARE)
     if not isinstance(now, (int, float)) or now <= MIN_SHARE or finding.beyond_card:
         return None
     goal = round(max(now - LESS_SHARE, MIN_SHARE), 3)
-    return Step({SHARE: goal}, value=f"{goal:g}", change=f"share of memory {now:g} -> {goal:g}")
+    return RungStep({SHARE: goal}, value=f"{goal:g}", change=f"share of memory {now:g} -> {goal:g}")
 
 
-def _trade_step_for_cache(plan: Plan, finding: Finding) -> Step | None:
+def _trade_step_for_cache(plan: Plan, finding: Finding) -> RungStep | None:
     """Halve the tokens of a step, and give a third of their memory outside the share to the cache.
 
     Only this rung raises the share; it ends when the tokens of a step can shrink no more.
@@ -64,47 +64,47 @@ def _trade_step_for_cache(plan: Plan, finding: Finding) -> Step | None:
         return None
     goal = round(now + (1 - now) / 3, 3)
     change = f"{smaller.change}, share of memory {now:g} -> {goal:g}"
-    return Step({**smaller.settings, SHARE: goal}, value=smaller.value, change=change)
+    return RungStep({**smaller.settings, SHARE: goal}, value=smaller.value, change=change)
 
 
-def _quantise_cache(plan: Plan, finding: Finding) -> Step | None:
+def _quantise_cache(plan: Plan, finding: Finding) -> RungStep | None:
     """Reduce the cache to 8 bits, on cards that compute with them."""
     if plan.value(CACHE_TYPE) not in ("auto", "bf16", "bfloat16"):
         return None
     if not set(plan.device.split("-")) <= HAS_EIGHT_BITS:
         return None
     change = f"cache {plan.value(CACHE_TYPE)} -> {EIGHT_BITS}"
-    return Step({CACHE_TYPE: EIGHT_BITS}, value=EIGHT_BITS, change=change)
+    return RungStep({CACHE_TYPE: EIGHT_BITS}, value=EIGHT_BITS, change=change)
 
 
-def _graphs_off(plan: Plan, finding: Finding) -> Step | None:
+def _graphs_off(plan: Plan, finding: Finding) -> RungStep | None:
     if plan.value(DECODE_GRAPHS) == GRAPHS_OFF == plan.value(PREFILL_GRAPHS):
         return None
     off = {DECODE_GRAPHS: GRAPHS_OFF, PREFILL_GRAPHS: GRAPHS_OFF}
-    return Step(off, value="off", change="CUDA graphs on -> off")
+    return RungStep(off, value="off", change="CUDA graphs on -> off")
 
 
-def _drafting_off(plan: Plan, finding: Finding) -> Step | None:
+def _drafting_off(plan: Plan, finding: Finding) -> RungStep | None:
     return stop_drafting(plan, DRAFTING)
 
 
-def _triton_attention(plan: Plan, finding: Finding) -> Step | None:
+def _triton_attention(plan: Plan, finding: Finding) -> RungStep | None:
     """Use kernels that Triton compiles for this card."""
     now = plan.value(ATTENTION)
     if now == "triton":
         return None
     change = f"attention {now or 'of its choice'} -> triton"
-    return Step({ATTENTION: "triton"}, value="triton", change=change)
+    return RungStep({ATTENTION: "triton"}, value="triton", change=change)
 
 
-def _replicas_off(plan: Plan, finding: Finding) -> Step | None:
+def _replicas_off(plan: Plan, finding: Finding) -> RungStep | None:
     groups = options.attention_groups(plan.value)
     replicas = options.replicas(plan.value)
     if groups == replicas == 1:
         return None
     planned = [name for name in sorted(options.PARALLEL) if plan.value(name)]
     change = f"{replicas} replicas -> one engine" if groups == 1 else "attention on all cards"
-    return Step(dict.fromkeys(planned), change=change)
+    return RungStep(dict.fromkeys(planned), change=change)
 
 
 RUNGS = (

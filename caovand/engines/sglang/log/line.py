@@ -17,7 +17,7 @@ _PREFIX = re.compile(
 
 
 @dataclass(frozen=True)
-class Parts:
+class SglangLine:
     """A line's parts. `at_s` are seconds since the month began, None for a line without prefix."""
 
     at_s: float | None
@@ -25,11 +25,11 @@ class Parts:
     message: str
 
 
-def take_apart(line: str) -> Parts:
+def take_apart(line: str) -> SglangLine:
     """The parts of one line, without colours and newlines."""
     found = _PREFIX.match(line)
     if found is None:
-        return Parts(None, "", line)
+        return SglangLine(None, "", line)
     day, hour, minute = (int(found[name] or 0) for name in ("day", "hour", "minute"))
     at_s = ((day * 24 + hour) * 60 + minute) * 60 + float(found["second"])
-    return Parts(at_s, found["ranks"].strip(), line[found.end() :])
+    return SglangLine(at_s, found["ranks"].strip(), line[found.end() :])

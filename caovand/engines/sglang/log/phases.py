@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import Phase
 from caovand.core.health.observation import LogMark
+from caovand.engines.common.logs.figures import Figure, parse_figure
 from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.sglang.log.line import take_apart
 
@@ -24,11 +25,9 @@ PHASES = (
     Phase("http", "HTTP server", "prove"),
 )
 
-Figure = float | int | str
-
 
 @dataclass(frozen=True)
-class Row:
+class SglangMessage:
     """A message that matches: its phase, a detail for people, figures by group name.
 
     At the `end` of "http" the server is ready.
@@ -40,8 +39,8 @@ class Row:
     end: bool = False
 
 
-def _row(pattern: str, phase: str, detail: str, end: bool = False) -> Row:
-    return Row(re.compile(pattern), phase, detail, end)
+def _row(pattern: str, phase: str, detail: str, end: bool = False) -> SglangMessage:
+    return SglangMessage(re.compile(pattern), phase, detail, end)
 
 
 _GRAPHS = r"(?:cuda|CUDA) graph"
@@ -97,15 +96,8 @@ def _read_bar(text: str) -> LogMark | None:
 
 
 def _read_figures(groups: Mapping[str, str | None]) -> Mapping[str, Figure]:
-    found = {name: _parse_value(text) for name, text in groups.items() if text is not None}
+    found = {name: parse_figure(text) for name, text in groups.items() if text is not None}
     halves = [found.pop(name) for name in ("k_gib", "v_gib") if name in found]
     if halves:
         found["kv_gib"] = round(sum(float(half) for half in halves), 2)
     return found
-
-
-def _parse_value(text: str) -> Figure:
-    try:
-        return float(text) if "." in text else int(text)
-    except ValueError:
-        return text

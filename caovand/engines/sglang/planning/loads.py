@@ -47,7 +47,7 @@ ADA = (8, 9)
 
 
 @dataclass(frozen=True)
-class SizedSglangLoad:
+class LoadChoice:
     """A load, the tokens that its cache holds, and the requests that it can serve at once.
 
     `share` finds the share of memory for a similar load.
@@ -79,32 +79,32 @@ def choose(
     smaller_cache: bool,
     old: bool,
     replicated: bool,
-) -> SizedSglangLoad:
+) -> LoadChoice:
     """The load over the fewest of `splits` with room for a generous request in the model's own
     type, or over more cards if they finish far more requests; else over the fewest with room for a
     sufficient one in 8 bits, and last with weights quantised to 8 bits too. `replicated` loads are
     served by as many replicas as the cards hold."""
     workload, limit = config.policy.workload, model.max_model_len
 
-    def best(ranks: int, *, rounded: bool, small: bool) -> SizedSglangLoad:
+    def best(ranks: int, *, rounded: bool, small: bool) -> LoadChoice:
         one = replace(load, ranks=ranks, rounded=rounded or load.rounded)
         return _first_worth(_levels(config, model, one, gpus, typed, smaller_cache=small, old=old))
 
-    def holds(sized: SizedSglangLoad, context: int) -> bool:
+    def holds(sized: LoadChoice, context: int) -> bool:
         enough = config.model.max_model_len or min(context, limit)
         return sized.tokens >= enough and sized.requests > 0
 
-    def in_replicas(sized: SizedSglangLoad) -> SizedSglangLoad:
+    def in_replicas(sized: LoadChoice) -> LoadChoice:
         return replace(sized, replicas=len(gpus) // sized.load.ranks if replicated else 1)
 
-    def generous() -> Iterator[SizedSglangLoad]:
+    def generous() -> Iterator[LoadChoice]:
         for ranks in splits:
             if holds(best(ranks, rounded=False, small=False), GENEROUS_CONTEXT[workload]):
                 yield in_replicas(best(ranks, rounded=False, small=smaller_cache))
 
     if roomy := tuple(generous()):
         return _most_requests(model, roomy, gpus, workload)
-    found: list[SizedSglangLoad] = []
+    found: list[LoadChoice] = []
     for rounded in (False, True) if may_round(model, gpus, typed) else (False,):
         for ranks in splits:
             if rounded and not _loads_unrounded(model, replace(load, ranks=ranks), gpus):
@@ -118,10 +118,10 @@ def choose(
 def in_groups(
     config: Config,
     model: ModelCard,
-    sized: SizedSglangLoad,
+    sized: LoadChoice,
     gpus: tuple[Gpu, ...],
     typed: Mapping[str, Any],
-) -> SizedSglangLoad:
+) -> LoadChoice:
     """The load with separate attention on each card, if that finishes more requests.
 
     Each card then serves as many requests as all did together, unless the operator sets how many.
@@ -143,10 +143,10 @@ def in_groups(
 def without_prefixes(
     config: Config,
     model: ModelCard,
-    sized: SizedSglangLoad,
+    sized: LoadChoice,
     gpus: tuple[Gpu, ...],
     stated: int | None,
-) -> SizedSglangLoad:
+) -> LoadChoice:
     """The load without the radix cache, which leaves each request a single recurrent state, if
     that finishes far more requests; with `stated` requests, or as many as have room."""
     workload = config.policy.workload
@@ -154,14 +154,14 @@ def without_prefixes(
     context = config.model.max_model_len or GENEROUS_CONTEXT[workload]
     context = min(context, model.max_model_len, max(sized.tokens, 1))
 
-    def at(requests: int) -> SizedSglangLoad:
+    def at(requests: int) -> LoadChoice:
         load = replace(sized.load, prefixes=False, slots=0, requests=requests)
         return _holding(model, replace(load, share=sized.share(load)), gpus, sized.share)
 
     def crowded(requests: int) -> bool:
         return at(requests).tokens < max(requests * each, context)
 
-    def rate(sized: SizedSglangLoad) -> float:
+    def rate(sized: LoadChoice) -> float:
         tokens = min(sized.tokens, sized.requests * each)
         return requests_a_second(model, sized.load, tokens, gpus, workload)
 
@@ -174,8 +174,8 @@ def without_prefixes(
 
 
 def _most_requests(
-    model: ModelCard, roomy: Sequence[SizedSglangLoad], gpus: tuple[Gpu, ...], workload: str
-) -> SizedSglangLoad:
+    model: ModelCard, roomy: Sequence[LoadChoice], gpus: tuple[Gpu, ...], workload: str
+) -> LoadChoice:
     """The load over the fewest cards, or one that finishes far more requests than over fewer; of
     those whose replicas use all cards, the one that finishes most."""
     chosen, fewest, most = roomy[0], 0.0, 0.0
@@ -211,7 +211,7 @@ def _levels(
     *,
     smaller_cache: bool,
     old: bool,
-) -> Iterator[tuple[SizedSglangLoad, int]]:
+) -> Iterator[tuple[LoadChoice, int]]:
     """The loads over some cards, from SGLang's own on, and the tokens at which each is enough: the
     workload's while that takes nothing else away, then those of a generous request."""
     workload, limit = config.policy.workload, model.max_model_len
@@ -271,7 +271,7 @@ def sized_load(
     gpus: tuple[Gpu, ...],
     share: Callable[[SglangLoad], float],
     workload: str,
-) -> SizedSglangLoad:
+) -> LoadChoice:
     """The load with its share and its capacity.
 
     If SGLang's division between recurrent states and cache cuts requests or context, there are
@@ -301,14 +301,14 @@ def sized_load(
 
 def _holding(
     model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...], share: Callable[[SglangLoad], float]
-) -> SizedSglangLoad:
+) -> LoadChoice:
     requests = divide(model, load, cache_room(model, load, gpus)).requests
-    return SizedSglangLoad(load, estimate(model, load, gpus).kv_tokens, requests, share)
+    return LoadChoice(load, estimate(model, load, gpus).kv_tokens, requests, share)
 
 
-def _first_worth(levels: Iterator[tuple[SizedSglangLoad, int]]) -> SizedSglangLoad:
+def _first_worth(levels: Iterator[tuple[LoadChoice, int]]) -> LoadChoice:
     """The first load with enough tokens; else the one that holds the most, or the leanest."""
-    best: SizedSglangLoad | None = None
+    best: LoadChoice | None = None
     for sized, enough in levels:
         if sized.tokens >= enough and sized.requests:
             return sized

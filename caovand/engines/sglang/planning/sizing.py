@@ -18,7 +18,7 @@ from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad, activation_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
-from caovand.engines.sglang.planning.loads import SizedSglangLoad
+from caovand.engines.sglang.planning.loads import LoadChoice
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
@@ -234,12 +234,8 @@ def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
 
 
 def _as_many_as_fit(
-    config: Config,
-    model: ModelCard,
-    sized: SizedSglangLoad,
-    gpus: tuple[Gpu, ...],
-    requests: Setting,
-) -> tuple[SizedSglangLoad, Setting]:
+    config: Config, model: ModelCard, sized: LoadChoice, gpus: tuple[Gpu, ...], requests: Setting
+) -> tuple[LoadChoice, Setting]:
     """As many usual requests as the caches hold, up to SGLang's largest graph; fewer than the
     workload's only if recurrent states allow no more."""
     workload, load = config.policy.workload, sized.load
@@ -276,12 +272,8 @@ def _may_end_prefixes(config: Config, inventory: Inventory, typed: Mapping[str, 
 
 
 def _with_single_states(
-    config: Config,
-    model: ModelCard,
-    sized: SizedSglangLoad,
-    gpus: tuple[Gpu, ...],
-    requests: Setting,
-) -> tuple[SizedSglangLoad, Setting]:
+    config: Config, model: ModelCard, sized: LoadChoice, gpus: tuple[Gpu, ...], requests: Setting
+) -> tuple[LoadChoice, Setting]:
     """The load without the radix cache, and its requests, if that finishes far more."""
     groups = sized.load.attention_groups
     stated = ceil(requests.value / groups) if requests.origin == "user" else None

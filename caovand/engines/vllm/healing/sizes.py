@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.rung import Step
+from caovand.core.healing.rung import RungStep
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.planning.environment import THREADS
@@ -43,7 +43,7 @@ def _has_taken(plan: Plan, *names: str) -> bool:
     return any(taken.rung in names for taken in plan.taken)
 
 
-def context(plan: Plan, finding: Finding) -> Step | None:
+def context(plan: Plan, finding: Finding) -> RungStep | None:
     """Reduce to the length named by the error; a second time by at least an eighth, so that it
     ends."""
     now = count(plan.value("max_model_len")) or int(_number(finding, "len") or 0)
@@ -58,7 +58,7 @@ def context(plan: Plan, finding: Finding) -> Step | None:
     floor = least if now >= least or not fits else BLOCK
     if not floor <= goal < now:
         return None
-    return Step({"max_model_len": goal}, value=str(goal), change=f"context {now} -> {goal}")
+    return RungStep({"max_model_len": goal}, value=str(goal), change=f"context {now} -> {goal}")
 
 
 def _gmu(plan: Plan) -> float:
@@ -70,7 +70,7 @@ def on_cpu(plan: Plan) -> bool:
     return plan.device == "cpu"
 
 
-def _to_gmu(plan: Plan, goal: float) -> Step | None:
+def _to_gmu(plan: Plan, goal: float) -> RungStep | None:
     now, goal = _gmu(plan), round(goal, 3)
     if on_cpu(plan) or not GMU_BOUNDS[0] <= goal <= GMU_BOUNDS[1] or goal == now:
         return None
@@ -79,10 +79,10 @@ def _to_gmu(plan: Plan, goal: float) -> Step | None:
     if plan.value("kv_cache_memory_bytes") is not None:  # the share then has no effect
         changed["kv_cache_memory_bytes"] = None
         change += ", and vLLM sizes the KV cache"
-    return Step(changed, value=f"{goal:g}", change=change)
+    return RungStep(changed, value=f"{goal:g}", change=change)
 
 
-def gmu_up(plan: Plan, finding: Finding) -> Step | None:
+def gmu_up(plan: Plan, finding: Finding) -> RungStep | None:
     """Raise the share; never after lowering it: the higher share was already too much."""
     goal = min(_gmu(plan) + GMU_STEP, GMU_BOUNDS[1])
     if _has_taken(plan, "gmu-down", "share"):
@@ -90,7 +90,7 @@ def gmu_up(plan: Plan, finding: Finding) -> Step | None:
     return _to_gmu(plan, goal) if goal > _gmu(plan) else None
 
 
-def gmu_down(plan: Plan, finding: Finding) -> Step | None:
+def gmu_down(plan: Plan, finding: Finding) -> RungStep | None:
     spent = sum(taken.rung == "gmu-down" for taken in plan.taken) >= GMU_DOWNS
     if spent or finding.beyond_card:
         return None
@@ -99,7 +99,7 @@ def gmu_down(plan: Plan, finding: Finding) -> Step | None:
     return _to_gmu(plan, _gmu(plan) - (GMU_STEP / 3 if sized else GMU_STEP))
 
 
-def share(plan: Plan, finding: Finding) -> Step | None:
+def share(plan: Plan, finding: Finding) -> RungStep | None:
     """Reduce to the memory that others leave free, by vLLM's count."""
     free, total = _number(finding, "free"), _number(finding, "total")
     if not free or not total:
@@ -108,7 +108,7 @@ def share(plan: Plan, finding: Finding) -> Step | None:
     return _to_gmu(plan, goal) if goal < _gmu(plan) else None
 
 
-def larger_kv_memory(plan: Plan, finding: Finding) -> Step | None:
+def larger_kv_memory(plan: Plan, finding: Finding) -> RungStep | None:
     """On the CPU build: raise to the KV cache's full need, if that is at most four times as
     much."""
     now, need = plan.value("kv_cache_memory_bytes"), _number(finding, "need")
@@ -120,10 +120,10 @@ def larger_kv_memory(plan: Plan, finding: Finding) -> Step | None:
     if not now < goal <= 4 * now:
         return None
     change = f"KV memory {now >> 20} -> {goal >> 20} MiB"
-    return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
+    return RungStep({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
 
 
-def smaller_kv_memory(plan: Plan, finding: Finding) -> Step | None:
+def smaller_kv_memory(plan: Plan, finding: Finding) -> RungStep | None:
     now, free = plan.value("kv_cache_memory_bytes"), _number(finding, "free")
     if not on_cpu(plan) or not isinstance(now, int):
         return None
@@ -132,34 +132,36 @@ def smaller_kv_memory(plan: Plan, finding: Finding) -> Step | None:
     if goal < 2**24:
         return None
     change = f"KV memory {now >> 20} -> {goal >> 20} MiB"
-    return Step({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
+    return RungStep({"kv_cache_memory_bytes": goal}, value=f"{goal >> 20}", change=change)
 
 
-def _halve(plan: Plan, name: str, unset: int, least: int, label: str) -> Step | None:
+def _halve(plan: Plan, name: str, unset: int, least: int, label: str) -> RungStep | None:
     """Half of a setting; `unset` is the starting value for a plan without one."""
     now = count(plan.value(name))
     goal = unset if now is None else max(now // 2, least)
     if now is not None and goal >= now:
         return None
     shown = "vLLM's default" if now is None else now
-    return Step({name: goal}, value=str(goal), change=f"{label} {shown} -> {goal}")
+    return RungStep({name: goal}, value=str(goal), change=f"{label} {shown} -> {goal}")
 
 
-def batch(plan: Plan, finding: Finding) -> Step | None:
+def batch(plan: Plan, finding: Finding) -> RungStep | None:
     return _halve(plan, "max_num_batched_tokens", MIN_BATCH, MIN_BATCH, "batch tokens")
 
 
-def sequences(plan: Plan, finding: Finding) -> Step | None:
+def sequences(plan: Plan, finding: Finding) -> RungStep | None:
     """Lower max_num_seqs to the number that vLLM names, else halve it."""
     most, now = _number(finding, "most"), count(plan.value("max_num_seqs"))
     if most and most >= 1 and (now is None or most < now):
         shown = "vLLM's default" if now is None else now
         goal = int(most)
-        return Step({"max_num_seqs": goal}, value=str(goal), change=f"sequences {shown} -> {goal}")
+        return RungStep(
+            {"max_num_seqs": goal}, value=str(goal), change=f"sequences {shown} -> {goal}"
+        )
     return _halve(plan, "max_num_seqs", 32, 1, "sequences")
 
 
-def limit(plan: Plan, finding: Finding) -> Step | None:
+def limit(plan: Plan, finding: Finding) -> RungStep | None:
     """Lower an argument to the maximum that vLLM allows, if its message names both."""
     name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
     now = count(plan.value(name)) if name in LIMITED else None
@@ -167,7 +169,7 @@ def limit(plan: Plan, finding: Finding) -> Step | None:
         return None
     goal = int(most)
     shown = "vLLM's default" if now is None else now
-    return Step({name: goal}, value=f"{name} {goal}", change=f"{name} {shown} -> {goal}")
+    return RungStep({name: goal}, value=f"{name} {goal}", change=f"{name} {shown} -> {goal}")
 
 
 def _depth(plan: Plan) -> int:
@@ -176,7 +178,7 @@ def _depth(plan: Plan) -> int:
     return plan.mtp or count(plan.value("spec_tokens")) or 0
 
 
-def _to_mtp(plan: Plan, depth: int) -> Step | None:
+def _to_mtp(plan: Plan, depth: int) -> RungStep | None:
     now = _depth(plan)
     if not 0 <= depth < now:
         return None
@@ -184,18 +186,18 @@ def _to_mtp(plan: Plan, depth: int) -> Step | None:
     config = config if isinstance(config, Mapping) else {}
     config = {**config, "num_speculative_tokens": depth} if depth else None
     shown = str(depth) if depth else "off"
-    return Step({"speculative_config": config}, value=shown, change=f"MTP {now} -> {shown}")
+    return RungStep({"speculative_config": config}, value=shown, change=f"MTP {now} -> {shown}")
 
 
-def mtp_less(plan: Plan, finding: Finding) -> Step | None:
+def mtp_less(plan: Plan, finding: Finding) -> RungStep | None:
     return _to_mtp(plan, _depth(plan) - 1)
 
 
-def mtp_safe(plan: Plan, finding: Finding) -> Step | None:
+def mtp_safe(plan: Plan, finding: Finding) -> RungStep | None:
     return _to_mtp(plan, 3)
 
 
-def mtp_off(plan: Plan, finding: Finding) -> Step | None:
+def mtp_off(plan: Plan, finding: Finding) -> RungStep | None:
     return _to_mtp(plan, 0)
 
 
@@ -208,7 +210,7 @@ def has_graphs(plan: Plan) -> bool:
     return not on_cpu(plan) and not plan.value("enforce_eager")
 
 
-def fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
+def fewer_graphs(plan: Plan, finding: Finding) -> RungStep | None:
     config = compilation(plan)
     size = "max_cudagraph_capture_size"
     now = count(config.get(size)) or count(plan.value(size))
@@ -218,7 +220,7 @@ def fewer_graphs(plan: Plan, finding: Finding) -> Step | None:
     goal = smaller[0]
     changed = {**config, "max_cudagraph_capture_size": goal}
     shown = "vLLM's default" if now is None else now
-    return Step(
+    return RungStep(
         {"compilation_config": changed}, value=str(goal), change=f"largest graph {shown} -> {goal}"
     )
 
@@ -229,7 +231,7 @@ def _is_of_a_build(finding: Finding) -> bool:
     return "compiler" in captures or "object" in captures or captures.get("name") in COMPILERS
 
 
-def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
+def fewer_jobs(plan: Plan, finding: Finding) -> RungStep | None:
     """Halve the number of parallel compilers; finished parts of a killed build stay, so each try is
     shorter.
 
@@ -240,22 +242,22 @@ def fewer_jobs(plan: Plan, finding: Finding) -> Step | None:
     if not _is_of_a_build(finding) or now < 2:
         return None
     goal = str(now // 2)
-    return Step(env={"MAX_JOBS": goal}, value=goal, change=f"compiler jobs {now} -> {goal}")
+    return RungStep(env={"MAX_JOBS": goal}, value=goal, change=f"compiler jobs {now} -> {goal}")
 
 
-def one_thread(plan: Plan, finding: Finding) -> Step | None:
+def one_thread(plan: Plan, finding: Finding) -> RungStep | None:
     """Use one thread for torch.compile: the fault may be in its pool, or in the memory that the
     pool takes."""
     now = str(plan.env[THREADS].value) if THREADS in plan.env else "1"
     if now == "1" or finding.phase not in COMPILING:
         return None
-    return Step(env={THREADS: "1"}, value="1", change=f"threads of torch.compile {now} -> 1")
+    return RungStep(env={THREADS: "1"}, value="1", change=f"threads of torch.compile {now} -> 1")
 
 
-def offload(plan: Plan, finding: Finding) -> Step | None:
+def offload(plan: Plan, finding: Finding) -> RungStep | None:
     now = plan.value("cpu_offload_gb") or 0
     more = [size for size in OFFLOAD_GIB if size > now]
     if on_cpu(plan) or not more:
         return None
     change = f"weights kept in host memory {now} -> {more[0]} GiB a card"
-    return Step({"cpu_offload_gb": more[0]}, value=str(more[0]), change=change)
+    return RungStep({"cpu_offload_gb": more[0]}, value=str(more[0]), change=change)

@@ -25,7 +25,7 @@ from caovand.engines.vllm.log.component import (
 )
 from caovand.engines.vllm.log.handled import WRAPPERS, is_wrapper
 from caovand.engines.vllm.log.line import take_apart
-from caovand.engines.vllm.log.search import UNEVEN, Search
+from caovand.engines.vllm.log.search import UNEVEN, CauseSearch
 from caovand.engines.vllm.log.signatures import BY_ID
 from caovand.engines.vllm.log.vanished import SILENT, is_unexplained
 
@@ -87,7 +87,7 @@ def find_cause(
     `phase` is the engine's phase, for logs that do not show it. If the engine is `alive`, a cause
     counts only if one of its processes reports it.
     """
-    search = Search(lines, phase)
+    search = CauseSearch(lines, phase)
     hits = search.hits
     wrapper = next((hit for hit in hits if hit.is_kind("wrapper")), None)
     if alive and wrapper is None:

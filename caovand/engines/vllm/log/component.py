@@ -11,7 +11,7 @@ from caovand.core.healing.failure import Failure
 from caovand.core.healing.ladder import CONFIGURATION
 from caovand.engines.common.logs.rows.python import RAISED, REFUSES, frame_of, raised_at
 from caovand.engines.common.logs.signature import Signature
-from caovand.engines.vllm.log.line import Parts, take_apart
+from caovand.engines.vllm.log.line import VllmLine, take_apart
 from caovand.engines.vllm.log.rows.by_phase import LOADING
 
 _FRAMES = 200  # last frames kept of a traceback; compilers have a hundred
@@ -66,7 +66,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._frames: dict[tuple[str, str, bool], deque[str]] = {}
 
-    def feed(self, parts: Parts) -> bool:
+    def feed(self, parts: VllmLine) -> bool:
         """Whether this next line of the log is a frame or a traceback's first line."""
         frame = frame_of(parts.message)
         if frame:
@@ -78,12 +78,12 @@ class Tracebacks:
         self._frames.pop(_writer(parts), None)
         return True
 
-    def of(self, parts: Parts) -> tuple[str, ...]:
+    def of(self, parts: VllmLine) -> tuple[str, ...]:
         """The frames before this line."""
         return tuple(self._frames.get(_writer(parts), ()))
 
 
-def _writer(parts: Parts) -> tuple[str, str, bool]:
+def _writer(parts: VllmLine) -> tuple[str, str, bool]:
     return parts.process, parts.pid, bool(parts.level)
 
 
@@ -92,7 +92,7 @@ class PossibleCause:
     """A line that may be the cause; `signature` is None for an exception without a row."""
 
     index: int
-    parts: Parts
+    parts: VllmLine
     phase: str
     text: str
     signature: Signature | None
@@ -104,7 +104,7 @@ class PossibleCause:
         return self.signature is not None and self.signature.kind in kinds
 
 
-def raised_where(index: int, whose: Parts, lines: Sequence[str]) -> str:
+def raised_where(index: int, whose: VllmLine, lines: Sequence[str]) -> str:
     """Where an exception without a message was raised, and by which code; without that it says
     nothing."""
     before = map(take_apart, reversed(lines[max(index - RAISED, 0) : index]))

@@ -18,13 +18,14 @@ from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import LogMark
 from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide, hide_in
+from caovand.engines.common.logs.figures import Figure
 from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, plain
 from caovand.engines.vllm.log.line import take_apart
-from caovand.engines.vllm.log.phases import Figure, phase_of, read, read_figures
+from caovand.engines.vllm.log.phases import phase_of, read, read_figures
 from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")

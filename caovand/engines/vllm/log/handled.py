@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from caovand.engines.common.logs.signature import MAX_LINE
-from caovand.engines.vllm.log.line import Parts
+from caovand.engines.vllm.log.line import VllmLine
 from caovand.engines.vllm.log.signatures import BY_ID, is_crash, is_exception
 
 WRAPPERS = (BY_ID["engine.dead"], BY_ID["engine.lost"])
@@ -38,7 +38,7 @@ class HandledErrors:
         self._logged: dict[tuple[str, str], tuple[str, str]] = {}
         self._raw: dict[str, str] = {}  # by process: "open", or "ended" after the exception
 
-    def holds(self, parts: Parts) -> bool:
+    def holds(self, parts: VllmLine) -> bool:
         """Whether this next line of the log belongs to a handled error."""
         message = parts.message
         if not parts.level or parts.uvicorn:

@@ -26,7 +26,7 @@ _STAGE = re.compile(r"Worker(?:_[A-Z]+\d+){0,4}?_PP(\d{1,3})(?:_|$)")
 
 
 @dataclass(frozen=True)
-class Parts:
+class VllmLine:
     """A line's parts, empty if missing. `source` is the name of a file."""
 
     process: str
@@ -42,12 +42,12 @@ class Parts:
         return bool(self.level) and not self.source
 
 
-def take_apart(line: str) -> Parts:
+def take_apart(line: str) -> VllmLine:
     """The parts of one line, without colours and newlines."""
     shape = _SHAPE.match(line)
     assert shape is not None  # every part is optional
     bare, process, pid, level, time, source = shape.groups(default="")
-    return Parts(process or bare, pid, level, time, source, line[shape.end() :])
+    return VllmLine(process or bare, pid, level, time, source, line[shape.end() :])
 
 
 def stage_of(line: str) -> str:

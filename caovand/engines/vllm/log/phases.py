@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from caovand.core.engine.log import TRANSPORT, Phase
 from caovand.core.health.observation import LogMark
+from caovand.engines.common.logs.figures import Figure, parse_figure
 from caovand.engines.common.logs.signature import MAX_LINE
 from caovand.engines.vllm.log.line import message_of, stage_of
 
@@ -30,13 +31,12 @@ PHASES = (
     Phase("http", "HTTP server", "prove"),
 )
 
-Figure = float | int | str
 BY_STAGE = ("weights_gib", "kv_gib", "graph_gib")
 """Figures reported per pipeline stage: its log lines also yield, say, `stage_0_weights_gib`."""
 
 
 @dataclass(frozen=True)
-class Row:
+class VllmMessage:
     """A message that begins with `start`: its phase, a detail for people, figures by group name.
 
     `kind` is "bar" for a progress bar, "done" for the end of the start, "heartbeat" as in LogMark,
@@ -50,8 +50,10 @@ class Row:
     kind: str = "mark"
 
 
-def _row(start: str, phase: str | None, detail: str, figures: str = "", kind: str = "mark") -> Row:
-    return Row(start, phase, detail, re.compile(figures) if figures else None, kind)
+def _row(
+    start: str, phase: str | None, detail: str, figures: str = "", kind: str = "mark"
+) -> VllmMessage:
+    return VllmMessage(start, phase, detail, re.compile(figures) if figures else None, kind)
 
 
 _CACHE_SIZE = (
@@ -167,7 +169,7 @@ ROWS = (
          r"(?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens", kind="note"),
 )  # fmt: skip
 
-_BY_WORD: dict[str, tuple[Row, ...]] = {}
+_BY_WORD: dict[str, tuple[VllmMessage, ...]] = {}
 for _entry in ROWS:
     _word = _entry.start.split(" ", 1)[0]
     _BY_WORD[_word] = (*_BY_WORD.get(_word, ()), _entry)
@@ -184,7 +186,6 @@ _NCCL = re.compile(
     r"(?P<to>\d{1,4})\[\w{1,16}\] \[send\] via NET/(?P<network>[\w/-]{1,40})"
 )
 """The network between ranks of two nodes; NCCL names it if NCCL_DEBUG is INFO."""
-_NUMBER = re.compile(r"-?[\d,]+(?:\.\d+)?$")
 
 
 def phase_of(line: str) -> LogMark | None:
@@ -216,7 +217,7 @@ def _with_stage_figures(found: dict[str, Figure], line: str) -> dict[str, Figure
     return found
 
 
-def _mark(row: Row | None, message: str) -> LogMark | None:
+def _mark(row: VllmMessage | None, message: str) -> LogMark | None:
     if row is None:
         return _by_later_word(message)
     if row.kind == "note":
@@ -231,7 +232,7 @@ def _mark(row: Row | None, message: str) -> LogMark | None:
     )
 
 
-def _read_figures(row: Row | None, message: str) -> dict[str, Figure]:
+def _read_figures(row: VllmMessage | None, message: str) -> dict[str, Figure]:
     if row is None:
         if sent := _NCCL.search(message[:MAX_LINE]) if " NCCL INFO " in message else None:
             return {f"{TRANSPORT}{sent['rank']}_{sent['to']}": sent["network"]}
@@ -239,11 +240,11 @@ def _read_figures(row: Row | None, message: str) -> dict[str, Figure]:
     else:
         found = row.figures.search(message[:MAX_LINE]) if row.figures else None
     return (
-        {k: _parse_value(v) for k, v in found.groupdict().items() if v is not None} if found else {}
+        {k: parse_figure(v) for k, v in found.groupdict().items() if v is not None} if found else {}
     )
 
 
-def _find(message: str) -> Row | None:
+def _find(message: str) -> VllmMessage | None:
     word = message.split(" ", 1)[0]
     # In `world_size=1 rank=0` the row's first word ends before the number.
     for row in _BY_WORD.get("world_size=" if word.startswith("world_size=") else word, ()):
@@ -254,7 +255,7 @@ def _find(message: str) -> Row | None:
     return None
 
 
-def _read_bar(row: Row, message: str) -> LogMark:
+def _read_bar(row: VllmMessage, message: str) -> LogMark:
     """The mark of a progress bar, which prints itself repeatedly, sometimes without a newline: the
     last state counts."""
     end = message[-_BAR:]
@@ -282,10 +283,3 @@ def _by_later_word(message: str) -> LogMark | None:
         return None
     name = message.split(":", 1)[0].strip()[:60]
     return LogMark(None, f'"{name}" {percents[-1]} %', min(1.0, int(percents[-1]) / 100))
-
-
-def _parse_value(text: str) -> Figure:
-    if not _NUMBER.match(text):
-        return text
-    plain = text.replace(",", "")
-    return float(plain) if "." in plain else int(plain)

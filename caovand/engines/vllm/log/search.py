@@ -18,7 +18,7 @@ from caovand.engines.vllm.log.component import (
     raised_where,
 )
 from caovand.engines.vllm.log.handled import CALL_FAILED, HandledErrors
-from caovand.engines.vllm.log.line import Parts, take_apart
+from caovand.engines.vllm.log.line import VllmLine, take_apart
 from caovand.engines.vllm.log.phases import phase_of, read_figures
 from caovand.engines.vllm.log.signatures import BY_ID, is_evidence, is_exception, match_text
 
@@ -41,7 +41,7 @@ _STOPPING = re.compile(
 )
 
 
-class Search:
+class CauseSearch:
     """Reads a log line by line, and keeps the lines that may be the cause as `hits`.
 
     `stopped`: the engine was asked to stop.
@@ -89,7 +89,7 @@ class Search:
         if self._generating >= WENT_ON:
             self.hits = []
 
-    def _add(self, index: int, parts: Parts) -> None:
+    def _add(self, index: int, parts: VllmLine) -> None:
         """Keep a line with a known text or an exception, unless it concerns a single request."""
         found = self._texts.match(index, parts)
         if found is None:
@@ -118,7 +118,7 @@ class _Texts:
         self._known: dict[str, tuple[Signature, Mapping[str, str]] | None] = {}
 
     def match(
-        self, index: int, parts: Parts
+        self, index: int, parts: VllmLine
     ) -> tuple[str, Signature | None, Mapping[str, str]] | None:
         """The text, its row and the captures; no row for an unknown exception."""
         text = _plain(parts.message)
@@ -152,7 +152,7 @@ def _drop_failed_call(hits: list[PossibleCause], index: int) -> None:
     hits[first:] = [hit for hit in hits[first:] if not _WORKER.match(hit.parts.process)]
 
 
-def _counts_new_tokens(parts: Parts, line: str) -> bool | None:
+def _counts_new_tokens(parts: VllmLine, line: str) -> bool | None:
     """Whether vLLM's line of statistics counts new tokens; None for another line."""
     if not parts.source.endswith("loggers.py"):
         return None
@@ -171,7 +171,7 @@ def _phase_at(line: str, before: str) -> str:
     return "serving" if mark.phase == "http" and mark.progress == 1.0 else mark.phase
 
 
-def _is_of_request(parts: Parts, row: Signature | None) -> bool:
+def _is_of_request(parts: VllmLine, row: Signature | None) -> bool:
     """Whether a line belongs to a request: while serving, only the engine's end and exceptions in
     its own processes are the engine's.
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from caovand.engines.common.logs.rows import host, python
 from caovand.engines.common.logs.signature import Signature, first
-from caovand.engines.vllm.log.line import Parts
+from caovand.engines.vllm.log.line import VllmLine
 from caovand.engines.vllm.log.rows import arguments, cards, ends, memory, model
 
 # In the order in which they are tried; a text of any program last.
@@ -71,7 +71,7 @@ def is_crash(message: str) -> bool:
     return bool(_RAW.match(message) or python.is_raw(message) or host.is_raw(message))
 
 
-def is_evidence(parts: Parts) -> bool:
+def is_evidence(parts: VllmLine) -> bool:
     """Whether a line of this kind can be evidence of a failure."""
     message = parts.message
     if parts.level in ("ERROR", "CRITICAL"):
@@ -88,7 +88,7 @@ def is_evidence(parts: Parts) -> bool:
     return is_exception(message) or is_crash(message)
 
 
-def match(parts: Parts) -> tuple[Signature, Mapping[str, str]] | None:
+def match(parts: VllmLine) -> tuple[Signature, Mapping[str, str]] | None:
     """The row that matches a line, and the values it reads; None if it is not evidence."""
     return match_text(parts.message) if is_evidence(parts) else None
 

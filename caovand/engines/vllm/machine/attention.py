@@ -71,7 +71,7 @@ WRAPPED = ("Bagel", "PaliGemma")
 
 
 @dataclass(frozen=True)
-class Refusal:
+class FlashInferRefusal:
     """Why FlashInfer's attention does not serve SM75, and which fact decides that."""
 
     why: str
@@ -84,7 +84,7 @@ def flashinfer_refusal(
     dtype: str,
     plugin: bool,
     env: Container[str],
-) -> Refusal | None:
+) -> FlashInferRefusal | None:
     """Why FlashInfer's attention does not serve this model on SM75 here; None if it does.
 
     `plugin` says whether caovan's plugin may be used, `env` has the names of [engine] env. An
@@ -92,14 +92,14 @@ def flashinfer_refusal(
     """
     unfit = flashinfer_lacks(model, dtype) if model else ""
     if unfit:
-        return Refusal(unfit, "model")
+        return FlashInferRefusal(unfit, "model")
     refused = _refused_by_engine(engine, model.head_dim if model else 256, plugin)
     if refused:
-        return Refusal(refused, "engine")
+        return FlashInferRefusal(refused, "engine")
     if model and lacks_width(model):
-        return Refusal(UNKNOWN_WIDTH, "width")
+        return FlashInferRefusal(UNKNOWN_WIDTH, "width")
     if lacks_toolkit(engine, env):
-        return Refusal(f"FlashInfer {NO_KERNELS}", "toolchain")
+        return FlashInferRefusal(f"FlashInfer {NO_KERNELS}", "toolchain")
     return None
 
 

@@ -1,7 +1,7 @@
 """The memory forecast: what one card holds when the engine runs, and what would make it fit.
 
-Each pipeline stage is forecast as its own model (`Stage`). vLLM gives every stage as many cache
-blocks as the stage with the least room can hold: the room there counts, scaled to all layers.
+Each pipeline stage is forecast as its own model (`PipelineStage`). vLLM gives every stage as many
+cache blocks as the stage with the least room can hold: the room there counts, scaled to all layers.
 
 Weights and cache blocks are computed exactly as vLLM computes them; a step's activations are summed
 from the tensors alive at its peak (steps.py). Graphs, and memory that belongs to no tensor, are
@@ -39,7 +39,7 @@ SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
 least what vLLM itself would give it."""
 
 
-class Stage(NamedTuple):
+class PipelineStage(NamedTuple):
     """One stage, or the whole model without stages: its layers, candidate and cards.
 
     `scale` is the size of the whole model's cache divided by that of this stage.
@@ -51,14 +51,16 @@ class Stage(NamedTuple):
     scale: float
 
 
-def stages_of(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tuple[Stage, ...]:
+def stages_of(
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]
+) -> tuple[PipelineStage, ...]:
     """Every stage, or the whole model as the only one."""
     if not candidate.stages:
-        return (Stage(model, candidate, gpus, 1.0),)
+        return (PipelineStage(model, candidate, gpus, 1.0),)
     count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
     dealt = shards.stage_models(model, candidate.stages, candidate.mtp > 0)
     return tuple(
-        Stage(
+        PipelineStage(
             dealt[at],
             candidate.but(stages=(), first=at == 0, last=at == count - 1),
             shards.cards_of(gpus, at, count, candidate.tensor_parallel),
@@ -68,7 +70,7 @@ def stages_of(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> tu
     )
 
 
-def left_bytes(stage: Stage) -> float:
+def left_bytes(stage: PipelineStage) -> float:
     """Bytes left for the cache on its smallest card; negative if weights alone overflow."""
     candidate = stage.candidate
     if candidate.kv_bytes is not None:
@@ -85,7 +87,7 @@ class _Spent(NamedTuple):
     first: float | None
 
     @classmethod
-    def on(cls, stage: Stage) -> _Spent:
+    def on(cls, stage: PipelineStage) -> _Spent:
         """What is spent on this stage's smallest card."""
         card, first = _smallest_mib(stage.gpus) * MIB, None
         if stage.candidate.in_bytes:
@@ -103,7 +105,7 @@ class _Spent(NamedTuple):
         return max(left * SET_OF_LEFT // MIB - SET_MARGIN_MIB, measured // MIB) * MIB
 
 
-def _spent_bytes(stage: Stage) -> float:
+def _spent_bytes(stage: PipelineStage) -> float:
     """What vLLM subtracts before it sizes the cache; everything that it takes, if we size the
     cache."""
     model, candidate, _, _ = stage
@@ -166,7 +168,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     )
 
 
-def parts_of(stage: Stage, available: float) -> tuple[tuple[MemoryPart, float], ...]:
+def parts_of(stage: PipelineStage, available: float) -> tuple[tuple[MemoryPart, float], ...]:
     """What a card holds in MiB if the cache of all layers has `available` bytes."""
     total = min((gpu.total_mib for gpu in stage.gpus), default=0)
     parts: list[tuple[MemoryPart, float]] = [
@@ -179,7 +181,7 @@ def parts_of(stage: Stage, available: float) -> tuple[tuple[MemoryPart, float], 
     return (*((name, size / MIB) for name, size in parts), ("free", max(total - used, 0.0)))
 
 
-def _used_mib(stage: Stage, available: float) -> float:
+def _used_mib(stage: PipelineStage, available: float) -> float:
     return sum(size for name, size in parts_of(stage, available) if name != "free")
 
 

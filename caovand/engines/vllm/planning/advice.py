@@ -23,7 +23,7 @@ from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.precision import AT_LOAD
-from caovand.engines.vllm.planning.request import Request, refuse_crawling
+from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
 
@@ -44,7 +44,7 @@ STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 class PlannedRequest:
     """A request and its plan; others are planned for it with one constraint lifted."""
 
-    request: Request
+    request: VllmRequest
     plan: Plan
     memory: MemoryEstimate
 

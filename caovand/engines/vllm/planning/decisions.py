@@ -32,7 +32,7 @@ from caovand.engines.vllm.planning import (
 )
 from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
-from caovand.engines.vllm.planning.partial_plan import Rule
+from caovand.engines.vllm.planning.partial_plan import SettingRule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
 
 FindObstacles = Callable[[PlanOnCards], Iterator[Problem]]
@@ -74,7 +74,7 @@ class FlagDecision:
     """
 
     name: str
-    rule: Rule | None = None
+    rule: SettingRule | None = None
     sized: bool = False
     goal: Goal | None = None
     obstacles: tuple[FindObstacles, ...] = ()

@@ -198,11 +198,11 @@ def user(value: Any, reason: str, origin: Origin = "user") -> Setting:
     return Setting(value, origin, reason)
 
 
-Rule = Callable[[PartialPlan], Setting | None]
+SettingRule = Callable[[PartialPlan], Setting | None]
 """From a partial plan to a setting; None omits the flag."""
 
 
-def decide(rows: tuple[tuple[str, Rule], ...], partial: PartialPlan) -> PartialPlan:
+def decide(rows: tuple[tuple[str, SettingRule], ...], partial: PartialPlan) -> PartialPlan:
     """The plan extended by these rules' decisions; verbatim flags stand."""
     for name, rule in rows:
         setting = verbatim_setting(name, partial.verbatim) or rule(partial)

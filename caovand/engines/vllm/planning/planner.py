@@ -27,7 +27,7 @@ from caovand.engines.vllm.planning.advice import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
-from caovand.engines.vllm.planning.request import Request, answers_a_second, refuse_crawling
+from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
@@ -91,11 +91,11 @@ def make_plan(
 ) -> Plan:
     """The plan for this configuration on this machine, as requested; raises Unplannable.
 
-    See `Request`.
+    See `VllmRequest`.
     """
     refuse_gguf(inventory.model)
     refuse_deaf(inventory)
-    request = Request(config, inventory, mode, mode_origin, environ, remembered)
+    request = VllmRequest(config, inventory, mode, mode_origin, environ, remembered)
     chosen = request.decide()
     plan = request.write(chosen)
     refuse_wide_heads(plan, inventory)

@@ -13,7 +13,7 @@ from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     SM75_HEADS,
     UNKNOWN_WIDTH,
-    Refusal,
+    FlashInferRefusal,
     attended_by_flashinfer,
     attended_by_triton,
     attends_as_encoder,
@@ -151,7 +151,7 @@ def _left_to_vllm(model: ModelCard) -> bool:
     return heads or attends_as_encoder(model)
 
 
-def _why_not(partial: PartialPlan) -> Refusal | None:
+def _why_not(partial: PartialPlan) -> FlashInferRefusal | None:
     dtype, env = str(partial.value("dtype") or ""), dict(partial.config.engine.env)
     return flashinfer_refusal(
         partial.model, partial.engine, dtype, partial.config.engine.plugin, env

@@ -43,7 +43,7 @@ from caovand.engines.vllm.sizing.workload import WORKLOADS
 
 
 @dataclass(frozen=True)
-class Request:
+class VllmRequest:
     """A request for a plan: a configuration and a machine.
 
     `mode` is set by `caovanctl mode`, None if the file decides; `environ` is inherited by the
@@ -61,7 +61,7 @@ class Request:
         """Decide every setting, on the best split. Raises Unplannable."""
         return decide(SECOND, best_split(self.begin()))
 
-    def lift(self, changes: Mapping[str, Any], inventory: Inventory | None = None) -> Request:
+    def lift(self, changes: Mapping[str, Any], inventory: Inventory | None = None) -> VllmRequest:
         """The request with other settings (None leaves one to the policy), or another machine.
 
         Verbatim flags of these names give way, and so do the ladder's rungs.

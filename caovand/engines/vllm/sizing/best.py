@@ -27,7 +27,7 @@ from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
     MIN_CONTEXT,
     USUAL_SEQUENCES,
-    Search,
+    CandidateSearch,
     holds,
     requests_that_fit,
     whole_blocks,
@@ -166,7 +166,7 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
 
     If nothing fits at all, the leanest candidate, which does not fit either.
     """
-    search = Search(space, model, gpus)
+    search = CandidateSearch(space, model, gpus)
     found = search.fastest((False,)) if space.graphs == "preferred" else None
     found = found or search.fastest(space.eager)
     if found and found.candidate.context >= min(MIN_SERVICE, model.max_model_len):
@@ -185,7 +185,7 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
 def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
     """The longest context that the cards hold at all, whatever was requested; 0 for none."""
     space = Space(tuple(bases))
-    search = Search(space, model, gpus)
+    search = CandidateSearch(space, model, gpus)
     lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
     return max(longest_context(model, candidate, gpus) for candidate in lean)
 

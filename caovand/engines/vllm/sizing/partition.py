@@ -12,7 +12,7 @@ from caovand.engines.common.speeds import slowest
 from caovand.engines.common.tensors import experts_read
 from caovand.engines.vllm.machine.ranks import alike
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import Stage, left_bytes, spare_tokens
+from caovand.engines.vllm.memory.estimate import PipelineStage, left_bytes, spare_tokens
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
 from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
 from caovand.engines.vllm.sizing.workload import Workload
@@ -163,12 +163,12 @@ class Stages:
         first = self.gpus[0][0]
         return not all(alike(first, gpu) for gpus in self.gpus for gpu in gpus)
 
-    def _stage(self, stage: int, start: int, end: int) -> Stage:
+    def _stage(self, stage: int, start: int, end: int) -> PipelineStage:
         candidate, layers = self._candidate, len(self._model.layer_types)
         part = stage_model(self._model, start, end, drafting=candidate.mtp > 0)
         own = candidate.but(stages=(), first=start == 0, last=end == layers)
         width = max(pages(self._model, candidate.mtp, start, end), 1)
-        return Stage(part, own, self.gpus[stage], self._width / width)
+        return PipelineStage(part, own, self.gpus[stage], self._width / width)
 
     def _room(self, stage: int, start: int, end: int) -> float:
         """Blocks that our own context may fill with these layers; negative if memory is short."""

@@ -100,7 +100,7 @@ class _Scored(NamedTuple):
         return self.base, self.candidate.eager
 
 
-class Search:
+class CandidateSearch:
     """Finds the fastest candidate; the longest context of each is found only while it may win."""
 
     def __init__(self, space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> None:

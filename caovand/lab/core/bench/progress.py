@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from caovand.lab.core.bench.record import TimedAnswer
 
 
-class Progress:
+class BenchProgress:
     """Counts rounds of (prompt tokens, concurrent requests), each with answers of `tokens` tokens.
 
     The remaining rounds are extrapolated from the measured ones: prefill by prompt token, decoding

@@ -13,7 +13,7 @@ TURING = (7, 5)
 
 
 @dataclass(frozen=True)
-class Trial:
+class FieldTrial:
     """One way of serving the model, as a configuration."""
 
     name: str
@@ -39,26 +39,28 @@ DRAFTS = (("CAOVAN_DRAFTER", "int8"), ("CAOVAN_DRAFT_VOCABULARY", "65536"))
 """Makes the plugin draft with fewer bytes."""
 
 
-def trials(config: Config, cards: Sequence[int]) -> Iterator[Trial]:
+def trials(config: Config, cards: Sequence[int]) -> Iterator[FieldTrial]:
     """Every trial worth planning; `cards` are indices of the usable cards."""
     engine, policy = config.engine, config.policy
-    yield Trial("configured", "as configured", config)
+    yield FieldTrial("configured", "as configured", config)
     if engine.plugin:
         off = replace(engine, plugin=False)
         plain = replace(policy, lm_head=None)  # an int8 lm_head needs the kernels
         without = replace(config, engine=off, policy=plain)
-        yield Trial("kernels-off", "caovan's kernels off", without)
+        yield FieldTrial("kernels-off", "caovan's kernels off", without)
     other = "half" if policy.activations == "int8" else "int8"
     rounded = replace(policy, activations=other)
-    yield Trial(f"{other}-activations", f"{other} activations", replace(config, policy=rounded))
+    yield FieldTrial(
+        f"{other}-activations", f"{other} activations", replace(config, policy=rounded)
+    )
     if engine.plugin:
         other = "half" if policy.lm_head == "int8" else "int8"
-        yield Trial(
+        yield FieldTrial(
             f"{other}-head", f"{other} lm_head",
             replace(config, policy=replace(policy, lm_head=other)),
         )  # fmt: skip
         drafts = replace(engine, env=(*engine.env, *DRAFTS))
-        yield Trial(
+        yield FieldTrial(
             "int8-drafts", "int8 lm_head and MTP layer, drafts of 65,536 tokens",
             replace(config, engine=drafts, policy=replace(policy, lm_head="int8")),
         )  # fmt: skip
@@ -68,7 +70,7 @@ def trials(config: Config, cards: Sequence[int]) -> Iterator[Trial]:
             # Tensor parallelism in the file is meant for all cards.
             if policy.tensor_parallel_size is not None:
                 fewer = replace(fewer, policy=replace(policy, tensor_parallel_size=count))
-            yield Trial(title.replace(" ", "-"), title, fewer)
+            yield FieldTrial(title.replace(" ", "-"), title, fewer)
 
 
 def kernels_act(config: Config, capabilities: Sequence[tuple[int, int]]) -> bool:

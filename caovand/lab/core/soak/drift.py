@@ -12,7 +12,7 @@ from statistics import median
 
 from caovand.lab.core.bench import ranks
 from caovand.lab.core.soak.judged import Outcome, SoakCheck, settled_samples
-from caovand.lab.core.soak.seen import AnswerTimes, Sample, SoakRecord
+from caovand.lab.core.soak.seen import AnswerTimes, SoakRecord, SoakSample
 from caovand.lab.core.soak.trends import bin_points
 
 WARM_UP = 0.05
@@ -79,11 +79,11 @@ def _throttling_note(seen: SoakRecord) -> str:
     )
 
 
-def _throttled(samples: Sequence[Sample]) -> float:
+def _throttled(samples: Sequence[SoakSample]) -> float:
     return sum(1 for one in samples if one.throttled) / len(samples) if samples else 0.0
 
 
-def _drafts(samples: Sequence[Sample]) -> Iterator[SoakCheck]:
+def _drafts(samples: Sequence[SoakSample]) -> Iterator[SoakCheck]:
     third = len(samples) // 3
     if not third or samples[-1].drafts <= samples[0].drafts:
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from caovand.lab.core.soak import trends
 from caovand.lab.core.soak.judged import Outcome, SoakCheck, settled_samples
-from caovand.lab.core.soak.seen import Sample, SoakRecord
+from caovand.lab.core.soak.seen import SoakRecord, SoakSample
 
 WARM_UP = 0.25
 """Share of a soak in which caches fill and buffers reach their size."""
@@ -49,7 +49,7 @@ def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
             yield _check(one, points, any(_known(seen.samples, one)))
 
 
-def _known(samples: Sequence[Sample], one: WatchedFigure) -> Iterator[bool]:
+def _known(samples: Sequence[SoakSample], one: WatchedFigure) -> Iterator[bool]:
     return (getattr(sample, one.field) is not None for sample in samples)
 
 

@@ -9,7 +9,7 @@ from caovand.lab.core.soak.known import Difference
 
 
 @dataclass(frozen=True)
-class Sample:
+class SoakSample:
     """One sample of the processes and the daemon's figures; None is unknown.
 
     Memory is in MiB; `files` are open descriptors, `shared` is all of /dev/shm. `throttled` names
@@ -71,7 +71,7 @@ class SoakRecord:
     """
 
     seconds: float
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[SoakSample, ...] = ()
     paces: tuple[AnswerTimes, ...] = ()
     loaded: tuple[AnswerTimes, ...] = ()
     compared: tuple[AnswerComparison, ...] = ()
