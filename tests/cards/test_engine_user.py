@@ -79,11 +79,14 @@ def configured(port: int, count: int, args: Sequence[str], confine: bool) -> str
     subprocess.run(["chmod", "-R", "a+rX", str(model("hybrid"))], check=True)
     words = ["--max-num-seqs", "8", "--tensor-parallel-size", str(count), *OUR_KERNELS, *args]
     env = {FORCE: "1", "TRITON_CACHE_DIR": f"{OWN_CACHE}/triton"}
-    # Random weights accept no draft: a slow engine would be started again without any.
-    return configuration(
-        "hybrid", port, gpus[:count] if count > 1 else [CARD], words, env, "[policy]\nmtp = 0",
-        engine=engine,
-    )  # fmt: skip
+    # Random weights accept no draft: a slow engine would be started again without any. Two cards
+    # are shared with other tests, whose engines end while these start.
+    policy = "[policy]\nmtp = 0"
+    if count > 1:
+        policy += "\ngpu_memory_utilization = 0.4"
+        words += ["--kv-cache-memory-bytes", "8G"]
+    own = gpus[:count] if count > 1 else [CARD]
+    return configuration("hybrid", port, own, words, env, policy, engine=engine)
 
 
 @contextmanager

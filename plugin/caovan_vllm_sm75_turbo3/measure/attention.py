@@ -5,16 +5,10 @@ python -m caovan_vllm_sm75_turbo3.measure.attention [check | time | bits | once]
 "bits" runs a few calls of each kernel 20,000 times and compares bits; "once" runs small calls a
 single time, for compute-sanitizer.
 
-value| + rms. Workspace, padding, unused blocks and unread table entries are poisoned. The table:
-microseconds a call, medians of CUDA-graph replays over calls that read other blocks each, and the
-cache's bytes a second as a share of the copy rate of the same run (read + write).|Bounds are as in
-measure/check.py: relative error, and an element's maximum error over |value| + rms. Workspace,
-padding, unused blocks and unread table entries are poisoned. The table shows microseconds per call,
-as medians of CUDA-graph replays over calls that read different blocks, and the cache's bytes per
-second relative to the copy rate of the same run (read + write).|value| + rms. Workspace, padding,
-unused blocks and unread table entries are poisoned. The table: microseconds a call, medians of
-CUDA-graph replays over calls that read other blocks each, and the cache's bytes a second as a share
-of the copy rate of the same run (read + write).
+Bounds are as in measure/check.py: relative error, and an element's maximum error over |value| +
+rms. Workspace, padding, unused blocks and unread table entries are poisoned. The table shows
+microseconds per call, as medians of CUDA-graph replays over calls that read different blocks, and
+the cache's bytes per second relative to the copy rate of the same run (read + write).
 """
 
 from __future__ import annotations
