@@ -9,8 +9,7 @@ from caovand.core.health import detector
 from caovand.core.health.observation import LogLine, LogMark, WatchTick
 from caovand.core.health.signs import Broken
 from caovand.core.health.stall import STALL_S, stall_s
-from caovand.core.lifecycle.events import Planned, Progressed, Start
-from caovand.core.lifecycle.events import WatchTick as Passed
+from caovand.core.lifecycle.events import Planned, Progressed, Start, TimePassed
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
@@ -59,7 +58,7 @@ def test_the_machine_waits_for_the_phases_time_and_no_longer(
     )
     due = 100.0 + stall_s(phase, given)
     assert s.deadline == due
-    assert step(s, Passed(at=due - 0.1), rules) == (s, ())
-    failed, _ = step(s, Passed(at=due), rules)
+    assert step(s, TimePassed(at=due - 0.1), rules) == (s, ())
+    failed, _ = step(s, TimePassed(at=due), rules)
     assert failed.finding is not None
     assert failed.finding.text == f"no progress in phase {phase} for {stall_s(phase, given):.0f} s"
