@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from caovand.core.engine.log import Explanation
-from caovand.engines.common.healing import public_reports
+from caovand.engines.common.healing import answer
 from caovand.engines.writer import explain_log
 
 FOLDER = Path(__file__).parent / "samples" / "public"
@@ -26,7 +26,7 @@ UNCITED = ("", "exception")
 """Signatures too generic to cite."""
 MAX_LINE = 100
 MAX_CITED = 2
-CITED = Path(public_reports.__file__)
+CITED = Path(answer.__file__).with_name(answer.REPORTS_FILE)
 
 
 @dataclass
@@ -117,13 +117,13 @@ def table(every: Iterable[Judged], cause: bool) -> Iterator[str]:
 
 
 def shortened(words: Sequence[str]) -> str:
-    """As many of the words as fit on one line of source."""
+    """As many of the words as fit on one line."""
     line = " ".join(words)
     return line if len(line) <= MAX_LINE else shortened(words[:-1])
 
 
 def cited() -> str:
-    """The source of the table that `explain` cites: correctly diagnosed reports by cause.
+    """The table that `explain` cites: correctly diagnosed reports by cause.
 
     It leaves out the held-out set, so that the table does not reveal it.
     """
@@ -138,9 +138,8 @@ def cited() -> str:
         if judged(report).verdict == "right":
             key = (finding.failure, finding.signature, found[0].name or report.writer)
             rows.setdefault(key, []).append(report.source.split(", ")[0])
-    lines = [shortened((*key, *cell[:MAX_CITED])) for key, cell in sorted(rows.items())]
-    head, mark, rest = CITED.read_text(encoding="utf-8").partition('_LINES = """\n')
-    return "".join((head, mark, *(f"{line}\n" for line in lines), rest[rest.index('"""') :]))
+    lines = (shortened((*key, *cell[:MAX_CITED])) for key, cell in sorted(rows.items()))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def main() -> None:

@@ -52,6 +52,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "pyvenv.cfg, that nobody else can write",
     ),
     "adapters/engine/evidence.py": ("read_text", KERNEL),
+    "engines/common/healing/answer.py": ("read_text", "a file of this package"),
     "lab/corpus.py": ("read_text", "files of this package"),
     "adapters/system/host.py": ("read_text", KERNEL),
     "adapters/system/kernel_log.py": ("os.open", KERNEL),

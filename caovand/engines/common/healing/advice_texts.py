@@ -81,43 +81,6 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "the engine's issues for its words, and report the log.",
     ),
 }
-_CRASHED: tuple[Failure, ...] = ("illegal-access", "launch-failure", "gpu-lost")
-_OF_RUNTIME: Mapping[str, tuple[str, ...]] = {
-    "Vulkan": (
-        "The card stopped working for Vulkan: its driver reset it, or the release demands more "
-        "than it can do; these lines do not show which. Keep fewer layers on it (--gpu-layers), "
-        "update its driver (Mesa, AMD, Intel or NVIDIA), and try an older or newer release; the "
-        "log of the kernel or of Windows names a reset.",
-    ),
-    "SYCL": (
-        "The SYCL backend, which drives Intel's cards, reported an error: its device, often the "
-        "processor's own graphics, or its driver does not support the operation. Exclude that "
-        "device (--device), use the build for Vulkan or for the processor, or update Intel's "
-        "driver and oneAPI.",
-    ),
-    "ROCm": (
-        "A kernel failed on the AMD card: check that this build of ROCm supports it (rocminfo, "
-        "HSA_OVERRIDE_GFX_VERSION), update driver and ROCm, or use another backend's build; "
-        "`journalctl -k | grep -i amdgpu` shows a reset.",
-    ),
-    "Metal": (
-        "Metal ended a computation: shorten the context, lower --ubatch-size, or keep fewer layers "
-        "on the card (--gpu-layers); then try another release.",
-    ),
-}
-_FULL = (
-    "The card has too little free memory for weights, cache and buffers together, or one "
-    "allocation exceeds what its driver gives at once: use a GGUF file of fewer bits, keep fewer "
-    "layers on the card, and check what else uses it (rocm-smi, radeontop, or the system's task "
-    "manager). Processors' own graphics get more memory by a setting of the firmware.",
-)
-RUNTIMES: Mapping[tuple[str, str], tuple[str, ...]] = {
-    (failure, runtime): texts for failure in _CRASHED for runtime, texts in _OF_RUNTIME.items()
-} | {
-    ("backend-unsupported", "SYCL"): _OF_RUNTIME["SYCL"],
-    **{("llama.cuda.oom", runtime): _FULL for runtime in ("Vulkan", "SYCL", "ROCm")},
-}
-"""Sentences for a failure, or a row, of a card that is not driven by CUDA."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,

@@ -1,25 +1,41 @@
-"""The answer to a finding of one engine, with the public reports that it resembles."""
+"""What a finding of one engine means for people, with the public reports that it resembles."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from importlib import resources
 
 from caovand.core.engine.record import Engine
-from caovand.core.healing import answer as answers
-from caovand.core.healing.answer import FailureAnswer
+from caovand.core.healing.answer import FailureAnswer, answer
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan
-from caovand.engines.common.healing.public_reports import REPORTS
 from caovand.engines.common.logs.refusals import ROWS as REFUSALS
-from caovand.engines.common.logs.rows.kernel import ROWS
+from caovand.engines.common.logs.rows import kernel
 
-_OF_KERNEL = {row.id: row.kind for row in ROWS}
+_KINDS_OF_KERNEL = {row.id: row.kind for row in kernel.ROWS}
 _REFUSALS = frozenset(row.id for row in REFUSALS)
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
-_NOBODYS = Healing(rungs=(), cures={}, option=str)
+_NO_RUNGS = Healing(rungs=(), cures={}, option=str)
+REPORTS_FILE = "public_reports.txt"
+"""A line is a failure, a signature, an engine, and reports as repository#number;
+`tests/public_reports.py --cite` writes it."""
+
+
+def _read_reports() -> Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]]:
+    """Public reports by failure and signature, then by engine."""
+    text = (resources.files(__package__) / REPORTS_FILE).read_text(encoding="utf-8")
+    found: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+    for line in text.splitlines():
+        failure, signature, engine, *reports = line.split(" ")
+        found.setdefault((failure, signature), {})[engine] = tuple(reports)
+    return found
+
+
+_REPORTS = _read_reports()  # at once: a machine without free descriptors can still answer
 
 
 def answer_of(
@@ -29,11 +45,10 @@ def answer_of(
     rules: LadderRules | None = None,
 ) -> FailureAnswer:
     """The answer for an engine; None is for the kernel's log and for an uncertain writer."""
-    kinds = {**_OF_KERNEL, **(engine.log.kinds if engine else {})}
-    rules = rules or LadderRules(engine.healing if engine else _NOBODYS)
+    kinds = {**_KINDS_OF_KERNEL, **(engine.log.kinds if engine else {})}
+    rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
-    kind = kinds.get(finding.signature, "")
-    found = answers.answer(finding, kind, plan, rules, reports)
+    found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports)
     if found.heals == "no" and _refuses_a_request(finding):
         return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
     if engine is None and found.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
@@ -49,5 +64,5 @@ def _refuses_a_request(finding: Finding) -> bool:
 
 def similar_reports(engine: str, finding: Finding) -> tuple[str, ...]:
     """Public reports of the same message with the same meaning, those of the same engine first."""
-    found = REPORTS.get((finding.failure, finding.signature), {})
-    return tuple(found.get(engine) or next(iter(found.values()), ()))
+    found = _REPORTS.get((finding.failure, finding.signature), {})
+    return found.get(engine) or next(iter(found.values()), ())

@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import LogMark
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
-from caovand.engines.common.healing.advice import DRIVEN_BY, driven_by
+from caovand.engines.common.healing.backends import DRIVEN_BY, backend_in_log
 from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.common.logs.wrapping import unwrap, without_colours
 
@@ -68,8 +68,8 @@ class Explainer:
         finding = self.find_cause(lines, "resolve")
         if finding is not None:
             finding = without_secrets(finding, finding.line + begin)
-            if drives := driven_by(lines):
-                finding = replace(finding, captures={**finding.captures, DRIVEN_BY: drives})
+            if backend := backend_in_log(lines):
+                finding = replace(finding, captures={**finding.captures, DRIVEN_BY: backend})
         return Explanation(
             None if version is None else str(version), durations(times), reached, finding,
             self.advise(finding) if finding else (), figures, {}, harmless,

@@ -290,8 +290,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _way(rung: Rung) -> str:
+def _setting(rung: Rung) -> str:
     return rung.key or HEALING.option(rung.touches[0])
 
 
-advise = adviser(_SPECIAL, _GENERAL, HEALING, _way)
+advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting)

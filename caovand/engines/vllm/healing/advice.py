@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.healing.advice import of_ladder, sentences
+from caovand.engines.common.healing.advice import ladder_changes, sentences
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.advice_texts import GENERAL, SPECIAL
 from caovand.engines.vllm.healing.cures import HEALING
@@ -50,7 +50,7 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     refused = finding.captures.get("component") == CONFIGURATION  # `where` says all that is known
     advice = [] if refused else sentences(finding, known, SPECIAL, GENERAL)
     advice += _settings_passed(finding, plan) if plan else []
-    advice += of_ladder(finding, HEALING, _way, plan)
+    advice += ladder_changes(finding, HEALING, _setting, plan)
     if where and finding.failure != "plugin-error" and finding.signature not in _SAY_MORE:
         advice.insert(0, where)
     if finding.failure == "start-stall" and _host_is_short(figures):
@@ -78,7 +78,7 @@ def _settings_passed(finding: Finding, plan: Plan) -> list[str]:
     return [f"These were passed to the engine and matter here: {', '.join(passed)}."]
 
 
-def _way(rung: Rung) -> str:
+def _setting(rung: Rung) -> str:
     """The key of caovan.toml, the flag or the variable by which a person makes the rung's
     change."""
     name = rung.key or rung.touches[0]
