@@ -20,7 +20,7 @@ _REFUSALS = frozenset(row.id for row in REFUSALS)
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
 _NO_RUNGS = Healing(rungs=(), cures={}, option=str)
-REPORTS_FILE = "public_reports.txt"
+REPORTS_FILE = "public_reports.list"
 """A line is a failure, a signature, an engine, and reports as repository#number;
 `tests/public_reports.py --cite` writes it."""
 
