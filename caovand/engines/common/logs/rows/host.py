@@ -8,7 +8,15 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common.logs.rows import clients, container, kernel, rocm, servers, system
+from caovand.engines.common.logs.rows import (
+    clients,
+    container,
+    cuda_state,
+    kernel,
+    rocm,
+    servers,
+    system,
+)
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
@@ -50,9 +58,7 @@ ROWS = (
          r"(?:Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama at https?://"
          r"|HTTPConnectionPool\(host=')(?P<server>host\.docker\.internal|localhost|0\.0\.0\.0"
          r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|172\.1[6-9]\.\d{1,3}\.\d{1,3})\b"),
-    signature("driver.fabric", "cause", "gpu-absent",
-         r"[Ss]ystem not yet initialized|\b(?:init failure|[Ee]rror|cuInit err):? 802\b"
-         r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
+    *cuda_state.ROWS,
     signature("driver.behind", "cause", "backend-unsupported",
          r"NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{4,6}))?"),
     signature("driver.old", "cause", "backend-unsupported",

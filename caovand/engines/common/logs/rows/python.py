@@ -45,7 +45,6 @@ ROWS = (
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
-         r"|Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported"
          r"|`rope_scaling` must be a dictionary with two fields"
          r"|is already used by a Transformers (?:model|config)"
          r"|data did not match any variant of untagged enum \w{1,60}"
@@ -290,6 +289,7 @@ _RAW = re.compile(
     r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
     r"|(?:[\w./-]{1,100}: )?/[\w./+-]{1,300}\.(?:cpp|cc|h):\d{1,6}: .{0,300}Assertion [`']"
     r"|(?:ERROR:\S{1,60}:)?Could not load bitsandbytes native library"
+    r"|This kernel only supports sm_?\d|ERROR : Arch conditional MMA"
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 

@@ -214,6 +214,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "attention backend and do without CUDA graphs; dummy prompts of a benchmark do it, too. If "
         "it comes on one card alone, check its memory (nvidia-smi -q -d ECC).",
     ),
+    "kernel.other-card": (
+        "A kernel of this build is made for {only} alone, and the card is another one (a GB10 is "
+        "sm_121, an RTX 50 sm_120).",
+        "A kernel of this build uses an {conditional}, for which it was not compiled on this card "
+        "(sm_120a instead of sm_120, for example).",
+        "The error after it only follows. Use a newer release, or an image built for this card; "
+        "until then another backend for that part (for FP8 and FP4 layers another "
+        "--linear-backend or --moe-backend, or VLLM_DISABLED_KERNELS), or another quantization.",
+    ),
     "kernel.deepgemm": (
         "DeepGEMM's kernels do not take this card or these sizes: do without them "
         "(VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0), or install a newer release.",
