@@ -26,7 +26,9 @@ OF_OLLAMA = (
     "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
 )  # fmt: skip
 """Ollama's own rows of what a client asked wrongly, or a model answered: the server goes on."""
-NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA))
+FAILED = "request.failed"
+"""A request that an exception of the server ended: its answer has the status 500."""
+NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED))
 MAX_PASSES = 64
 
 

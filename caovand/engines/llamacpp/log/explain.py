@@ -25,7 +25,7 @@ _FULL = re.compile(
 )
 _REFUSED = re.compile(
     r".{0,80}\b(?:send_error ?: task id = \d{1,9}, error|got exception"
-    r"|to_send: error): (?P<why>.{1,300})"
+    r"|to_send: error|operator\(\)(?=: http client error)): (?P<why>.{1,300})"
 )
 _NO_CARD = re.compile(
     r"\bno usable GPU found, --(?:gpu-layers|n-gpu-layers|main-gpu|split-mode|tensor-split)\b"

@@ -93,6 +93,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.model.damaged": (
         "The downloaded model is damaged or incomplete: remove it (`ollama rm`) and pull it again.",
     ),
+    "ollama.model.metadata": (
+        "The GGUF file lacks a value ({kind}) that this Ollama reads for its architecture: it was "
+        "converted by an older or another tool. Convert it again with the newest llama.cpp, take "
+        "the library's own tag of the model, or install a newer Ollama.",
+    ),
+    "ollama.model.vocabulary": (
+        "The model's vocabulary cannot be read ({why}): it was converted without its own "
+        "tokenizer, or by a converter that does not know it. Convert it again with the newest "
+        "llama.cpp from a folder with all tokenizer files, pull the library's tag, or install a "
+        "newer Ollama.",
+    ),
     "ollama.model.unknown": (
         "The registry or this server has no such model: correct its name and tag, then pull it "
         "(`ollama pull`).",

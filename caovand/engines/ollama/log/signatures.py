@@ -133,6 +133,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|template: .{0,60}:\d{1,6}: |template error: |no matching template found"
          r"|undefined (?:template specified|branch|action in template)|chat template prompt error"
          r"|failed to parse Modelfile|specified Modelfile wasn't found"),
+    # panic: interface conversion: interface {} is nil, not *ggml.array[string]
+    signature("ollama.model.metadata", "cause", "model-missing",
+         r"interface conversion: interface \{\} is nil, not \*?(?:ggml\.)?(?P<kind>\w{1,20})"),
     signature("ollama.model.vocabulary", "cause", "model-missing",
          r"error loading model ?vocabulary: (?P<why>.{1,200})"),
     ggml.FILE[-1],

@@ -47,13 +47,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "lines before this one, and where it stands: `py-spy dump --pid` of the process "
         "sglang::scheduler.",
     ),
-    "sglang.transfer": (
-        "The prefill and the decode server could not hand a request's KV cache over: check that "
-        "both run, that their RDMA devices match (--disaggregation-ib-device, ibstat), that each "
-        "reaches the other's address, and that both have the same releases of SGLang and of the "
-        "transfer engine.",
-    ),
     "sglang.model.architecture": (
+        "Code of models could not be imported, so that SGLang does not know them: {ignored}. Do "
+        "what this says first: install the release that it names or lacks, or SGLang again in its "
+        "own environment.",
         "This SGLang does not support the architecture {architecture}: install a newer release, or "
         "set"
         ' [engine] kind = "vllm".',

@@ -22,7 +22,8 @@ from caovand.engines.common.logs.signature import signature
 _RAW = re.compile(
     r"Failed to initialize NVML\b|NVIDIA-SMI has failed "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
-    r"|ERROR \(catatonit|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
+    r"|ERROR \(catatonit|\[FATAL tini "
+    r"|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
     r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"

@@ -23,6 +23,7 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
+    r"|.{0,200}\bhas no wheels with a matching|.{0,200}is not a supported wheel on this platform"
     r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: "
 )
 ROWS = (
@@ -52,7 +53,10 @@ ROWS = (
          r"subscriptable|requires a different Python: (?P<python>\S{1,20})"
          r"|^(?:ImportError|AttributeError): (?:cannot import name|module) '(?:StrEnum|tomllib"
          r"|NotRequired|Self|override)'.{0,30}(?:typing|enum|from)"),
-    signature("python.install", "cause", "engine-unusable",
+    # because vllm==0.15.0 has no wheels with a matching platform tag
+    signature("python.wheel", "cause", "engine-unusable",
+         r"has no wheels with a matching|(?P<wheel>\S{1,200}\.whl) is not a supported wheel"),
+    signature("python.install", "generic", "engine-unusable",
          r"No matching distribution found for (?P<requirement>[^\s]{1,100})"
          r"|Could not find a version that satisfies the requirement (?P<unmet>[^\s(]{1,100})"
          r"|ResolutionImpossible|these package versions have conflicting dependencies"
@@ -144,6 +148,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "there.",
         "The code is written for a newer Python than the one that runs it: make the environment "
         "with the Python that the engine requires (3.10 to 3.13), and install it there.",
+    ),
+    "python.wheel": (
+        "The package is built for other systems than this one: a newer or older Python, another "
+        "processor, or a newer C library (a tag manylinux_2_35 needs glibc 2.35: Ubuntu 22.04 or "
+        "newer). Take a release or index that has a wheel for this system, another image or "
+        "Python, or build it from its sources.",
     ),
     "python.install": (
         "pip finds no {requirement} for this Python, system and processor: use the Python that the "

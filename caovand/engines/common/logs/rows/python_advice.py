@@ -119,7 +119,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.placeholders": (
         "The prompt has a different number of image, video or audio placeholders than the media "
         "that came with it: let the model's own chat template insert them, and put none into the "
-        "text. If every request fails, Transformers and the engine do not fit together.",
+        "text. If every request fails, Transformers and the engine do not fit together; while the "
+        "engine starts, it is the sample by which it measures memory: raise --max-model-len above "
+        "the tokens of one image, or make images smaller (max_pixels in --mm-processor-kwargs).",
     ),
     "model.adapter": (
         "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): serve its "
@@ -176,8 +178,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Install the engine again, in its own environment.",
         "{module} has no {attribute}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
-        "{holder} has no {asked}: two packages of the installation do not fit together. Install "
-        "the engine again, in its own environment.",
+        "{holder} has no {asked}: what asks for it was written for another release of the engine. "
+        "Install the release that it requires, or a newer one of what asks; if the engine's own "
+        "code asks, its files are of two releases, or it is a fault of this one.",
         "The called program does not accept {unknown}: the caller was written for another release. "
         "Install the release of the engine that the caller requires.",
         "Two packages of the installation do not fit together, or a setting and this release: "

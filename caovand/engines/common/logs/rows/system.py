@@ -50,6 +50,7 @@ ROWS = (
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): (?:command )?not found"
          r"|executable file [`'](?P<sought>[^`']{1,200})[`'] not found in \$PATH"
          r"|(?P<init>catatonit)\b.{0,20}: failed to exec pid1: No such file"
+         r"|\[FATAL tini \(\d{1,7}\)\] exec (?P<reaped>\S{1,200}) failed: No such file"
          r"|exec: \"(?P<started>(?!-)[^\"]{1,200})\": (?:executable file not found"
          r"|(?:stat )?[^\":]{0,200}: no such file)"),
     signature("system.execute", "cause", "access-denied",
@@ -113,6 +114,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "activate the environment that it is installed in.",
         "The image has no program {started}: correct the command or the entrypoint, or use the "
         "image with the engine.",
+        "There is no {reaped} in the container: correct the command or the entrypoint. An init "
+        "that Docker or Podman adds (--init) must exist on the host: install catatonit or "
+        "podman-init, or leave --init out.",
         "The image has no program {sought}: what follows the image's name is the command to run, "
         "so that options belong before that name; or use the image with the engine.",
         "The image lacks the program that the command names ({init} only reports it): pull the "
