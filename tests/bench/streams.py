@@ -61,8 +61,8 @@ async def serve(port: int, protocol: type[Engine] = Engine) -> None:
     await server.serve_forever()
 
 
-def request(body: bytes, *headers: bytes) -> bytes:
+def request(body: bytes) -> bytes:
     """A request for a chat."""
     lines = (b"POST %s HTTP/1.1" % CHAT.encode(), b"Host: x", b"Content-Type: application/json",
-             b"Content-Length: %d" % len(body), *headers)  # fmt: skip
+             b"Content-Length: %d" % len(body))  # fmt: skip
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
