@@ -17,10 +17,12 @@ from caovand.engines.common.healing.advice import sentences
 from caovand.engines.common.healing.advice_texts import GENERAL
 from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
+from caovand.engines.common.logs.failed_requests import of_request
 from caovand.engines.common.logs.hit import MAX_TEXT
 from caovand.engines.common.logs.rows import (
     building,
     exits,
+    ggml,
     host,
     kernel,
     python,
@@ -66,6 +68,8 @@ _COMMON = frozenset(
 """Rows that match output of any engine's libraries: they identify no engine."""
 _REFUSED: Mapping[str, Failure] = {row.id: row.failure for row in refusals.ROWS}
 """Rows of refused requests: unknown to the daemon, when an engine that served ends; not here."""
+_SHARED = frozenset(row.id for row in (*ggml.ROWS, *ggml.FILE))
+"""Rows of ggml's loader, which llama.cpp prints and Ollama passes on."""
 _EXITS = frozenset(row.id for row in exits.ROWS)
 
 
@@ -104,7 +108,10 @@ def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
     if exception := python.raised_text(lines):
         text = f"{text.rstrip()}\n{exception}\n"
         lines = lines_of(text)
-    return _with_lead(_cut_short(_whole(text, lines), lines), lines)
+    found = _whole(text, lines)
+    if found and (engine := found[0].engine):
+        found = found[0], of_request(found[1], lines, engine.explain)
+    return _with_lead(_cut_short(found, lines), lines)
 
 
 def _with_lead(
@@ -297,6 +304,7 @@ def _identifies(engine: Engine, explanation: Explanation) -> bool:
     return (
         kind in ("cause", "generic")
         and finding.signature not in _COMMON
+        and finding.signature not in _SHARED
         and not _is_of_family(finding)
     )
 

@@ -25,7 +25,6 @@ from caovand.core.gateway.events import (
 )
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey
-from caovand.core.gateway.naming import Naming
 from caovand.core.gateway.policy import Policy
 from caovand.core.gateway.prefixes import Prefixes
 from caovand.core.gateway.protocol import Fault
@@ -61,7 +60,7 @@ class Ticket:
         self.shape, self.expected_tokens, self.record = "", 0.0, record
         self.writing_since: float | None = None
         self.aborted = False
-        self._abort: Callable[[], None] | None = None
+        self._abort: Callable[[], object] | None = None
         self._effects: deque[Effect] = deque()
         self._news = asyncio.Event()
 
@@ -73,7 +72,7 @@ class Ticket:
             self.aborted = True
             self._abort()
 
-    def trying(self, abort: Callable[[], None] | None) -> None:
+    def trying(self, abort: Callable[[], object] | None) -> None:
         """Note that an attempt is running, which `abort` aborts; None: it is over."""
         if self._abort is None and abort is not None:
             self.aborted = False
@@ -95,8 +94,9 @@ class Desk:
 
     def __init__(self, facts: Facts, clock: Callable[[], float]) -> None:
         self.facts = facts
-        self.listed: tuple[str, ...] = ()
-        """Model names that the engine lists, including adapters."""
+        self._listed: tuple[str, ...] = ()
+        self.naming = facts.naming
+        """The model names that clients may use."""
         self.reports: deque[str] = deque(maxlen=MAX_REPORTS)
         """The shapes of requests that were refused because they end engines, for the daemon."""
         self.records: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
@@ -111,12 +111,6 @@ class Desk:
         self._tickets: dict[int, Ticket] = {}
         self._last = 0
         self._changed = asyncio.Event()
-
-    @property
-    def naming(self) -> Naming:
-        """The model names that clients may use."""
-        naming = self.facts.naming
-        return replace(naming, served=tuple(dict.fromkeys((*naming.served, *self.listed))))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -136,9 +130,15 @@ class Desk:
     def hear(self, facts: Facts) -> None:
         """Accept the daemon's facts."""
         self.facts = facts
+        self.learn(self._listed)
         self.quotas.know(facts.used_day, facts.used)
         self._policy.rules = facts.rules
         self._apply(self._policy.take(facts.engine))
+
+    def learn(self, listed: tuple[str, ...]) -> None:
+        """Know the model names that the engine lists, including adapters."""
+        self._listed, naming = listed, self.facts.naming
+        self.naming = replace(naming, served=tuple(dict.fromkeys((*naming.served, *listed))))
 
     @property
     def outlook(self) -> str:

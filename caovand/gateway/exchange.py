@@ -76,6 +76,12 @@ class _Head:
     first: bytes
 
 
+class _Response(web.StreamResponse):
+    """Sends its header with the first chunk: each write wakes the client."""
+
+    _send_headers_immediately = False
+
+
 class Exchange:
     """Answers `request`, which has `ticket`, with the engine's answer to `call`."""
 
@@ -135,8 +141,11 @@ class Exchange:
         headers = dict(call.headers)
         if facts.key:
             headers["Authorization"] = f"Bearer {facts.key}"
-        sending = asyncio.ensure_future(
-            self._upstream.session(facts).request(
+        task = asyncio.current_task()
+        assert task is not None
+        ticket.trying(task.cancel)
+        try:
+            got = await self._upstream.session(facts).request(
                 call.method,
                 URL(facts.url + call.target, encoded=True),
                 data=_payload(body),
@@ -144,16 +153,8 @@ class Exchange:
                 allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
             )
-        )
-
-        def give_up() -> None:
-            sending.cancel()
-
-        ticket.trying(give_up)
-        try:
-            got = await sending
         except asyncio.CancelledError:
-            if not ticket.aborted:
+            if not ticket.aborted or self._request.transport is None:
                 raise  # the client has disconnected
             ticket.trying(None)
             return None
@@ -162,10 +163,6 @@ class Exchange:
             if not ticket.aborted:
                 unsent = isinstance(problem, ClientConnectorError)
                 self._desk.tell(ticket, Unsent if unsent else Lost)
-            return None
-        if ticket.aborted:
-            got.close()
-            ticket.trying(None)
             return None
 
         def abort() -> None:
@@ -221,14 +218,16 @@ class Exchange:
     async def _relay(self, got: ClientResponse, head: _Head) -> bool:
         """Relay the answer, chunk by chunk as it arrives."""
         response = await self._begin(head.status, head.headers, got.content_length)
-        ticket, read, write = self._ticket, got.content.readany, response.write
+        ticket, content, write = self._ticket, got.content, response.write
         chunk, meter, error_at = head.first, self._meter.take, protocol.error_at
         streams, fresh = self._is_stream(head), True
-        while chunk:
+        while True:
             meter(chunk)
             if streams and (place := error_at(chunk, fresh=fresh)) >= 0:
                 chunk, self._fault = chunk[:place], _Head(head.status, {}, chunk[place:])
             ticket.writing_since = self._desk.now()
+            if self._fault is None and content.at_eof():
+                break  # the end is sent with the last chunk
             if chunk:
                 await write(chunk)  # an error here means that the client disconnected
             ticket.writing_since = None
@@ -237,14 +236,15 @@ class Exchange:
                 return True
             fresh = chunk.endswith(b"\n\n")
             try:
-                chunk = await read()
+                chunk = await content.readany()
             except (ClientError, OSError, asyncio.TimeoutError):
                 if not ticket.aborted:
                     self._desk.tell(ticket, Lost)
                 await self._end_cut_off()
                 return True
         self._desk.tell(ticket, Done)
-        await response.write_eof()
+        await response.write_eof(chunk)
+        ticket.writing_since = None
         return True
 
     async def _end_faulted(self, got: ClientResponse, fault: _Head) -> None:
@@ -278,7 +278,7 @@ class Exchange:
     ) -> web.StreamResponse:
         """The response to the client, whose header is sent once."""
         if self._response is None:
-            response = web.StreamResponse(status=status, headers=dict(headers))
+            response = _Response(status=status, headers=dict(headers))
             if length is not None:
                 response.content_length = length
             if response.headers.get("Content-Type", "").startswith(STREAM):
@@ -292,8 +292,7 @@ class Exchange:
         """Relay a short answer; as an event if comments have been sent already."""
         if self._response is None or self._is_stream(head):
             response = await self._begin(head.status, head.headers)
-            await response.write(head.first)
-            await response.write_eof()
+            await response.write_eof(head.first)
             return response
         try:
             document = json.loads(head.first)
@@ -319,8 +318,7 @@ class Exchange:
 
     async def _send_last(self, event: bytes) -> web.StreamResponse:
         assert self._response is not None
-        await self._response.write(event)
-        await self._response.write_eof()
+        await self._response.write_eof(event)
         return self._response
 
 

@@ -58,7 +58,7 @@ class Link:
                 desk.hear(facts)
 
     async def _learn_names(self, desk: Desk, listed: ListedModels) -> None:
-        desk.listed = await listed(desk.facts)
+        desk.learn(await listed(desk.facts))
 
     async def _ask_for_facts(self) -> Facts | None:
         found = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)

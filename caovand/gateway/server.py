@@ -99,8 +99,6 @@ class Gateway:
         try:
             if len(request.headers) > MAX_HEADERS:
                 raise Refused(Fault(431, "too_many_headers", TOO_MANY_HEADERS))
-            if request.path != "/health":
-                self._authenticate(request)
             return await handler(request)
         except Refused as refused:
             return self._refuse(request, refused.fault)
@@ -158,31 +156,29 @@ class Gateway:
         return web.json_response({"state": facts.state, **self._desk.counts}, status=status)
 
     async def _models(self, request: web.Request) -> web.Response:
-        facts = self._desk.facts
+        facts, names = self._desk.facts, self._names(self._authenticate(request))
         expected_s = facts.engine.expected_s
-        return web.json_response(
-            protocol.models(self._names(request), facts.context, facts.state, expected_s)
-        )
+        return web.json_response(protocol.models(names, facts.context, facts.state, expected_s))
 
     async def _model(self, request: web.Request) -> web.Response:
         facts, name = self._desk.facts, request.match_info["name"]
-        self._check_model(request, name)
+        self._check_model(self._authenticate(request), name)
         listed = protocol.models([name], facts.context, facts.state, facts.engine.expected_s)
         return web.json_response(listed["data"][0])
 
-    def _names(self, request: web.Request) -> list[str]:
-        """The model names that the client may use."""
-        naming, key = self._desk.naming, self._authenticate(request)
+    def _names(self, key: ClientKey) -> list[str]:
+        """The model names that a client may use."""
+        naming = self._desk.naming
         meant = ((name, naming.meant(name)) for name in naming.names)
         return [name for name, model in meant if model and key.may_use(name, model.model)]
 
-    def _check_model(self, request: web.Request, name: str | None) -> None:
-        naming, key = self._desk.naming, self._authenticate(request)
+    def _check_model(self, key: ClientKey, name: str | None) -> None:
+        naming = self._desk.naming
         if not naming.served or (name is None and not key.models):
             return
         meant = naming.meant(name or "")
         if meant is None or not key.may_use(name or "", meant.model):
-            raise Refused(protocol.unknown_model(name or "", self._names(request)))
+            raise Refused(protocol.unknown_model(name or "", self._names(key)))
 
     # -- the engine's -----------------------------------------------------------------------
 
@@ -227,8 +223,7 @@ class Gateway:
                 problem = Problem("answer", fact, "send plain JSON as application/json")
                 raise Refused(Fault(403, "model_unknown", problem))
             record.model = found.model or ""
-            self._check_model(request, found.model)
-            record.prefix = desk.prefixes.take(key.name, tuple(prefix_parts(body, found.spans)))
+            self._check_model(key, found.model)
             named = f" with {', '.join(found.names)}" if found.names else ""
             shape = f"{request.method} {path[:100]}, {len(body)} bytes{named}"
             ticket.shape = shape[:MAX_SHAPE]
@@ -245,7 +240,12 @@ class Gateway:
             self.connections.complete(request.transport)
             ticket.expected_tokens = expected_tokens(len(body), found.max_tokens)
             desk.tell(ticket, Complete, digest=digest, tokens=ticket.expected_tokens)
-            return await Exchange(desk, self._upstream, request, ticket, call).run()
+            try:
+                return await Exchange(desk, self._upstream, request, ticket, call).run()
+            finally:
+                # Now that no answer waits for it.
+                parts = tuple(prefix_parts(body, found.spans))
+                record.prefix = desk.prefixes.take(key.name, parts)
         finally:
             desk.leave(ticket)
 

@@ -4,8 +4,8 @@
 
 `--litellm` runs LiteLLM's proxy in turn with the gateway (`pip install 'litellm[proxy]'` into an
 environment of its own).
-Engine, gateway and clients are processes of their own. The engine answers every request with a
-stream of fixed events at a fixed pace, so that the difference is the gateway's. Nothing here fails.
+Engine, gateway and clients are processes of their own. The engine streams events at a fixed pace,
+each with the time at which it was sent, so that the difference is the gateway's. Nothing fails.
 """
 
 from __future__ import annotations
@@ -16,70 +16,30 @@ import contextlib
 import json
 import multiprocessing
 import os
+import random
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from caovand.adapters.servers import listening, server_main
+from tests.bench import streams
 from tests.bench.measures import cpu_s, in_ms, memory_mb
-from tests.gateway.world import CHAT, STREAMED, FakeDaemon
-from tests.patience import turns
+from tests.gateway.world import STREAMED, FakeDaemon
 from tests.ports import free_port
 
 STREAMS = 50
-ROUNDS = 10
+ROUNDS = 6
+STEADY_S = 8.0
 EVENTS = 100
-PACE_S = 0.02
-EVENT = (
-    b'data: {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny",'
-    b' "choices": [{"index": 0, "delta": {"content":"word "}, "finish_reason": null}]}\n\n'
-)
-WORD = b'"content":"word "'
+SHORT_BURSTS = 5
+SEED = 35
 LITELLM_S = 120.0
-HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
-    b"Connection: keep-alive\r\n\r\n"
-)
-CHUNK = b"%x\r\n%s\r\n" % (len(EVENT), EVENT)
-LAST = b"data: [DONE]\n\n"
-END = b"%x\r\n%s\r\n0\r\n\r\n" % (len(LAST), LAST)
-
-
-class Engine(asyncio.Protocol):
-    """Streams EVENTS to each request, or what its `events` asks for, the first at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self._got = transport, b""
-
-    def data_received(self, data: bytes) -> None:
-        self._got += data
-        head, end, body = self._got.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-        if end and len(body) >= length:
-            self._got = b""
-            self._transport.write(HEAD + CHUNK)
-            events = json.loads(body or b"{}").get("events", EVENTS)
-            asyncio.get_running_loop().call_later(PACE_S, self._next, events - 1)
-
-    def _next(self, left: int) -> None:
-        if self._transport.is_closing():
-            return
-        self._transport.write(CHUNK if left else END)
-        if left:
-            asyncio.get_running_loop().call_later(PACE_S, self._next, left - 1)
-
-
-async def engine(port: int) -> None:
-    """Be the engine."""
-    server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", port)
-    await server.serve_forever()
 
 
 async def gateway(port: int, folder: Path) -> None:
@@ -103,53 +63,78 @@ async def daemon(folder: Path, engine_port: int, keep_alive_s: float) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What one client saw: seconds until the first event and until the end, and its events."""
+    """What a client saw of an answer: seconds until its first event and until its end, and how late
+    each event was."""
 
     first_s: float
     whole_s: float
-    events: int
+    late_s: Sequence[float]
 
 
-async def steady(port: int) -> list[Seen]:
-    """STREAMS streams at any time for ROUNDS times the length of one: each begins on its own."""
-    begin, tasks = asyncio.Event(), []
-    begin.set()
-    for _ in range(STREAMS * ROUNDS):
-        tasks.append(asyncio.ensure_future(ask(port, begin)))
-        await asyncio.sleep(EVENTS * PACE_S / STREAMS)
-    return list(await asyncio.gather(*tasks))
+class Client:
+    """Sends one request after the other over a connection of its own."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def connected(cls, port: int) -> Client:
+        """A client of the server at this port."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def ask(self, events: int) -> Seen:
+        """Send a request for so many events, and read its answer."""
+        began = time.monotonic()
+        self._writer.write(streams.request(json.dumps({**STREAMED, "events": events}).encode()))
+        first_s, rest, tail = 0.0, b"", b""
+        late_s: list[float] = []
+        while not tail.endswith(b"\r\n0\r\n\r\n"):
+            data = await self._reader.read(65536)
+            at = time.monotonic()
+            if not data:
+                raise ConnectionError("the answer is cut off")
+            *lines, rest = (rest + data).split(b"\n")
+            late_s += [at - float(found[1]) for line in lines if (found := streams.AT.search(line))]
+            first_s = first_s or (at - began if late_s else 0.0)
+            tail = (tail + data)[-7:]
+        return Seen(first_s, time.monotonic() - began, late_s)
+
+    def close(self) -> None:
+        """Leave."""
+        self._writer.close()
 
 
-async def ask(port: int, begin: asyncio.Event, events: int = EVENTS) -> Seen:
-    """Send one request once `begin` is set, over a connection of its own."""
-    body = json.dumps({**STREAMED, "events": events}).encode()
-    await begin.wait()
-    began = time.perf_counter()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(
-        b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        b"Content-Length: %d\r\n\r\n%s" % (CHAT.encode(), len(body), body)
-    )
-    first_s, count, tail = 0.0, 0, b""
-    while not tail.endswith(b"\r\n0\r\n\r\n"):
-        data = await reader.read(65536)
-        if not data:
-            raise ConnectionError("the answer is cut off")
-        count += data.count(WORD)
-        if not first_s and count:
-            first_s = time.perf_counter() - began
-        tail = (tail + data)[-64:]
-    writer.close()
-    return Seen(first_s, time.perf_counter() - began, count)
+async def steady(port: int, seed: int) -> list[list[Seen]]:
+    """STREAMS clients at any time for STEADY_S: each asks again as soon as it has its answer.
+
+    Their answers differ in length, so that requests come on their own.
+    """
+    end = time.monotonic() + STEADY_S
+
+    async def come(chance: random.Random) -> list[Seen]:
+        seen = []
+        await asyncio.sleep(chance.random() * EVENTS * streams.PACE_S)
+        client = await Client.connected(port)
+        while time.monotonic() < end:
+            seen.append(await client.ask(chance.randint(EVENTS // 2, EVENTS * 3 // 2)))
+        client.close()
+        return seen
+
+    return await asyncio.gather(*(come(random.Random(f"{seed} {n}")) for n in range(STREAMS)))
 
 
-async def burst(port: int, count: int = STREAMS, events: int = EVENTS) -> list[Seen]:
-    """`count` requests at the same moment."""
-    begin = asyncio.Event()
-    tasks = [asyncio.ensure_future(ask(port, begin, events)) for _ in range(count)]
-    await turns()
-    begin.set()
-    return list(await asyncio.gather(*tasks))
+async def burst(port: int, events: int = EVENTS) -> list[Seen]:
+    """STREAMS new clients, each of which connects and asks at the same moment."""
+
+    async def come() -> Seen:
+        began = time.monotonic()
+        client = await Client.connected(port)
+        connected_s = time.monotonic() - began
+        seen = await client.ask(events)
+        client.close()
+        return replace(seen, first_s=connected_s + seen.first_s)
+
+    return list(await asyncio.gather(*(come() for _ in range(STREAMS))))
 
 
 def run(work: Callable[[], Awaitable[object]]) -> None:
@@ -174,7 +159,7 @@ def main() -> None:
             assert process.pid is not None
             return process.pid
 
-        begin(partial(engine, engine_port))
+        begin(partial(streams.serve, engine_port))
         ways = [Way("directly", engine_port)]
         for title, keep_alive_s in (("kept connections", 5.0), ("a connection each", 0.0)):
             port, own = free_port(), folder / str(keep_alive_s)
@@ -221,24 +206,26 @@ class Way:
     name: str
     port: int
     pid: int | None = None
-    seen: list[Seen] = field(default_factory=list)
-    steadily: list[Seen] = field(default_factory=list)
+    steady: list[Seen] = field(default_factory=list)
+    at_once: list[Seen] = field(default_factory=list)
     used_s: float = 0.0
+    """The CPU time of the steady streams, which had so many `chunks`."""
+    chunks: int = 0
     request_s: float = 0.0
-    """The CPU time of a request with a single event."""
+    """The CPU time of the requests with a single event, of which a burst sends STREAMS."""
 
-    def burst(self) -> None:
-        """STREAMS requests at the same moment."""
+    def round(self, number: int) -> None:
+        """Let steady clients come, then STREAMS at the same moment, then as many briefly."""
         before_s = self.cpu_s()
-        self.seen += asyncio.run(burst(self.port))
+        for seen in asyncio.run(steady(self.port, SEED + number)):
+            self.chunks += sum(len(one.late_s) for one in seen)
+            self.steady += seen[1:]  # during the first ones others have yet to begin
         self.used_s += self.cpu_s() - before_s
-
-    def short(self) -> None:
-        """Requests with a single event, as many as in all bursts."""
+        self.at_once += asyncio.run(burst(self.port))
         before_s = self.cpu_s()
-        for _ in range(ROUNDS):
+        for _ in range(SHORT_BURSTS):
             asyncio.run(burst(self.port, events=1))
-        self.request_s = (self.cpu_s() - before_s) / (STREAMS * ROUNDS)
+        self.request_s += self.cpu_s() - before_s
 
     def cpu_s(self) -> float:
         """The CPU time of its process so far."""
@@ -246,31 +233,32 @@ class Way:
 
 
 def measure(ways: list[Way]) -> None:
-    """Send the bursts and print what came of them."""
+    """Let the clients come, each way in turn, and print what they saw."""
     for way in ways:
         asyncio.run(burst(way.port, 1))  # whatever the first request alone needs
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         for way in ways:
-            way.burst()
+            way.round(number)
+    print(f"\n{STREAMS} streams at any time, {len(ways[0].steady)} requests each way;"
+          f" load average: {os.getloadavg()[0]:.1f}")  # fmt: skip
+    print(f"{'p50 / p99':<38} {'first event':>18} {'of a burst':>20} {'events late':>18}"
+          f" {'a second':>8} {'CPU a request':>13} {'a chunk':>8} {'RSS':>10}")  # fmt: skip
     for way in ways:
-        way.steadily = asyncio.run(steady(way.port))
-    for way in ways:
-        way.short()
-    print(f"\n{STREAMS} streams at once, {ROUNDS} times; load average: {os.getloadavg()[0]:.1f}")
-    print(f"{'first event, whole answer, p50 / p99':<38} {'at once':>18} {'one of many':>18}"
-          f" {'whole':>20} {'CPU a request':>14} {'a chunk':>8} {'RSS':>10}")  # fmt: skip
-    for way in ways:
-        chunks = sum(one.events for one in way.seen)
-        cost = f"{way.used_s / chunks * 1e6:.0f} us" if way.pid else ""
-        request = f"{way.request_s * 1e6:.0f} us" if way.pid else ""
-        memory = f"{memory_mb(way.pid):.1f} MB" if way.pid else ""
-        first, apart, whole = (
-            in_ms([one.first_s for one in way.seen]),
-            in_ms([one.first_s for one in way.steadily]),
-            in_ms([one.whole_s for one in way.seen]),
-        )
-        print(f"{way.name:<38} {first:>18} {apart:>18} {whole:>20}"
-              f" {request:>14} {cost:>8} {memory:>10}")  # fmt: skip
+        print(row(way))
+
+
+def row(way: Way) -> str:
+    """A line of the table."""
+    late_s = [late_s for one in way.steady for late_s in one.late_s]
+    rate = STREAMS * len(late_s) / sum(one.whole_s for one in way.steady)
+    first = in_ms([one.first_s for one in way.steady])
+    at_once = in_ms([one.first_s for one in way.at_once])
+    line = f"{way.name:<38} {first:>18} {at_once:>20} {in_ms(late_s):>18} {rate:>8,.0f}"
+    if way.pid is None:
+        return line
+    request = way.request_s / (STREAMS * SHORT_BURSTS * ROUNDS)
+    used = f"{request * 1e6:>10.0f} us {way.used_s / way.chunks * 1e6:>5.0f} us"
+    return f"{line} {used} {memory_mb(way.pid):>7.1f} MB"
 
 
 if __name__ == "__main__":

@@ -29,12 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.servers import listening, server_main
+from tests.bench import streams
 from tests.bench.measures import cpu_s, in_ms, memory_mb
 from tests.gateway.world import CHAT, STREAMED, FakeDaemon
 from tests.ports import free_port
 
 KEY = "sesame"
-STREAMS, EVENTS, PACE_S = 20, 100, 0.02
+STREAMS, EVENTS = 20, 100
 IDLE, REFUSED = 2000, 10_000
 ATTACKERS = 8
 HUGE = 10
@@ -208,41 +209,12 @@ def send(port: int, attack: Attack) -> str:
 # -- processes ------------------------------------------------------------------------------------
 
 
-class Engine(asyncio.Protocol):
-    """Streams events that have the time at which they were sent."""
+class Engine(streams.Engine):
+    """Tells of a request that it must not see."""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self._got = transport, b""
-
-    def data_received(self, data: bytes) -> None:
-        self._got += data
-        first, end, body = self._got.partition(b"\r\n\r\n")
-        length = int(first.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
-        if not end or len(body) < length:
-            return
-        if b"/v1/hidden" in first:
-            print("SMUGGLED", first, flush=True)
-        self._got = b""
-        kind = b"text/event-stream" if b'"events"' in body else b"application/json"
-        self._transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % kind
-        )
-        self._next(EVENTS if b'"events"' in body else 1)
-
-    def _next(self, left: int) -> None:
-        if self._transport.is_closing():
-            return
-        text = b'data: {"choices": [], "at": %.6f}\n\n' % time.monotonic() if left else b""
-        self._transport.write(b"%x\r\n%s\r\n" % (len(text), text))
-        if left:
-            asyncio.get_running_loop().call_later(PACE_S if left > 1 else 0.0, self._next, left - 1)
-
-
-async def engine(port: int) -> None:
-    """Be the engine."""
-    server = await asyncio.get_running_loop().create_server(Engine, "127.0.0.1", port)
-    await server.serve_forever()
+    def asked(self, head: bytes) -> None:
+        if b"/v1/hidden" in head:
+            print("SMUGGLED", head, flush=True)
 
 
 async def daemon(folder: Path, engine_port: int) -> None:
@@ -301,7 +273,7 @@ def huge(port: int, results: Any) -> None:
 async def bystanders(port: int, until: Callable[[], bool]) -> list[float]:
     """STREAMS streams at any time as long as `until` is False: how late each event was."""
     late: list[float] = []
-    body = json.dumps({**STREAMED, "events": True}).encode()
+    body = json.dumps({**STREAMED, "events": EVENTS}).encode()
     await asyncio.gather(*(_stand_by(port, body, until, late, n) for n in range(STREAMS)))
     return late
 
@@ -309,13 +281,13 @@ async def bystanders(port: int, until: Callable[[], bool]) -> list[float]:
 async def _stand_by(
     port: int, body: bytes, until: Callable[[], bool], late: list[float], number: int
 ) -> None:
-    await asyncio.sleep(number * EVENTS * PACE_S / STREAMS)
+    await asyncio.sleep(number * EVENTS * streams.PACE_S / STREAMS)
     while not until():
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(whole(body))
         async for line in reader:
-            if b'"at": ' in line:
-                late.append(time.monotonic() - float(line.split(b'"at": ')[1].split(b"}")[0]))
+            if found := streams.AT.search(line):
+                late.append(time.monotonic() - float(found[1]))
         writer.close()
 
 
@@ -374,7 +346,7 @@ def main() -> None:
         folder = Path(name)
         processes = []
         for work in (
-            partial(engine, engine_port),
+            partial(streams.serve, engine_port, Engine),
             partial(daemon, folder, engine_port),
             partial(gateway, port, folder),
         ):

@@ -86,6 +86,20 @@ def test_a_stream_comes_chunk_by_chunk(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_an_answer_that_is_there_at_once_is_passed_on_with_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wake_the_client_once_more(response: web.StreamResponse, data: bytes) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(exchange._Response, "write", wake_the_client_once_more)
+
+    async def test(one: World) -> None:
+        assert await one.post() == (200, {"choices": [{"text": "hi"}]})
+
+    run(tmp_path, test)
+
+
 def test_an_engine_that_closes_connections_it_had_promised_to_keep_loses_no_request(
     tmp_path: Path,
 ) -> None:

@@ -206,7 +206,7 @@ class Policy:
         if request.stage is Stage.WAITING:
             (self._suspects_waiting if request.suspect else self._queue).remove(request.number)
         self._bytes -= request.size
-        self._away -= Counter((request.lane,))
+        self._away[request.lane] -= 1
         del self._requests[request.number]
 
     def _refuse(self, number: int, why: Why, how: type[Refuse] | type[End] = Refuse) -> None:
@@ -327,7 +327,7 @@ class Policy:
             self._alone = number if request.suspect else None
             request.stage, request.since, request.forwarded_at = Stage.FORWARDED, at, at
             self._at_engine[number] = None
-            self._away -= Counter((request.lane,))
+            self._away[request.lane] -= 1
             self._effects.append(Forward(number, engine.generation))
 
     def _next(self, at: float) -> int | None:

@@ -41,8 +41,10 @@ def prefix_parts(body: bytes, spans: Sequence[tuple[str, int, int]]) -> Iterator
     number = 0
     for field, begin, end in sorted(spans, key=lambda span: _ORDER.get(span[0], len(_ORDER))):
         number += field not in _ORDER
-        # Clients of Anthropic's API move this mark on with each turn; no engine reads it.
-        text = _CACHE_CONTROL.sub(b"", body[begin:end])
+        text = body[begin:end]
+        if b'"cache_control"' in text:  # which is found far sooner than the pattern
+            # Clients of Anthropic's API move this mark on with each turn; no engine reads it.
+            text = _CACHE_CONTROL.sub(b"", text)
         digest = hashlib.blake2b(text, digest_size=8).digest()
         yield PrefixPart(_NAMES.get(field, f"message {number}"), digest, len(text))
 

@@ -11,9 +11,11 @@ from caovand.engines.common.logs.rows import (
     building,
     clients,
     container,
+    cuda_state,
     exits,
     ggml_families,
     links,
+    loader,
     packages,
     python_advice,
     raised,
@@ -73,7 +75,11 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "compile-failed": ("torch.compile failed.",),
     "model-missing": ("The model cannot be read: correct its path, or download it again.",),
     "network": ("The model hub could not be reached: check the network.",),
-    "access-denied": ("Let the engine's user read the file and the folders above it.",),
+    "access-denied": (
+        "The engine's user may not use what the line names: it must read a model's files, pass "
+        "the folders above them, and write caches and logs. `namei -l` with the path shows the "
+        "owner of each folder.",
+    ),
     "port-busy": ("Another program listens on the port: `ss -ltnp` names it.",),
     "engine-died": ("The engine ended on its own, or something killed it; the line shows how.",),
     "unknown": (
@@ -85,6 +91,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,
     **container.ADVICE,
+    **cuda_state.ADVICE,
     **exits.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
@@ -95,6 +102,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **clients.ADVICE,
     **toolchain.ADVICE,
     **links.ADVICE,
+    **loader.ADVICE,
     **packages.ADVICE,
     **python_advice.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
@@ -150,12 +158,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "is not in it): a library of the machine is found before the program's own. Remove its "
         "folder from LD_LIBRARY_PATH and /etc/ld.so.conf.d, remove links to it, or install that "
         "release; then start again.",
-    ),
-    "driver.fabric": (
-        "CUDA cannot start the cards (802) before their NVSwitches are set up: install "
-        "nvidia-fabricmanager of exactly the driver's release on the host, start it (sudo "
-        "systemctl enable --now nvidia-fabricmanager), and check that `nvidia-smi -q` shows Fabric "
-        "State: Completed. In a virtual machine that is up to its host.",
     ),
     "driver.behind": (
         "The driver supports CUDA up to {found} (12080 means 12.8).",

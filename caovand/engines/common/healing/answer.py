@@ -12,11 +12,10 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan
-from caovand.engines.common.logs.refusals import ROWS as REFUSALS
+from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.rows import kernel
 
 _KINDS_OF_KERNEL = {row.id: row.kind for row in kernel.ROWS}
-_REFUSALS = frozenset(row.id for row in REFUSALS)
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
 _NO_RUNGS = Healing(rungs=(), cures={}, option=str)
@@ -59,7 +58,7 @@ def answer_of(
 def _refuses_a_request(finding: Finding) -> bool:
     """Whether a server refused one request, and serves others."""
     answered = finding.phase in ("serving", "http") or "Error code: 4" in finding.text
-    return answered and finding.signature in _REFUSALS and finding.failure == "bad-arguments"
+    return answered and finding.signature in refusals.NAMES and finding.failure == "bad-arguments"
 
 
 def similar_reports(engine: str, finding: Finding) -> tuple[str, ...]:

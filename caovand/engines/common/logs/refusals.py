@@ -21,6 +21,14 @@ ROWS = (
     *clients.ROWS,
     *(row for row in host.ROWS if row.id in _OF_HOST),
 )
+OF_OLLAMA = (
+    "ollama.request.context", "ollama.request.image", "ollama.tool-call", "ollama.cloud",
+    "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
+)  # fmt: skip
+"""Ollama's own rows of what a client asked wrongly, or a model answered: the server goes on."""
+FAILED = "request.failed"
+"""A request that an exception of the server ended: its answer has the status 500."""
+NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED))
 MAX_PASSES = 64
 
 

@@ -108,6 +108,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Requests did not fit the cache, and failed one by one while the server went on: raise "
         "--ctx-size, or serve fewer at once (--parallel).",
     ),
+    "llama.proxied": (
+        "The router passed a request to the server of a model, and did not get an answer ({why}). "
+        "With TLS (--ssl-key-file, LLAMA_ARG_SSL_KEY_FILE) the servers that it starts expect TLS, "
+        "too, and the router speaks plain HTTP to them: serve without TLS, behind a proxy that has "
+        "it. Otherwise that server ended or still loads: see its own lines.",
+    ),
     "llama.router": (
         "The router does not hear from the server that it started: let it listen on 127.0.0.1 or "
         "0.0.0.0 without TLS, and put a proxy in front of it.",

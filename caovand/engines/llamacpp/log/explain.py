@@ -15,7 +15,7 @@ from caovand.engines.llamacpp.log.line import take_apart
 from caovand.engines.llamacpp.log.phases import read
 from caovand.engines.llamacpp.log.signatures import HARMLESS, SIGNATURES
 
-_BEGIN = re.compile(r"llama_server: initializing|main: (?:starting|build)")
+_BEGIN = re.compile(r"llama_server: initializing|main: (?:starting(?! the main loop)|build)")
 _SPEED = re.compile(
     r" *(?P<what>prompt eval|eval) time = .{0,60}\( *[\d.]+ ms per token, +(?P<rate>[\d.]+) tokens"
 )
@@ -25,11 +25,16 @@ _FULL = re.compile(
 )
 _REFUSED = re.compile(
     r".{0,80}\b(?:send_error ?: task id = \d{1,9}, error|got exception"
-    r"|to_send: error): (?P<why>.{1,300})"
+    r"|to_send: error|operator\(\)(?=: http client error)): (?P<why>.{1,300})"
 )
 _NO_CARD = re.compile(
     r"\bno usable GPU found, --(?:gpu-layers|n-gpu-layers|main-gpu|split-mode|tensor-split)\b"
 )
+_NO_CUDA = re.compile(r"ggml_\w{1,20}_init: failed to initialize (?:CUDA|ROCm|MUSA): ")
+_CARD_FOUND = re.compile(
+    r".{0,60}?(?:found [1-9]\d? (?:CUDA|ROCm|MUSA|Vulkan) dev|using device [A-Z])"
+)
+"""Another backend's library may find the card that one cannot start."""
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
@@ -44,7 +49,11 @@ def _find_cause(
     """The cause of the end, else what ends no server: no card is used, requests are refused."""
     if found := find_cause(lines, phase, alive=alive):
         return found
+    on_card = any(_CARD_FOUND.match(line[:MAX_TEXT]) for line in lines)
     for number, line in enumerate(lines, 1):
+        if not on_card and _NO_CUDA.match(message := take_apart(line).message):
+            row = first(SIGNATURES, message)
+            return finding(Hit(number - 1, message, "resolve", *row)) if row else None
         if _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             return Finding("gpu-absent", text, "resolve", {}, "llama.cards.unused", number)

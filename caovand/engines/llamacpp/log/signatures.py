@@ -210,6 +210,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Failed to get Docker (?:manifest|registry token)|failed to resolve commit for"),
     signature("llama.request.refused", "generic", "bad-arguments",
          r"\"code\": ?4\d\d,.{0,20}\"message\": ?\"(?P<why>[^\"]{1,300})"),
+    signature("llama.proxied", "consequence", "unknown",
+         r"http client error: (?P<why>.{1,200})"),
     signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
     signature("llama.unloaded", "wrapper", "unknown",
          r"error: unable to load model|failed to load model\b"

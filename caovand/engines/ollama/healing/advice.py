@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
+from caovand.engines.common.logs.rows import cuda_state
 from caovand.engines.ollama.healing.cures import HEALING
 
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
@@ -56,21 +57,25 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
         "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
         "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
-        "container.",
-        "CUDA does not start (code {state_of}), so Ollama serves on the processor. Usually the "
-        "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
-        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
-        "container.",
+        "container, and check that it has /dev/nvidia-uvm.",
+        "Ollama serves on the processor (code {unready}). " + cuda_state.START,
+        "Another process has the card for itself, or the card does not answer (code {busy}): check "
+        "with nvidia-smi who uses it and that its compute mode is Default (sudo nvidia-smi -c 0).",
+        "Ollama serves on the processor (code {fabric}). " + cuda_state.ADVICE["driver.fabric"][0],
+        "Ollama serves on the processor (code {compat}). " + " ".join(cuda_state.COMPAT),
+        "Ollama serves on the processor (code {stub}). " + cuda_state.ADVICE["driver.stub"][0],
         "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
-        "The driver is older than Ollama's CUDA library (code {old_of}): update the driver.",
         "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
-        "CUDA_VISIBLE_DEVICES.",
-        "CUDA sees no card (code {none_of}): run nvidia-smi as Ollama's user, and check "
         "CUDA_VISIBLE_DEVICES.",
         "CUDA does not start (code {code}), so Ollama serves on the processor: run nvidia-smi, and "
         "reboot.",
-        "CUDA does not start (code {code_of}), so Ollama serves on the processor: run nvidia-smi, "
-        "and reboot.",
+        "The driver's kernel module is not loaded (NVML's code {unloaded}): run nvidia-smi; load "
+        "it (sudo modprobe nvidia), or install the driver again after a new kernel.",
+        "Kernel module and libraries of the driver are of different releases (NVML's code "
+        "{mismatch}): reboot after the update.",
+        "The driver lost the card (NVML's code {lost}): reboot, then check its power and seat.",
+        "NVML, which reports the cards, does not start (code {nvml}), so Ollama serves on the "
+        "processor: run nvidia-smi; reload the driver or reboot.",
     ),
     "ollama.card.old": (
         "This release of Ollama considers the card too old (compute capability {capability}), "
@@ -87,6 +92,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "ollama.model.damaged": (
         "The downloaded model is damaged or incomplete: remove it (`ollama rm`) and pull it again.",
+    ),
+    "ollama.model.metadata": (
+        "The GGUF file lacks a value ({kind}) that this Ollama reads for its architecture: it was "
+        "converted by an older or another tool. Convert it again with the newest llama.cpp, take "
+        "the library's own tag of the model, or install a newer Ollama.",
+    ),
+    "ollama.model.vocabulary": (
+        "The model's vocabulary cannot be read ({why}): it was converted without its own "
+        "tokenizer, or by a converter that does not know it. Convert it again with the newest "
+        "llama.cpp from a folder with all tokenizer files, pull the library's tag, or install a "
+        "newer Ollama.",
     ),
     "ollama.model.unknown": (
         "The registry or this server has no such model: correct its name and tag, then pull it "

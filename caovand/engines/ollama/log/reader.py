@@ -6,7 +6,7 @@ import json
 import re
 
 from caovand.core.engine.log import Log
-from caovand.engines.common.logs.refusals import without_refusals
+from caovand.engines.common.logs.refusals import OF_OLLAMA, without_refusals
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.ollama.log.cause import NEAR, announces_failure, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
@@ -35,12 +35,6 @@ _FINGERPRINT = re.compile(
     r")"
 )
 
-_REFUSALS = (
-    "ollama.request.context", "ollama.request.image", "ollama.tool-call", "ollama.cloud",
-    "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
-)  # fmt: skip
-"""Rows of what a client asked wrongly, or a model answered: the server goes on."""
-
 
 def _error(text: str) -> str:
     shown = text if text.startswith("msg=") else f"msg={json.dumps(text, ensure_ascii=False)}"
@@ -55,7 +49,7 @@ LOG = Log(
     announces=announces_failure,
     near=NEAR,
     listening="http",
-    find_cause=without_refusals(find_cause, [BY_ID[name] for name in _REFUSALS]),
+    find_cause=without_refusals(find_cause, [BY_ID[name] for name in OF_OLLAMA]),
     fingerprint=_FINGERPRINT,
     begins=("server config",),
     error=_error,

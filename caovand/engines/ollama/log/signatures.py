@@ -64,12 +64,15 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
+    # cuda driver library init failure: 3; cudaSetDevice err: 35
     signature("ollama.runtime", "generic", "gpu-absent",
-         r"(?:cudart|cuda|nvcuda|nvml)\w{0,10} (?:vram "
-         r"|driver library )?init failure: (?:(?P<state>999|3|46|802"
-         r"|304)|(?P<old>35)|(?P<none>100)|(?P<code>\d{1,4}))\b"
-         r"|cudaSetDevice err: (?:(?P<state_of>999|3|46|802|304)|(?P<old_of>35)|(?P<none_of>100)"
-         r"|(?P<code_of>\d{1,4}))\b"),
+         r"(?:(?:cudart|cuda|nvcuda)\w{0,10} (?:vram |driver library )?init failure: "
+         r"|cudaSetDevice err: |cuInit err: )(?:(?P<state>999|304|205)|(?P<unready>3)|(?P<busy>46)"
+         r"|(?P<fabric>802)|(?P<compat>80[34])|(?P<stub>34)|(?P<old>3[56])|(?P<none>100)"
+         r"|(?P<code>\d{1,4}))\b"
+         # nvml vram init failure: 9; NVML has codes of its own
+         r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)|(?P<lost>15)"
+         r"|(?P<nvml>\d{1,4}))\b"),
     signature("ollama.card.old", "generic", "gpu-absent",
          r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
     signature("ollama.discovery", "generic", "gpu-absent",
@@ -130,6 +133,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|template: .{0,60}:\d{1,6}: |template error: |no matching template found"
          r"|undefined (?:template specified|branch|action in template)|chat template prompt error"
          r"|failed to parse Modelfile|specified Modelfile wasn't found"),
+    # panic: interface conversion: interface {} is nil, not *ggml.array[string]
+    signature("ollama.model.metadata", "cause", "model-missing",
+         r"interface conversion: interface \{\} is nil, not \*?(?:ggml\.)?(?P<kind>\w{1,20})"),
     signature("ollama.model.vocabulary", "cause", "model-missing",
          r"error loading model ?vocabulary: (?P<why>.{1,200})"),
     ggml.FILE[-1],

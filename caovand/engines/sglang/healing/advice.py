@@ -38,13 +38,19 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "start-stall": ("The start made no progress: its disk may be slow.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
-    "sglang.transfer": (
-        "The prefill and the decode server could not hand a request's KV cache over: check that "
-        "both run, that their RDMA devices match (--disaggregation-ib-device, ibstat), that each "
-        "reaches the other's address, and that both have the same releases of SGLang and of the "
-        "transfer engine.",
+    "sglang.health": (
+        "The scheduler sent nothing for {seconds} s, and the health check gave up: it computes a "
+        "long prompt, or it hangs. What it sent last shows which (last_heartbeat {heartbeat}): a "
+        "gap of minutes is a hang.",
+        "For long prompts let the check wait longer (SGLANG_HEALTH_CHECK_TIMEOUT=60), and compute "
+        "them in smaller parts (--chunked-prefill-size 2048). For a hang see the scheduler's own "
+        "lines before this one, and where it stands: `py-spy dump --pid` of the process "
+        "sglang::scheduler.",
     ),
     "sglang.model.architecture": (
+        "Code of models could not be imported, so that SGLang does not know them: {ignored}. Do "
+        "what this says first: install the release that it names or lacks, or SGLang again in its "
+        "own environment.",
         "This SGLang does not support the architecture {architecture}: install a newer release, or "
         "set"
         ' [engine] kind = "vllm".',

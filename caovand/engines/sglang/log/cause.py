@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
-from caovand.engines.common.logs.rows.raised import BUILDING, family_of, packages
-from caovand.engines.common.logs.signature import Signature, first
+from caovand.engines.common.logs.rows.raised import BUILDING, IMPORTS, family_of, importer, packages
+from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES
@@ -60,6 +60,10 @@ _PHASE_OF = {
 """Functions that belong to one phase, for excerpts that begin with the failure."""
 
 
+_IGNORED = re.compile(
+    r"Ignore import error when loading sglang\.[\w.]{1,100}[:.] (?P<why>.{3,300})"
+)
+"""Why the code of a model could not be imported; SGLang then does not know its architecture."""
 _IN_REQUESTS = frozenset({"python.locale", "python.loop", "python.database", "hub.streamer"})
 """Exceptions of Python and of the hub that code which handles a request raises for that alone."""
 
@@ -126,7 +130,7 @@ def find_cause(
     failed only if it says so.
     """
     hits: list[Hit] = []
-    shown, trace = "", _Trace()
+    shown, trace, ignored = "", _Trace(), ""
     for index, line in enumerate(lines):
         mark, _ = read(line)
         if mark is not None:
@@ -134,6 +138,8 @@ def find_cause(
             continue
         message = take_apart(line).message
         trace.feed(message)
+        if reason := _IGNORED.search(message[:MAX_LINE]):
+            ignored = reason["why"]
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
         if message.isidentifier():  # alone it explains nothing
@@ -143,8 +149,12 @@ def find_cause(
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], {**row[1], **packages(trace.frames)})
+            elif row[0].id == IMPORTS:
+                row = (row[0], {**row[1], **importer(trace.frames, row[1])})
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
+            if ignored and row[0].id == "sglang.model.architecture":
+                row = (row[0], {**row[1], "ignored": ignored})
             here = shown or trace.phase or phase
             of_request = row[0].kind == "generic" or row[0].id in _IN_REQUESTS
             if here == "serving" and of_request and trace.is_of_request:

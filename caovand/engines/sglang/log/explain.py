@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.hit import MAX_TEXT
 from caovand.engines.common.logs.whole_log import Explainer
 from caovand.engines.sglang.healing.advice import advise
 from caovand.engines.sglang.log.cause import find_cause
@@ -9,11 +14,30 @@ from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import HARMLESS
 
+_NO_ANSWER = re.compile(
+    r"Health check failed\. Server couldn't get a response from detokenizer for last "
+    r"(?P<seconds>\d{1,6}) seconds(?:.{0,80}last_heartbeat time: (?P<heartbeat>[\d:]{8}))?"
+)
+"""A scheduler that computes a long prompt, or hangs; the server may answer again later."""
+
+
+def _find_cause(lines: Sequence[str], phase: str) -> Finding | None:
+    """The cause of the end, else health checks that nothing answered."""
+    if found := find_cause(lines, phase):
+        return found
+    for number, line in enumerate(lines, 1):
+        if waited := _NO_ANSWER.match(take_apart(line).message):
+            captures = {name: text for name, text in waited.groupdict().items() if text}
+            text = line.strip()[:MAX_TEXT]
+            return Finding("hang", text, "serving", captures, "sglang.health", number)
+    return None
+
+
 explain = Explainer(
     begins=lambda line: take_apart(line).message.startswith("server_args="),
     at_s=lambda line: take_apart(line).at_s,
     read=read,
     harmless=HARMLESS,
-    find_cause=find_cause,
+    find_cause=_find_cause,
     advise=advise,
 )

@@ -18,6 +18,7 @@ _FINGERPRINT = re.compile(
     r"|\[(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?\] (?:server_args="
     r"|Attention backend |Load weight |Init torch distributed|The server is fired up"
     r"|(?:Decode|Prefill) transfer failed|Scheduler hit|Received sigquit|SIGQUIT received"
+    r"|Health check failed\. Server couldn't|(?:Prefill|Decode) batch[.,\[ ]"
     r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
     r"|\[gpu=\d{1,3}\] (?:Load weight|Memory pool|Capture |Init )"
     r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/(?:sglang|sgl_kernel)/"

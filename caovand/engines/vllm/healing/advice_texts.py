@@ -310,6 +310,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
         "setting helps: have clients send two tokens or more.",
     ),
+    "worker.died": (
+        "A worker process ended; a reason of its own stands in the lines before. With none, or "
+        "exit code -9, it was killed, mostly by the kernel for lack of memory (journalctl -k "
+        "| grep -i oom): give the machine or container more, or let the engine use less "
+        "(without a card VLLM_CPU_KVCACHE_SPACE). -11 is a crash in native code.",
+    ),
     "start.timeout": (
         "The start took longer than the engine waits for its own processes: kernels are still "
         "compiled, or the disk is slow. Start again, which finds them compiled, or set "

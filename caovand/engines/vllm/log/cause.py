@@ -16,7 +16,14 @@ from collections.abc import Mapping, Sequence
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.hit import explain_lost_process
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
-from caovand.engines.common.logs.rows.raised import BUILDING, REFUSED_VALUE, family_of, packages
+from caovand.engines.common.logs.rows.raised import (
+    BUILDING,
+    IMPORTS,
+    REFUSED_VALUE,
+    family_of,
+    importer,
+    packages,
+)
 from caovand.engines.vllm.log.component import (
     PossibleCause,
     component_of,
@@ -46,6 +53,7 @@ _OPERATORS = frozenset(
         "engine.cuda",
         "engine.import",
         "engine.absent",
+        "python.part",
         "args.uneven",
     }
 )
@@ -61,6 +69,7 @@ _BETTER: Mapping[str, frozenset[str]] = {
             "engine.transformers",
             "engine.libc",
             "engine.package",
+            "python.part",
             "system.library",
             "driver.library",
         }
@@ -188,6 +197,8 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:
         failure = "unknown"
+    if row is not None and row.id == IMPORTS:
+        captures |= importer(hit.frames, captures)
     text = _short(hit.text)
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):

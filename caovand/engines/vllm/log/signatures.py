@@ -59,6 +59,7 @@ _PASSED_ON = re.compile(
 _IMPORTING = frozenset({"_custom_ops.py", "cuda.py"})
 # Waits for Ray's cards, and logs nothing else.
 _WAITING = "ray_utils.py"
+_SCHEDULING = "scheduler.py"
 
 
 def is_exception(message: str) -> bool:
@@ -78,6 +79,8 @@ def is_evidence(parts: VllmLine) -> bool:
         dump = parts.source.endswith("dump_input.py")  # the scheduled batch, prompts included
         return not dump and (message[:2] != "  " or _RAW.match(message) is not None)
     if parts.source.endswith(_WAITING):
+        return True
+    if parts.source.endswith(_SCHEDULING) and message.startswith("Input prompt ("):
         return True
     if parts.level:
         # Newer versions log a dead or hung engine core as a WARNING.

@@ -24,6 +24,8 @@ ROWS = (
          r"WSL environment detected but no adapters|dxcore initialization failed"),
     signature("container.libraries", "cause", "gpu-absent",
          _CLI + r"load library failed: (?P<library>[^\s:]{1,100})"),
+    signature("container.request", "cause", "gpu-absent",
+         _CLI + r"driver error: failed to process request"),
     signature("container.slow", "cause", "gpu-absent", _CLI + r"driver rpc error"),
     signature("container.device", "cause", "gpu-absent",
          _CLI + r"(?P<device>\S{1,100}): unknown device"),
@@ -181,6 +183,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The host has no {device}: the card's driver is not loaded there (amdgpu with ROCm, "
         "nvidia, i915 or xe), or it is a virtual machine or WSL without it. `ls /dev/dri /dev/kfd` "
         "shows what there is to pass; leave out the option otherwise.",
+    ),
+    "container.request": (
+        "NVIDIA's container tool asked the driver for the cards, and the driver refused. Under WSL "
+        "the driver is the one of Windows: update it there, then `wsl --update` and `wsl "
+        "--shutdown`, and update Docker Desktop (or install another release, if it began with an "
+        "update). On Linux see whether nvidia-smi works, and reboot after an update of the driver.",
     ),
     "container.gpu": (
         "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "

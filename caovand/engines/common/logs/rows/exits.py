@@ -20,7 +20,11 @@ _RAW = re.compile(
     r"|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]|\S{1,200}\.llamafile(?:\.exe)?: \w"
     r"|CANNOT LINK EXECUTABLE "
 )
-_CODE = r"(?:[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
+_CODE = (
+    # exit code 3221225781; EXITED (137); ExitStatus(3221225477); no longer running: 3221225781
+    r"(?:ExitStatus\(|(?:no longer running|has terminated): (?=32\d{8}\b)"
+    r"|[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
+)
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import re
 
-from caovand.engines.common.logs.rows import clients, container, kernel, rocm, servers, system
+from caovand.engines.common.logs.rows import (
+    clients,
+    container,
+    cuda_state,
+    kernel,
+    rocm,
+    servers,
+    system,
+)
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
     r"Failed to initialize NVML\b|NVIDIA-SMI has failed "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
-    r"|ERROR \(catatonit|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
+    r"|ERROR \(catatonit|\[FATAL tini "
+    r"|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
     r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
     r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
@@ -50,9 +59,7 @@ ROWS = (
          r"(?:Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama at https?://"
          r"|HTTPConnectionPool\(host=')(?P<server>host\.docker\.internal|localhost|0\.0\.0\.0"
          r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|172\.1[6-9]\.\d{1,3}\.\d{1,3})\b"),
-    signature("driver.fabric", "cause", "gpu-absent",
-         r"[Ss]ystem not yet initialized|\b(?:init failure|[Ee]rror|cuInit err):? 802\b"
-         r"|CUDA_ERROR_SYSTEM_NOT_READY|cudaErrorSystemNotReady"),
+    *cuda_state.ROWS,
     signature("driver.behind", "cause", "backend-unsupported",
          r"NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{4,6}))?"),
     signature("driver.old", "cause", "backend-unsupported",

@@ -76,7 +76,7 @@ _ELSEWHERE = (
          r"\bamdgpu\b.{0,80}\[\w{0,10}hub\d?\].{0,40}page fault"),
     signature("amd.reset", "generic", "gpu-lost",
          r"amdgpu_job_timedout|\bamdgpu\b.{0,100}(?:ring \S{1,30} timeout|GPU reset|GPU hang)"
-         r"|MES failed to response|GPU reset begin"),
+         r"|MES failed to response|GPU reset begin|Trying to push to a killed entity"),
     signature("intel.reset", "generic", "launch-failure",
          r"(?:i915|xe) \S{1,20}: .{0,60}(?:GPU HANG|[Ee]ngine reset|Timedout job)"),
     signature("host.oom", "generic", "host-oom",

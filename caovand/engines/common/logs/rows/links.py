@@ -10,18 +10,25 @@ from caovand.engines.common.logs.signature import signature
 _RAW = re.compile(
     r"RdmaTransport: |Failed to (?:open device \w|modify QP|register memory|create QP"
     r"|connect to (?:metadata|the metadata|Mooncake))|Worker: Process failed for slice"
-    r"|Context is not active|Device \d{1,3} is not active|\[Handshake\] "
+    r"|Context is not active|Cannot make connection for endpoint"
+    r"|Device \d{1,3} is not active|\[Handshake\] "
     r"|\S{1,200}(?:nvshmem|NVSHMEM)\S{0,200}:|nvshmem\w{0,40}: |WARN: .{0,60}nvshmem"
     r"|libibverbs: "
 )
 ROWS = (
+    # oneCCL: ze_fd_manager.cpp:214 fill_device_fds: EXCEPTION: open failed: fd: -1, errno: ...
+    signature("link.oneccl", "cause", "collective-timeout", r"\boneCCL: .{0,200}EXCEPTION: "),
+    signature("link.sizes", "generic", "bad-arguments",
+         r"output tensor size must be equal to world_size times input tensor size"
+         r"|Tensors must be (?:contiguous|of equal size)|split_sizes .{0,60}(?:sum|match)"),
     signature("link.rdma", "cause", "collective-timeout",
          r"RdmaTransport: (?:No available RNIC|cannot initialize)|[Tt]ransport retry counter exceed"
          r"|Failed to open device (?P<device>\w{1,40}) on port|Failed to modify QP to \w{2,6}"
          r"|(?<!Call to )\bibv_(?:reg_mr|open_device|create_qp|get_device_list)\w{0,10}\b.{0,80}"
          r"(?:fail|error|returned)|Failed to register memory 0x|Context is not active: \w"
          r"|local protection error|No RDMA devices? (?:was |were )?(?:found|available)"
-         r"|[Nn]o (?:IB|InfiniBand) devices? found"),
+         r"|[Nn]o (?:IB|InfiniBand) devices? found"
+         r"|Cannot make connection for endpoint"),
     signature("link.verbs", "cause", "collective-timeout",
          r"Call to (?P<call>ibv_\w{1,40}) .{0,60}failed"
          r"|NET/IB : .{0,100}[Gg]ot completion.{0,40}error"
@@ -35,6 +42,24 @@ ROWS = (
          r"|Mooncake (?:store|[Tt]ransfer [Ee]ngine).{0,60}(?:fail|error)"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "link.oneccl": (
+        "oneCCL, which links Intel's cards, could not open or share a device: give the container "
+        "/dev/dri with its links (--device /dev/dri -v /dev/dri/by-path:/dev/dri/by-path), add the "
+        "user to the group render, and try CCL_ZE_IPC_EXCHANGE=sockets; on one card "
+        "--tensor-parallel-size 1.",
+    ),
+    "link.sizes": (
+        "The ranks exchange tensors whose sizes do not fit together: the parallel sizes (--tp, "
+        "--dp, --enable-dp-attention) do not fit each other or this model in this release. Use "
+        "equal or dividing sizes, leave data parallel attention out, or install a newer release.",
+    ),
+    # Of SGLang, whose clients see it, too
+    "sglang.transfer": (
+        "The prefill and the decode server could not hand a request's KV cache over: check that "
+        "both run, that their RDMA devices match (--disaggregation-ib-device, ibstat), that each "
+        "reaches the other's address and bootstrap port, and that both have the same releases of "
+        "SGLang and of the transfer engine.",
+    ),
     "link.rdma": (
         "RDMA between the engines does not work: a network card cannot be opened, registered or "
         "reached. Check with ibv_devinfo that its port is active, configure cards that can reach "

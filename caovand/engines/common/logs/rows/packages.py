@@ -5,13 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.signature import signature
 
 _VERSION = r"\d[\w.+-]{0,30}"
+_SERVED: Mapping[str, Failure] = {"serving": "engine-died"}
+_WHOLE = (
+    r"(?!transformers_modules|google\b|nvidia\b|azure\b|cuda\b|ruamel\b|zope\b|backports\b"
+    r"|opentelemetry\b|jaraco\b|mpl_toolkits\b|sphinxcontrib\b|vllm_flash_attn)[a-zA-Z]\w{1,60}"
+)
+"""A package; not a namespace that several packages share, where the other half may be missing."""
+_OF_PYTHON = (
+    r"(?!_(?:C|version)\b|\w{0,40}(?:_C|c_ops|_ops|_cuda)\b|(?:cuda_utils|cpp|bindings)\b)\w{1,80}"
+)
+"""What Python's source defines; what a build makes is missing where the build was not finished."""
 _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
+    r"|.{0,200}\bhas no wheels with a matching|.{0,200}is not a supported wheel on this platform"
     r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: "
 )
 ROWS = (
@@ -31,13 +43,20 @@ ROWS = (
          rf"{_VERSION})?)"),
     signature("transformers.model", "cause", "bad-arguments",
          r"model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
+    # ValueError: Tokenizer class TokenizersBackend does not exist or is not currently imported.
+    signature("tokenizer.class", "cause", "bad-arguments",
+         r"Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported",
+         _SERVED),
     signature("python.release", "cause", "engine-unusable",
          r"^TypeError: unsupported operand type\(s\) for \|: '(?:type|_\w{1,40}|ABCMeta"
          r"|builtin_function_or_method)' and|^TypeError: '(?:type|ABCMeta)' object is not "
          r"subscriptable|requires a different Python: (?P<python>\S{1,20})"
          r"|^(?:ImportError|AttributeError): (?:cannot import name|module) '(?:StrEnum|tomllib"
          r"|NotRequired|Self|override)'.{0,30}(?:typing|enum|from)"),
-    signature("python.install", "cause", "engine-unusable",
+    # because vllm==0.15.0 has no wheels with a matching platform tag
+    signature("python.wheel", "cause", "engine-unusable",
+         r"has no wheels with a matching|(?P<wheel>\S{1,200}\.whl) is not a supported wheel"),
+    signature("python.install", "generic", "engine-unusable",
          r"No matching distribution found for (?P<requirement>[^\s]{1,100})"
          r"|Could not find a version that satisfies the requirement (?P<unmet>[^\s(]{1,100})"
          r"|ResolutionImpossible|these package versions have conflicting dependencies"
@@ -61,6 +80,17 @@ ROWS = (
          r"before the\s+current process has finished its bootstrapping phase"),
     signature("python.locale", "cause", "bad-arguments",
          r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
+    # No module named 'ray.util'; 'ray' is not a package
+    signature("python.shadowed", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named '[\w.]{1,200}'; '(?P<name>\w{1,60})' is not a pa"),
+    # No module named 'vllm.transformers_utils.tokenizer': Python found vllm, but not that part;
+    # cannot import name 'X' from 'vllm.utils' (/usr/lib/.../vllm/utils.py)
+    signature("python.part", "cause", "bad-arguments",
+         r"^ModuleNotFoundError: No module named '"
+         rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
+         rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
+         rf"'(?P<module>(?P<of>{_WHOLE})(?:\.\w{{1,60}}){{0,6}})'(?! \(unknown location)",
+         _SERVED),
     signature("python.triton", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named 'triton'|Cannot find a working triton installation"
          r"|^torch\._inductor\.exc\.TritonMissing"),
@@ -103,12 +133,27 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Transformers that it needs; for a model of the last days install Transformers from its "
         "sources. If other models fail likewise, check model_type in config.json.",
     ),
+    "tokenizer.class": (
+        "tokenizer_config.json names the class {tokenizer}, which the installed Transformers does "
+        "not have: a newer one saved the model (TokenizersBackend is of Transformers 5), or the "
+        "class is the model's own code (--trust-remote-code). Upgrade Transformers, with a release "
+        "of the engine that takes it, or set tokenizer_class in tokenizer_config.json to the "
+        "class that the base model has there (such as Qwen2TokenizerFast, or "
+        "PreTrainedTokenizerFast). The Transformers that this release of the engine asks for may "
+        "be the one that lacks it.",
+    ),
     "python.release": (
         "The code is written for a newer Python than the one that runs it ({python}): make the "
         "environment with the Python that the engine requires (3.10 to 3.13), and install it "
         "there.",
         "The code is written for a newer Python than the one that runs it: make the environment "
         "with the Python that the engine requires (3.10 to 3.13), and install it there.",
+    ),
+    "python.wheel": (
+        "The package is built for other systems than this one: a newer or older Python, another "
+        "processor, or a newer C library (a tag manylinux_2_35 needs glibc 2.35: Ubuntu 22.04 or "
+        "newer). Take a release or index that has a wheel for this system, another image or "
+        "Python, or build it from its sources.",
     ),
     "python.install": (
         "pip finds no {requirement} for this Python, system and processor: use the Python that the "
@@ -153,6 +198,24 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "python.locale": (
         "A text file was read as {codec}: set PYTHONUTF8=1 (or LANG=C.UTF-8) in the environment.",
+    ),
+    "python.shadowed": (
+        "A file {name}.py in the working folder or in PYTHONPATH hides the package {name}: "
+        "rename it, or start in another folder.",
+    ),
+    "python.part": (
+        "{package} is installed, but the installed release has no module {part}: what imports it "
+        "was written for another release, newer or older. Update the program that imports it (the "
+        "last frame above the line shows it), or install the release of {package} that it "
+        "requires; the same releases bring the same error.",
+        "{of} is installed, but in the installed release {module} has no {name}: what imports it "
+        "was written for another release, newer or older. Update the program that imports it (the "
+        "last frame above the line shows it), or install the release of {of} that it requires; the "
+        "same releases bring the same error.",
+        "Here {importer} imports it.",
+        "Here {mixed} imports what is its own: files of two of its releases are mixed, a folder of "
+        "that name hides it, or its installation was cut short. Remove it with its folder, and "
+        "install it again.",
     ),
     "python.triton": (
         "Triton is not installed, or does not fit PyTorch: install the triton that PyTorch "

@@ -45,7 +45,6 @@ ROWS = (
     signature("engine.transformers", "cause", "bad-arguments",
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
-         r"|Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported"
          r"|`rope_scaling` must be a dictionary with two fields"
          r"|is already used by a Transformers (?:model|config)"
          r"|data did not match any variant of untagged enum \w{1,60}"
@@ -64,7 +63,8 @@ ROWS = (
     signature("args.parser", "cause", "bad-arguments",
          r"\bthink_(?:start|end)_token .{1,80}\b(?:must|cannot|not)\b"
          r"|could not locate \w{1,40}(?: \w{1,20}/\w{1,20})? tokens? in the tokenizer"
-         r"|\w{1,40} (?:reasoning|tool) parser could not locate", SERVED),
+         r"|\w{1,40} (?:reasoning|tool) parser could not locate"
+         r"|^KeyError: ['\"]<[\w|/▁-]{1,40}>['\"]$", SERVED),
     signature("model.tokenizer", "cause", "model-missing",
          r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
          r"|Can't load tokenizer for|instantiate the backend tokenizer"
@@ -95,6 +95,7 @@ ROWS = (
          r"Attempted to assign .{1,80} multimodal tokens to (?P<placeholders>\d{1,9}) placeholders"
          r"|Expected there to be \d{1,6} prompt (?:updates|placeholders|replacements)"
          r"|Failed to apply prompt replacement for mm_items"
+         r"|Mismatch in .{1,20} token count between text and"
          r"|Insufficient multimodal embedding length"
          r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
     signature("model.adapter", "cause", "model-missing",
@@ -152,6 +153,7 @@ ROWS = (
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}"
          r"(?:failed|returned \d{1,3} ?\((?P<reason>[^)]{1,60})\))"
+         r"|Timed out initializing process group|Proxy Call to rank \d{1,4} failed \("
          r"|The client socket has (?:timed out|failed to connect)|Gloo connect\w{1,20} failed"
          r"|/gloo/transport/tcp/\w{1,20}\.cc:\d{1,5}\]|\bmonitoredBarrier\b"
          r"|Call to (?:connect|bind|recv|ibv_\w{1,40}) .{0,60}failed"
@@ -161,6 +163,7 @@ ROWS = (
 # What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
 NO_MODEL = (
     r"is not a local folder and is not a valid model identifier"
+    r"|Incorrect path_or_model_id: "
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
     r"|HFValidationError: |Repo id must (?:be in the form|use alphanumeric chars)"
     r"|RevisionNotFoundError|Found 0 files matching the pattern: "
@@ -192,7 +195,8 @@ UNEVEN = (
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
 _REFUSES = (
-    r"^[\w.]{0,80}Error: (?=.{0,200}(?:(?:\bnot|n't) (?:currently |yet )?(?:support|implement)"
+    r"^[\w.]{0,80}Error: (?=.{0,200}(?:(?:\b(?:not|NOT)|n't) (?:currently |yet )?"
+    r"(?:support|implement)"
     r"|\b[Uu]nsupported\b|\b[Oo]nly support|\b[Oo]nly .{1,80} (?:is|are) supported))"
 )
 _NAMED = (
@@ -223,7 +227,8 @@ ANY_PROGRAM = (
          r"attribute '(?P<attribute>\w{1,80})'"
          r"|^(?:AttributeError|ImportError): type object '(?P<type>[\w.]{1,100})' has no attribute "
          r"'(?P<member>\w{1,80})'"
-         r"|^AttributeError: '(?P<holder>\w{0,60}(?:Args|Arguments|Params))' object has no "
+         r"|^AttributeError: '(?P<holder>(?:\w{0,60}(?:Args|Arguments|Params|Request|Client)"
+         r"|(?:OpenAI)?Serving\w{0,40}|\w{0,20}LLM(?:Engine)?|list))' object has no "
          r"attribute '(?P<asked>\w{1,80})"
          r"|^TypeError: Unexpected keyword argument '(?P<unknown>\w{1,80})'", UNSURE),
     # A model's class without something that a setting or a request needs
@@ -243,6 +248,7 @@ ANY_PROGRAM = (
          r"|expected str, bytes or os\.PathLike object, not NoneType)", UNSURE),
     signature("engine.absent", "generic", "bad-arguments",
          r"^\w{1,60}Error: (?P<missing>.{0,120}\b(?:(?:is|are) not installed"
+         r"|(?:must|should|(?:needs?|has|have) to) be installed"
          r"|[Pp]lease (?:pip )?install)\b.{0,100})", UNSURE),
     # Kernels are called after what they multiply and who wrote them
     signature("kernel.named", "generic", "backend-unsupported",
@@ -280,7 +286,8 @@ HUB = (
 _RAW = re.compile(
     r"Cannot access gated repo|Access to model |Error while creating shared memory"
     r"|\[?[EF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} (?:\d{1,10} )?\w{1,60}\.cpp:\d{1,6}\] "
-    r"|Call to |socket\w{1,40}: |Bootstrap : "
+    r"|Call to |Proxy Call to rank |socket\w{1,40}: |Bootstrap : "
+    r"|nccl(?:System|Internal|Remote|UnhandledCuda)Error: "
     r"|(?:\S{1,200} )?(?:\[\d{1,4}\] )?(?:\S{1,100} )?NCCL WARN "
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|.{0,100}\bfatal error C1083: |- \w{1,40}Error: "
     r"|[^\s:]{1,300}\.so[\w.]{0,20}: (?:undefined symbol|cannot open shared|file too short)"
@@ -290,6 +297,7 @@ _RAW = re.compile(
     r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
     r"|(?:[\w./-]{1,100}: )?/[\w./+-]{1,300}\.(?:cpp|cc|h):\d{1,6}: .{0,300}Assertion [`']"
     r"|(?:ERROR:\S{1,60}:)?Could not load bitsandbytes native library"
+    r"|This kernel only supports sm_?\d|ERROR : Arch conditional MMA"
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
 

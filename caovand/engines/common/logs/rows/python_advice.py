@@ -119,7 +119,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.placeholders": (
         "The prompt has a different number of image, video or audio placeholders than the media "
         "that came with it: let the model's own chat template insert them, and put none into the "
-        "text. If every request fails, Transformers and the engine do not fit together.",
+        "text. If every request fails, Transformers and the engine do not fit together; while the "
+        "engine starts, it is the sample by which it measures memory: raise --max-model-len above "
+        "the tokens of one image, or make images smaller (max_pixels in --mm-processor-kwargs).",
     ),
     "model.adapter": (
         "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): serve its "
@@ -176,8 +178,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Install the engine again, in its own environment.",
         "{module} has no {attribute}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
-        "{holder} has no {asked}: two packages of the installation do not fit together. Install "
-        "the engine again, in its own environment.",
+        "{holder} has no {asked}: what asks for it was written for another release of the engine. "
+        "Install the release that it requires, or a newer one of what asks; if the engine's own "
+        "code asks, its files are of two releases, or it is a fault of this one.",
         "The called program does not accept {unknown}: the caller was written for another release. "
         "Install the release of the engine that the caller requires.",
         "Two packages of the installation do not fit together, or a setting and this release: "
@@ -213,6 +216,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "float16 (--dtype bfloat16), leave an 8-bit cache and a new quantization out, try another "
         "attention backend and do without CUDA graphs; dummy prompts of a benchmark do it, too. If "
         "it comes on one card alone, check its memory (nvidia-smi -q -d ECC).",
+    ),
+    "kernel.other-card": (
+        "A kernel of this build is made for {only} alone, and the card is another one (a GB10 is "
+        "sm_121, an RTX 50 sm_120).",
+        "A kernel of this build uses an {conditional}, for which it was not compiled on this card "
+        "(sm_120a instead of sm_120, for example).",
+        "The error after it only follows. Use a newer release, or an image built for this card; "
+        "until then another backend for that part (for FP8 and FP4 layers another "
+        "--linear-backend or --moe-backend, or VLLM_DISABLED_KERNELS), or another quantization.",
     ),
     "kernel.deepgemm": (
         "DeepGEMM's kernels do not take this card or these sizes: do without them "

@@ -265,6 +265,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
 """Families of code that reads and builds: it fails the same way at every start."""
+IMPORTS = "python.part"
+"""The row of what a package lacks, which `importer` completes."""
 _ENTRY = re.compile(
     r"/(?:vllm/(?:entrypoints|engine|v1/engine/(?:llm_engine|async_llm|core_client|utils)|utils)"
     r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"
@@ -280,6 +282,17 @@ def packages(frames: Sequence[str]) -> Mapping[str, str]:
     importing, raising = _package_of(imports[-1]), _package_of(frames[-1])
     known = importing and raising and importing != raising
     return {"importing": importing, "raising": raising} if known else {}
+
+
+def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
+    """Who imports what a package lacks, by the last frame: another program, or the package."""
+    lacking = captures.get("package") or captures.get("of", "")
+    own = [frame for frame in frames if "importlib" not in frame and not frame.startswith("<")]
+    if not own:
+        return {}
+    package, file = _package_of(own[-1]), own[-1].rpartition(":")[0]
+    inside = package == lacking or f"/{lacking}/" in file
+    return {"mixed": lacking} if inside else {"importer": package or file.rpartition("/")[2]}
 
 
 def _package_of(frame: str) -> str:

@@ -25,6 +25,10 @@ ROWS = (
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
          r"|[Pp]rompt .{0,60}longer than the maximum model length of (?P<most>\d{1,9})"
          r"|(?:input|prompt) .{0,60}(?:is longer than|exceeds) the model's context length", _LATER),
+    # Input prompt (2501 tokens) is too long and exceeds limit of 2048
+    signature("args.prompt", "consequence", "bad-arguments",
+         r"Input prompt \((?P<tokens>\d{1,9}) tokens\).{0,40} is too long and exceeds "
+         r"(?:limit of (?P<limit>\d{1,9})|(?P<cache>the capacity of block_manager))", _LATER),
     # A KV pool smaller than the model's context
     signature("args.pool", "consequence", "bad-arguments",
          r"Input length \((?P<tokens>\d{1,9}) tokens\) exceeds the maximum allowed length "
@@ -90,6 +94,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Let the client send a shorter prompt and ask for less (max_tokens), or start the server "
         "with a longer context (--max-model-len, --context-length) as far as the model and the "
         "memory allow.",
+    ),
+    "args.prompt": (
+        "The scheduler refused a prompt of {tokens} tokens: its limit is {limit}, the smaller one "
+        "of --max-num-batched-tokens and --max-model-len. Raise the one that has this value, or "
+        "let long prompts be computed in parts (--enable-chunked-prefill).",
+        "A prompt of {tokens} tokens does not fit the KV cache ({cache}): give it more memory "
+        "(--gpu-memory-utilization, --kv-cache-dtype fp8), or lower --max-model-len so that such "
+        "prompts are refused at once.",
     ),
     "args.pool": (
         "A prompt of {tokens} tokens is longer than the server's limit of {limit}, which is its "

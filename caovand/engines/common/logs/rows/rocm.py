@@ -9,6 +9,9 @@ from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(r"rocblaslt (?:error|warning): |hipBLASLt error: |MIOpen(?:\(HIP\))?: Error ")
 ROWS = (
+    signature("rocm.groups", "cause", "access-denied",
+         r"Radeon card detected, but permissions not set up|add \w{1,5} user account to the render"
+         r"|Unable to open /dev/kfd.{0,40}Permission denied|/dev/kfd: [Pp]ermission denied"),
     signature("rocm.kernel", "cause", "backend-unsupported",
          r"HIP error: (?:invalid device function|no kernel image|device kernel image is invalid)"
          r"|(?:HIP|ROCm) error.{0,40}: named symbol not found|Unknown GPU architecture: gfx"
@@ -23,7 +26,7 @@ ROWS = (
     signature("rocm.absent", "cause", "gpu-absent",
          r"[Nn]o ROCm-capable device is detected|No HIP GPUs are available"
          r"|Could not initialize Tensile host: No devices found|ROCk module is NOT loaded"
-         r"|Unable to open /dev/kfd|/dev/kfd: (?:No such file|Permission denied)"
+         r"|Unable to open /dev/kfd|/dev/kfd: No such file"
          r"|HSA_STATUS_ERROR_INIT|hsa_init.{0,20}failed"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
@@ -38,6 +41,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "anything, since rocBLAS can compute instead (ROCBLAS_USE_HIPBLASLT=0, PyTorch: "
         "TORCH_BLAS_PREFER_HIPBLASLT=0). Install a newer release of the engine or of ROCm, which "
         "brings them.",
+    ),
+    "rocm.groups": (
+        "The user may not open the AMD card: add it to the groups render and video (sudo usermod "
+        "-aG render,video USER, for a service the unit's user), and log in again or restart the "
+        "service. In a container pass /dev/kfd and /dev/dri, and --group-add with the host's "
+        "numbers of both groups.",
     ),
     "rocm.absent": (
         "ROCm sees no AMD card: `rocminfo` must list it for the engine's user. Load the amdgpu "

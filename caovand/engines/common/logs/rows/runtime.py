@@ -33,6 +33,10 @@ STREAM = (
     r"|failed due to a previous error during capture)|cudaErrorStreamCapture\w+"
 )
 ROWS = (
+    # A kernel prints it before the launch that fails: This kernel only supports sm120.
+    signature("kernel.other-card", "cause", "backend-unsupported",
+         r"This kernel only supports (?P<only>sm_?\d{2,3}\w{0,6})"
+         r"|(?P<conditional>Arch conditional \w{2,8} instruction) used without targeting"),
     signature("gpu.busy", "cause", "gpu-absent",
          r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"),
     signature("gpu.uuid", "cause", "bad-arguments",

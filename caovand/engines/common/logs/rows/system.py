@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.engines.common.logs.rows import loader
 from caovand.engines.common.logs.rows.python import SERVED
 from caovand.engines.common.logs.signature import signature
 
@@ -11,8 +12,20 @@ _PROGRAM = (
     r"(?:[\w./-]{0,200}/)?(?:vllm|sglang|ollama|llama-\w{1,20}|python[\d.]{0,4}|ray|torchrun)"
 )
 """Programs that start an engine: a shell that misses another program does not end one."""
+_WRITTEN = (
+    r"[^']{0,300}/(?:\.(?:cache|config|triton|nv|local|cuda|flashinfer|vllm|sglang|ollama|modelscope"
+    r"|EasyOCR)|(?:torchinductor|triton|flashinfer|outlines|tiktoken|huggingface|hf|vllm|sglang"
+    r"|xdg|inductor|numba|matplotlib)_?\w{0,10}[_-]?(?:cache|root|home)|torchinductor_\w{1,40}"
+    r"|flashinfer|nonexistent|locks)(?:/(?![^']{0,300}\.(?:json|safetensors|bin|gguf|model|txt|py"
+    r"|so|pth?|jinja)')[^']{0,300})?"
+)
+"""Folders that programs create and write: caches and settings below a home."""
 _NOT_FOUND = r"(?:\.\d{1,4}){0,3}: cannot open shared"
 ROWS = (
+    signature("system.files", "cause", "unknown",
+         r"(?:Error|error|failed|panic|accept4?|FATAL|fatal).{0,200}\b[Tt]oo many open files"
+         r"|std::system_error.{0,60}Too many open files"),
+    *loader.ROWS,
     # Shared libraries of distributions, not of an engine or of CUDA; their packages are named
     # after library and version
     signature("system.library", "cause", "bad-arguments",
@@ -28,9 +41,6 @@ ROWS = (
     signature("driver.library", "cause", "gpu-absent",
          r"^(?!Failed to import from vllm\.).{0,400}\blibcuda\.so(?:\.1)?: "
          r"(?:cannot open shared|file too short)"),
-    signature("system.files", "cause", "unknown",
-         r"(?:Error|error|failed|panic|accept4?|FATAL|fatal).{0,200}\b[Tt]oo many open files"
-         r"|std::system_error.{0,60}Too many open files"),
     signature("system.threads", "cause", "unknown",
          r"RuntimeError: can't start new thread|\b[Tt]hread creation failed"
          r"|pthread_create(?:\(\))? failed|failed to create new OS thread"
@@ -40,6 +50,7 @@ ROWS = (
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): (?:command )?not found"
          r"|executable file [`'](?P<sought>[^`']{1,200})[`'] not found in \$PATH"
          r"|(?P<init>catatonit)\b.{0,20}: failed to exec pid1: No such file"
+         r"|\[FATAL tini \(\d{1,7}\)\] exec (?P<reaped>\S{1,200}) failed: No such file"
          r"|exec: \"(?P<started>(?!-)[^\"]{1,200})\": (?:executable file not found"
          r"|(?:stat )?[^\":]{0,200}: no such file)"),
     signature("system.execute", "cause", "access-denied",
@@ -49,6 +60,10 @@ ROWS = (
     # A container may run as a numeric user without a name
     signature("system.user", "cause", "access-denied",
          r"getpwuid\(\): uid not found: (?P<uid>\d{1,10})"),
+    # PermissionError: [Errno 13] Permission denied: '/app/.cache/vllm'
+    signature("system.write", "cause", "access-denied",
+         rf"(?:\[Errno (?:13|1)\]|\(os error 13\)) (?:Permission denied|Operation not permitted): "
+         rf"'(?P<path>{_WRITTEN})'"),
     signature("system.readonly", "cause", "access-denied",
          r"(?:\[Errno 30\] |\(os error 30\)|std::filesystem.{0,200})Read-only file system"
          r"(?:: '(?P<path>[^']{1,300})')?|Read-only file system \(os error 30\)"),
@@ -99,6 +114,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "activate the environment that it is installed in.",
         "The image has no program {started}: correct the command or the entrypoint, or use the "
         "image with the engine.",
+        "There is no {reaped} in the container: correct the command or the entrypoint. An init "
+        "that Docker or Podman adds (--init) must exist on the host: install catatonit or "
+        "podman-init, or leave --init out.",
         "The image has no program {sought}: what follows the image's name is the command to run, "
         "so that options belong before that name; or use the image with the engine.",
         "The image lacks the program that the command names ({init} only reports it): pull the "
@@ -115,6 +133,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The container runs as user {uid}, which has no name and no home in it: set USER, HOME and "
         "TORCHINDUCTOR_CACHE_DIR to a folder that this user can write, or run it as a user that "
         "exists in the image.",
+    ),
+    "system.write": (
+        "The process may not create or write {path}, a cache or home of this user: the folder, or "
+        "one above it, belongs to another user (Docker creates the folders above a mount as root). "
+        "Change its owner (chown), or name folders that this user may write: HOME and "
+        "XDG_CACHE_HOME, or singly VLLM_CACHE_ROOT, HF_HOME, TRITON_CACHE_DIR, "
+        "FLASHINFER_WORKSPACE_BASE, TORCHINDUCTOR_CACHE_DIR.",
     ),
     "system.readonly": (
         "{path} is in a file system that is mounted read-only, as in a container with a read-only "

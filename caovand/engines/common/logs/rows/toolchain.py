@@ -46,7 +46,9 @@ ROWS = (
          r"|nvcc version .{0,60}(?:too old|at least|required)"),
     signature("jit.option", "cause", "jit-toolchain",
          r"(?:c\+\+|g\+\+|gcc|cc|clang(?:\+\+)?): error: (?:unrecognized|unknown|unsupported) "
-         r"(?:command[- ]line )?(?:option|argument):? [‘'\"]?(?P<option>-[\w=.+-]{1,60})"),
+         r"(?:command[- ]line )?(?:option|argument):? [‘'\"]?(?P<option>-[\w=.+-]{1,60})"
+         # nvcc fatal   : Unknown option '-static-global-template-stub=false'
+         r"|nvcc fatal {0,4}: Unknown option '(?P<nvcc>-{1,2}[^'\s]{1,80})'"),
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
@@ -104,6 +106,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "DeepGEMM VLLM_USE_DEEP_GEMM=0, SGLANG_ENABLE_JIT_DEEPGEMM=0).",
     ),
     "jit.option": (
+        "The nvcc that ran does not know {nvcc}: the CUDA toolkit is older than what compiles here "
+        "(such as FlashInfer) is written for. Install a newer toolkit that the driver supports "
+        "(12.8 or newer for current releases), and set CUDA_HOME and PATH to it; or use the older "
+        "release of that package.",
         "The compiler does not know {option}: it is older than the source asks for, or the source "
         "is built for another processor (options such as -mavx2 are of x86, not of ARM). Install a "
         "newer compiler, or take the engine's build for this architecture.",

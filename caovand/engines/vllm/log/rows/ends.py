@@ -61,6 +61,7 @@ ROWS: tuple[Signature, ...] = (
          r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
          r"(?:: WorkNCCL\(.{0,200}?OpType=(?P<operation>\w{1,60}))?"
          r"|NCCL [Ee]rror(?: \d{1,2})?: (?:unhandled|remote|internal|invalid)|NCCL error in: "
+         r"|^nccl(?:System|Internal|Remote|UnhandledCuda)Error: "
          r"|custom_all_reduce\.cuh:\d+ '(?P<error>[^']{0,200})'"
          r"|^Failed: Cuda error \S{1,200}/custom_all_red"),
     # The engine loop before the V1 engine
@@ -81,6 +82,7 @@ ROWS: tuple[Signature, ...] = (
     signature("worker.died", "consequence", "engine-died",
          r"Worker proc (?P<worker>\S+) died unexpectedly(?: \(exit code: (?P<code>-?\d+|None)\))?"
          r"|^Worker VllmWorkerProcess pid \d{1,10} died, exit code: "
+         r"|^ChildProcessError: worker died$"
          r"|RayWorkerProc rank=\[?(?P<rank>\d{1,9})(?:, \d{1,9}){0,64}\]? died unexpectedly"),
     signature("ray.actor", "consequence", "engine-died",
          r"^(?:ray\.exceptions\.(?P<error>Actor(?:Died|Unavailable)Error|WorkerCrashedError"

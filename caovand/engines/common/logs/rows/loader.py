@@ -1,0 +1,84 @@
+"""Why the dynamic loader refuses a library that exists: rows for any engine.
+
+After the library's name its message has the system's reason; only `No such file or directory` means
+that the library is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.rows.python import SERVED
+from caovand.engines.common.logs.signature import signature
+
+_LIBRARY = r"(?P<library>[^\s:'\"(\[]{1,300}\.so[\w.+-]{0,40}): "
+_OPENING = r"cannot open shared object file: "
+ROWS = (
+    # libX.so.1: cannot open shared object file: Permission denied
+    signature("loader.denied", "cause", "access-denied",
+         _LIBRARY + _OPENING + r"(?:Permission denied|Operation not permitted)"),
+    # /tmp/libX.so: failed to map segment from shared object: Operation not permitted
+    signature("loader.mapped", "cause", "access-denied",
+         _LIBRARY + r"failed to map segment from shared object: (?:Operation not|Permission)"),
+    # libX.so: failed to map segment from shared object: Cannot allocate memory
+    signature("loader.memory", "cause", "host-oom",
+         _LIBRARY + r"(?:failed to map segment from shared object|cannot (?:create|allocate) "
+         r"\w{2,10} segment\w{0,10}|" + _OPENING[:-2] + r"): Cannot allocate memory"),
+    # libX.so.1: wrong ELF class: ELFCLASS32; libX.so: invalid ELF header
+    signature("loader.other", "cause", "bad-arguments",
+         _LIBRARY + r"(?:wrong ELF class: ELFCLASS(?P<bits>32|64)|(?P<header>invalid ELF header)"
+         r"|" + _OPENING + r"Exec format error|ELF (?:load command|file)\b)", SERVED),
+    # libX.so: cannot allocate memory in static TLS block
+    signature("loader.tls", "cause", "bad-arguments",
+         _LIBRARY + r"cannot allocate memory in static TLS", SERVED),
+    # libX.so.1: cannot enable executable stack as shared object requires: Invalid argument
+    signature("loader.stack", "cause", "bad-arguments",
+         _LIBRARY + r"cannot enable executable stack", SERVED),
+    # libX.so: cannot open shared object file: Input/output error
+    signature("loader.disk", "cause", "unknown",
+         _LIBRARY + r"(?:" + _OPENING[:-2] + r"|cannot read file data|cannot stat shared object): "
+         r"(?P<why>Input/output error|Stale file handle|Transport endpoint is not connected"
+         r"|Too many levels of symbolic links)"),
+)  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "loader.denied": (
+        "The library {library} is there, but this user may not read it, or not pass a folder above "
+        "it (in images often /root, which belongs to root): installing it again does not help. "
+        "`namei -l` with its path shows which; run as the user that it was installed for, open "
+        "these folders (chmod o+x, and o+r for the file), or use an image made for other users.",
+    ),
+    "loader.mapped": (
+        "The library {library} is there, but may not be executed: its file system is mounted "
+        "with noexec (often /tmp), or SELinux or AppArmor denies it. Let TMPDIR name a folder on "
+        "another file system, or mount it with exec.",
+    ),
+    "loader.memory": (
+        "There is no memory to load {library}: raise the limit of the process (`ulimit -v`, the "
+        "unit's or container's memory), or free some.",
+    ),
+    "loader.other": (
+        "{library} is a library of {bits} bits, and the program is not: the loader finds it before "
+        "the right one. Remove its folder from LD_LIBRARY_PATH, or install the library for this "
+        "processor.",
+        "{library} begins with something else than a library does ({header}): a text in its place "
+        "(a linker script, a pointer of Git LFS, a link that was copied as text), or a damaged "
+        "download.",
+        "Each library must be for this processor and system, and whole: install the package that "
+        "has it again, for this architecture.",
+    ),
+    "loader.tls": (
+        "{library} was loaded too late: there is no room left for its thread-local variables. Load "
+        "it first (LD_PRELOAD with its full path, or import its package before the others); a "
+        "newer C library has more room.",
+    ),
+    "loader.stack": (
+        "{library} asks for an executable stack, which this C library (2.41 and newer) or kernel "
+        "refuses: install a newer release of its package, or clear the mark (patchelf "
+        "--clear-execstack with its path).",
+    ),
+    "loader.disk": (
+        "The file system of {library} cannot be read ({why}): check the disk or remount the share "
+        "(`journalctl -k` has the details).",
+    ),
+}
+"""Sentences by row; one with an unknown {name} is left out."""

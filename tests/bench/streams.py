@@ -1,0 +1,68 @@
+"""An engine that streams events at a fixed pace, each with the time at which it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+from tests.gateway.world import CHAT
+
+PACE_S = 0.02
+AT = re.compile(rb'"content":"(\d+\.\d+) ')
+_EVENT = (
+    b'data: {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "tiny",'
+    b' "choices": [{"index": 0, "delta": {"content":"%.6f "}, "finish_reason": null}]}\n\n'
+)
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+    b"Connection: keep-alive\r\n\r\n"
+)
+_LAST = b"data: [DONE]\n\n"
+_END = b"%x\r\n%s\r\n0\r\n\r\n" % (len(_LAST), _LAST)
+_EVENTS = re.compile(rb'"events": (\d+)')
+
+
+class Engine(asyncio.Protocol):
+    """Streams as many events as a body's field `events` says, one without it, the first at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self._got = transport, b""
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        head, end, body = self._got.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+        if end and len(body) >= length:
+            self._got = b""
+            self.asked(head)
+            events = _EVENTS.search(body)
+            self._next(_HEAD, int(events[1]) if events else 1)
+
+    def asked(self, head: bytes) -> None:
+        """Called with the head of each request."""
+
+    def _next(self, before: bytes, left: int) -> None:
+        if self._transport.is_closing():
+            return
+        event = _EVENT % time.monotonic()
+        self._transport.write(b"%s%x\r\n%s\r\n" % (before, len(event), event))
+        loop = asyncio.get_running_loop()
+        if left > 1:
+            loop.call_later(PACE_S, self._next, b"", left - 1)
+        else:
+            loop.call_later(PACE_S, self._transport.write, _END)
+
+
+async def serve(port: int, protocol: type[Engine] = Engine) -> None:
+    """Be the engine."""
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+def request(body: bytes) -> bytes:
+    """A request for a chat."""
+    lines = (b"POST %s HTTP/1.1" % CHAT.encode(), b"Host: x", b"Content-Type: application/json",
+             b"Content-Length: %d" % len(body))  # fmt: skip
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
