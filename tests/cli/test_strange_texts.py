@@ -180,7 +180,7 @@ def test_cards_and_their_users_are_shown(
         replace(gpu, name=STRANGE, driver=STRANGE, users=((7, STRANGE, 5),)) for gpu in turing(1)
     )
     engine = replace(CUDA, **dict.fromkeys(("torch", "plugin", "flashinfer"), STRANGE))
-    seen = inventory.Machine(gpus, HOST, engine)
+    seen = inventory.SurveyedMachine(gpus, HOST, engine)
     monkeypatch.setattr(inventory, "inspect", lambda *_, **__: seen)
     monkeypatch.setenv("COLUMNS", "400")
     said = ctl("inventory")

@@ -10,7 +10,8 @@ from caovand.core.checkpoint.config_json import describe
 from caovand.core.checkpoint.tensors import part_of_tensor, sharding, sum_sizes
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.facts.inventory import LinearAttention
-from caovand.engines.vllm.memory.kv_cache import layout, token_bytes
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.kv_cache import layout_for, token_bytes
 
 TEXT: dict[str, Any] = {
     "model_type": "qwen3_5_text", "hidden_size": 64, "num_hidden_layers": 8,
@@ -138,7 +139,7 @@ def test_a_window_without_a_pattern_is_that_of_every_layer() -> None:
     """Mistral-7B-v0.1: what a request keeps does not grow beyond its window."""
     card = describe({**DENSE, "model_type": "mistral", "sliding_window": 4096})
     assert card.layer_types == ("sliding_attention",) * 2
-    needed = layout(card, batch_tokens=2048).needed
+    needed = layout_for(card, Candidate(4096, 1, 2048, 0.9)).needed
     assert needed(32768) == needed(16384) > needed(4096)
     later = describe({**DENSE, "model_type": "mistral", "sliding_window": None})
     assert later.layer_types == ("full_attention",) * 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import ModelCard
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.steps import (
     FIRST_STREAMS,
     forward_bytes,
@@ -16,11 +19,9 @@ from caovand.engines.vllm.memory.steps import (
 from tests.core.machines import GEMMA_4, GPT_OSS, LLAMA_70B_AWQ, QWEN_27B, made_up
 
 
-def forward(model: ModelCard, tokens: int, compiled: bool = False, **more: int) -> float:
-    settings = {"ranks": 1, "activation": 2, **more}
-    drafting = bool(settings.pop("drafting", 0))
-    settings.setdefault("cold", compiled)
-    return forward_bytes(model, tokens=tokens, compiled=compiled, drafting=drafting, **settings)
+def forward(model: ModelCard, tokens: int, compiled: bool = False, **settings: Any) -> float:
+    whole = {"context": 1, "sequences": 1, "cold": compiled, "eager": not compiled, **settings}
+    return forward_bytes(model, Candidate(batch_tokens=tokens, utilization=0.9, **whole))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,7 @@ def test_an_eager_step_holds_what_was_measured(name: str, tokens: int, held: int
 
 def test_mla_sets_room_aside_for_what_it_decompresses() -> None:
     lite = made_up("deepseek-v2-lite")
-    held = forward(lite, 8192, uncompressed=uncompressed_tokens(8192, 64, 64))
+    held = forward(lite, 8192, context=8192, sequences=64, alignment=64)
     assert 1_217_396_736 <= held <= 1_217_396_736 * 1.06
     assert held > forward(lite, 8192)
     assert uncompressed_tokens(2048, 4, 64) == 16384
@@ -75,8 +76,8 @@ def test_a_logit_takes_14_bytes_in_the_samplers_warm_up() -> None:
 def test_more_tokens_hold_more_and_more_ranks_hold_less(
     model: ModelCard, tokens: int, ranks: int, compiled: bool
 ) -> None:
-    held = forward(model, tokens, compiled, ranks=ranks)
-    assert forward(model, tokens + 1, compiled, ranks=ranks) > held
-    assert forward(model, tokens, compiled, ranks=ranks * 2) <= held
-    assert forward(model, tokens, compiled, ranks=ranks, drafting=1) >= held
+    held = forward(model, tokens, compiled, tensor_parallel=ranks)
+    assert forward(model, tokens + 1, compiled, tensor_parallel=ranks) > held
+    assert forward(model, tokens, compiled, tensor_parallel=ranks * 2) <= held
+    assert forward(model, tokens, compiled, tensor_parallel=ranks, mtp=1) >= held
     assert FIRST_STREAMS * tokens * model.hidden_size * 2 < held

@@ -11,7 +11,7 @@ from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import overheads
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.pace import CandidatePace
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
 from tests.core.machines import plan

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caovand.core.facts.inventory import LinearAttention
-from caovand.engines.vllm.memory.kv_cache import head_bytes, layout, state_bytes
+from caovand.core.facts.inventory import LinearAttention, ModelCard
+from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.kv_cache import Layout, head_bytes, layout_for, state_bytes
 from tests.core.machines import (
     GEMMA_4,
     GIB,
@@ -23,6 +25,10 @@ from tests.core.machines import (
 VERSION = (0, 21, 0)
 
 
+def layout(model: ModelCard, batch_tokens: int = 8192, **settings: Any) -> Layout:
+    return layout_for(model, Candidate(4096, 1, batch_tokens, 0.9, **settings))
+
+
 def test_attention_pages_cover_a_state_as_in_the_h200_log() -> None:
     blocks = layout(QWEN_27B_MEASURED, mtp=3, aligned_states=True)
     assert blocks.block_tokens == 416
@@ -30,7 +36,7 @@ def test_attention_pages_cover_a_state_as_in_the_h200_log() -> None:
 
 
 def test_attention_pages_cover_a_state_as_in_the_2080ti_log() -> None:
-    assert layout(QWEN_27B, dtype="fp8", mtp=3, tensor_parallel=2).block_tokens == 1600
+    assert layout(QWEN_27B, kv_dtype="fp8", mtp=3, tensor_parallel=2).block_tokens == 1600
 
 
 def test_what_a_whole_context_needs_is_what_vllm_asked_for() -> None:
@@ -49,7 +55,7 @@ def test_what_a_whole_context_needs_is_what_vllm_asked_for() -> None:
     ],
 )
 def test_published_token_counts_come_out_exactly(dtype: str, gib: float, tokens: int) -> None:
-    blocks = layout(QWEN_27B, dtype=dtype, mtp=3, tensor_parallel=2)
+    blocks = layout(QWEN_27B, kv_dtype=dtype, mtp=3, tensor_parallel=2)
     assert blocks.tokens(int(gib * GIB), 262144, VERSION) == tokens
 
 

@@ -29,7 +29,7 @@ from caovand.engines.vllm.sizing.pace import (
     unevenness,
 )
 from caovand.engines.vllm.sizing.search import requests_that_fit
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import CONFIGS, WITH_FILES, model
 from tests.core.machines import (

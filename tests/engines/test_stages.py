@@ -18,10 +18,16 @@ from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.machine.link_time import NodeGroup
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
-from caovand.engines.vllm.memory.estimate import estimate, kv_bytes, room_for_context, stages_of
+from caovand.engines.vllm.memory.estimate import estimate, kv_bytes, room_for_context
 from caovand.engines.vllm.memory.kv_cache import layout_for, pages
 from caovand.engines.vllm.memory.settings import candidate_of_plan
-from caovand.engines.vllm.memory.shards import PARTITION, own_partition, stage_model, weights_bytes
+from caovand.engines.vllm.memory.shards import (
+    PARTITION,
+    own_partition,
+    stage_model,
+    stages_of,
+    weights_bytes,
+)
 from caovand.engines.vllm.memory.steps import (
     COLLECTIVE_MIB,
     DRAFTER_MIB,
@@ -31,7 +37,7 @@ from caovand.engines.vllm.memory.steps import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.sizing.pace import CandidatePace
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
 from tests.core.machines import (

@@ -37,7 +37,7 @@ from caovand.engines.vllm.planning.speculation import overruling
 from caovand.engines.vllm.planning.warnings import foreseen_failure
 from caovand.engines.vllm.probe import PROBE
 from caovand.engines.vllm.sizing.pace import CandidatePace
-from caovand.engines.vllm.sizing.workload import WORKLOADS, Workload
+from caovand.engines.vllm.sizing.space import WORKLOADS, Workload
 
 PLAIN_CACHES = (None, "auto", "half", "float16", "bfloat16")
 

@@ -49,10 +49,10 @@ def spread(
 ) -> Plan:  # fmt: skip
     """The plan over this machine and the others, which meet at this host; raises Unplannable.
 
-    The split was planned for the cards of all nodes (`pipeline`). A CPU build has one rank a node
-    and no cards to split over: there it is tensor parallel unless stages were planned. `no_rdma` is
-    why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own towards the
-    others, "" if unknown.
+    The split was planned for the cards of all nodes (`planning.parallel`). A CPU build has one rank
+    a node and no cards to split over: there it is tensor parallel unless stages were planned.
+    `no_rdma` is why NCCL must not use InfiniBand or RoCE, "" if it may; `address` is the head's own
+    towards the others, "" if unknown.
     """
     nodes = 1 + len(machine.others)
     _refuse_typed(plan, nodes, executor)

@@ -36,8 +36,8 @@ class Split:
         return self.tensor * self.stages * self.replicas
 
 
-def stages(values: Mapping[str, Any]) -> int:
-    """Cards per tensor-parallel position: pipeline stages times replicas."""
+def tensor_groups(values: Mapping[str, Any]) -> int:
+    """How many groups of cards each hold all of a layer: pipeline stages times replicas."""
     return prod(count(values.get(name)) or 1 for name in (PIPELINE, REPLICAS))
 
 
@@ -60,7 +60,7 @@ def large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
 
 def ranks_here(values: Mapping[str, Any], nodes: int) -> int:
     """How many ranks each of `nodes` nodes has."""
-    return max((count(values.get(TENSOR)) or 1) * stages(values) // nodes, 1)
+    return max((count(values.get(TENSOR)) or 1) * tensor_groups(values) // nodes, 1)
 
 
 def serving(
@@ -78,13 +78,13 @@ def serving(
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
     """How many cards a split needs in all, if that is more than `cards`; else 0."""
     elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
-    wanted = size * stages(verbatim)
+    wanted = size * tensor_groups(verbatim)
     return 0 if elsewhere or wanted <= cards else wanted
 
 
 def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
     """The largest split that `cards` cards and the model's shape allow with these settings."""
-    each = max(cards // stages(verbatim), 1)
+    each = max(cards // tensor_groups(verbatim), 1)
     return largest_split(model, each, whole_experts=shards_whole_experts(verbatim))
 
 

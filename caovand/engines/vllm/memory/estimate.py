@@ -11,14 +11,17 @@ against those.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
-from caovand.core.facts.forecast import MemoryEstimate, MemoryPart
-from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.facts.occupancy import in_use
+from caovand.core.plan import Plan
 from caovand.engines.vllm import releases
+from caovand.engines.vllm.flags.spelling import is_left_to_vllm
 from caovand.engines.vllm.memory import shards
 from caovand.engines.vllm.memory.candidate import (
     GIB,
@@ -28,8 +31,16 @@ from caovand.engines.vllm.memory.candidate import (
     utilization,
     visible_mib,
 )
-from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for, pages
-from caovand.engines.vllm.memory.shards import weights_bytes
+from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for
+from caovand.engines.vllm.memory.settings import (
+    candidate_of_plan,
+    cards_by_node,
+    cards_of_plan,
+    gpus_of,
+    is_longer_on_purpose,
+    memory_unknown,
+)
+from caovand.engines.vllm.memory.shards import PipelineStage, stages_of, weights_bytes
 from caovand.engines.vllm.memory.steps import CONTEXT_MIB, captured_mib, graph_mode, overheads
 
 GRANULE = 1024
@@ -37,37 +48,6 @@ GRANULE = 1024
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
 """A cache whose size we set takes this fraction of the remaining memory, less this many MiB, and at
 least what vLLM itself would give it."""
-
-
-class PipelineStage(NamedTuple):
-    """One stage, or the whole model without stages: its layers, candidate and cards.
-
-    `scale` is the size of the whole model's cache divided by that of this stage.
-    """
-
-    model: ModelCard
-    candidate: Candidate
-    gpus: Sequence[Gpu]
-    scale: float
-
-
-def stages_of(
-    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]
-) -> tuple[PipelineStage, ...]:
-    """Every stage, or the whole model as the only one."""
-    if not candidate.stages:
-        return (PipelineStage(model, candidate, gpus, 1.0),)
-    count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
-    dealt = shards.stage_models(model, candidate.stages, candidate.mtp > 0)
-    return tuple(
-        PipelineStage(
-            dealt[at],
-            candidate.but(stages=(), first=at == 0, last=at == count - 1),
-            shards.cards_of(gpus, at, count, candidate.tensor_parallel),
-            whole / max(pages(model, candidate.mtp, start, end), 1),
-        )
-        for at, (start, end) in enumerate(shards.ranges(candidate.stages))
-    )
 
 
 def left_bytes(stage: PipelineStage) -> float:
@@ -274,3 +254,75 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
     each = stages_of(model, candidate, gpus)
     return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
+
+
+def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
+    """The forecast of memory alone; only the share of the card if nothing else is known."""
+    gpus = gpus_of(plan, inventory)
+    model, share = inventory.model, plan.value("gpu_memory_utilization")
+    why = memory_unknown(plan, inventory, gpus)
+    if why:
+        return _without_forecast(share if isinstance(share, (int, float)) else None, gpus, why)
+    asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
+    if not model.limit_known or is_longer_on_purpose(plan, model, asked.context):
+        model = replace(model, max_model_len=asked.context)
+    found = estimate(model, asked, gpus)
+    if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
+        asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
+        found = estimate(model, asked, gpus)
+    if asked.stages:
+        ranks = _ranks(model, asked, cards_by_node(plan, inventory))
+        found = replace(found, ranks=tuple(ranks))
+    return found if gpus else _forecast_in_ram(found, inventory.host.available_mib)
+
+
+def _without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
+    """The share of the card and the memory outside it: all that is known without a forecast."""
+    reserve = min((gpu.total_mib for gpu in gpus), default=0) * (1 - (share or 1))
+    return MemoryEstimate(None, share, 0, 0, 0, 0, 0, 0, reserve, (), reason=reason)
+
+
+def _ranks(
+    model: ModelCard, asked: Candidate, owned: tuple[tuple[str, Gpu], ...]
+) -> Iterator[RankForecast]:
+    """Every stage on each node that contributes cards to it."""
+    cards = tuple(gpu for _, gpu in owned)
+    every, available = stages_of(model, asked, cards), kv_bytes(model, asked, cards)
+    fullest = min(every, key=lambda one: left_bytes(one) * one.scale)
+    for stage, (one, (start, end)) in enumerate(
+        zip(every, shards.ranges(asked.stages), strict=True)
+    ):
+        stage_cards = shards.cards_of(owned, stage, len(every), asked.tensor_parallel)
+        for node in dict.fromkeys(name for name, _ in stage_cards) or ("",):
+            gpus = tuple(gpu for name, gpu in stage_cards if name == node)
+            yield RankForecast(
+                stage=stage,
+                node=node,
+                cards=tuple(gpu.index for gpu in gpus),
+                layers=(start, end - 1),
+                total_mib=min((gpu.total_mib for gpu in gpus), default=0),
+                parts=parts_of(one._replace(gpus=gpus), available),
+                fullest=one is fullest,
+            )
+
+
+def _forecast_in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
+    """The forecast of a CPU build: weights and cache share the memory that is free now."""
+    ranks = [dict(rank.parts) for rank in found.ranks]
+    weights_mib = sum(parts["weights"] for parts in ranks) if ranks else found.weights_mib
+    kv_mib = sum(parts["kv"] for parts in ranks) if ranks else found.kv_mib
+    short_mib, least_mib = weights_mib + kv_mib - available_mib, ceil(found.needed_mib)
+    if short_mib <= 0:
+        return found
+    lack = (
+        f"{weights_mib / 1024:.2f} GiB of weights and {kv_mib / 1024:.2f} GiB of cache"
+        f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
+    )
+    advice = [f"stop other programs: {ceil(short_mib)} MiB more are needed"]
+    if weights_mib + least_mib * max(len(ranks), 1) <= available_mib:
+        advice.append(f"--kv-cache-memory-bytes {least_mib << 20} holds one whole request")
+    elif weights_mib < available_mib:
+        advice.append("a shorter max_model_len needs less cache")
+    else:
+        advice.append("a smaller or quantised checkpoint needs less")
+    return replace(found, fits=False, lack=lack, advice=tuple(advice))

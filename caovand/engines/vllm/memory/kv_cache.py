@@ -155,51 +155,43 @@ class Layout:
         return low
 
 
-def layout(
-    model: ModelCard,
-    *,
-    dtype: str = "auto",
-    activation: int = 2,
-    tensor_parallel: int = 1,
-    mtp: int = 0,
-    batch_tokens: int = 8192,
-    aligned_states: bool = False,
-    alignment: int = 16,
-    version: tuple[int, ...] = releases.REFERENCE,
-    state_dtype: str = "auto",
-) -> Layout:
-    """The layout for this model; `alignment` is the attention kernel's block size in tokens.
-
-    `aligned_states` is vLLM's mamba cache mode "align", which keeps one more state per request.
-    """
-    layers = model.cached_layers
+def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
+    """The layout of this candidate's cache blocks."""
+    layers, activation, ranks = model.cached_layers, candidate.activation, candidate.tensor_parallel
     # Counted without a Python loop: a search asks thousands of times.
-    full = layers.count(FULL) + (model.mtp_layers if mtp else 0)
+    full = layers.count(FULL) + (model.mtp_layers if candidate.mtp else 0)
     window = layers.count(WINDOW)
     states = sum(map(layers.count, STATE))
-    per_token = token_bytes(model, dtype, tensor_parallel, activation)
-    state = state_bytes(model, mtp, tensor_parallel, activation, state_dtype) if states else 0
-    block = max(alignment, alignment * ceil(state / (alignment * per_token))) if per_token else 1
+    per_token = token_bytes(model, candidate.kv_dtype, ranks, activation)
+    state = 0
+    if states:
+        state = state_bytes(model, candidate.mtp, ranks, activation, candidate.state_dtype)
+    aligned = candidate.alignment
+    block = max(aligned, aligned * ceil(state / (aligned * per_token))) if per_token else 1
     page = ceil(block * per_token) or state
-    per_window = token_bytes(model, dtype, tensor_parallel, activation, WINDOW) if window else 0.0
+    per_window = 0.0
+    if window:
+        per_window = token_bytes(model, candidate.kv_dtype, ranks, activation, WINDOW)
     if window and not full:
         page = ceil(block * per_window)
     # Pages become as long as the longest: blocks of the smaller kind hold more tokens.
     longest = max(page, ceil(block * per_window))
     tokens = block * max(longest // page, 1) if page else block
     window_tokens = block * (longest // ceil(block * per_window)) if per_window else 0
-    page = longest
     group = _group_size((full, window, states))
+    # Steps under way at once: one in each stage, and one being scheduled.
+    steps = len(candidate.stages) + 1 if candidate.stages else 1
     return Layout(
         block_tokens=tokens,
-        block_bytes=page * group,
+        block_bytes=longest * group,
         full_groups=ceil(full / group),
         window_groups=ceil(window / group),
         state_groups=ceil(states / group),
-        state_blocks=(2 if aligned_states else 1) + mtp,
+        # vLLM's mamba cache mode "align" keeps one more state per request.
+        state_blocks=(2 if candidate.aligned_states else 1) + candidate.mtp,
         window=model.sliding_window or 1,
-        batch_tokens=batch_tokens,
-        held_blocks=1 if version >= releases.HELD_BLOCK else 0,
+        batch_tokens=candidate.batch_tokens * steps,
+        held_blocks=1 if candidate.version >= releases.HELD_BLOCK else 0,
         window_tokens=window_tokens,
         encoder_blocks=ceil(full / group) * ceil(model.encoder_tokens / tokens),
     )
@@ -240,21 +232,3 @@ def _groups(kinds: tuple[str, ...], layers: int, drafted: int) -> tuple[tuple[in
         for one, count in zip(found, counts, strict=True)
         for first in range(count)
     ) or ((),)
-
-
-def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
-    """The layout of this candidate's cache blocks."""
-    return layout(
-        model,
-        dtype=candidate.kv_dtype,
-        activation=candidate.activation,
-        tensor_parallel=candidate.tensor_parallel,
-        mtp=candidate.mtp,
-        # Steps under way at once: one in each stage, and one being scheduled.
-        batch_tokens=candidate.batch_tokens
-        * (len(candidate.stages) + 1 if candidate.stages else 1),
-        aligned_states=candidate.aligned_states,
-        alignment=candidate.alignment,
-        version=candidate.version,
-        state_dtype=candidate.state_dtype,
-    )

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from caovand.core.facts.inventory import ModelCard, ModelPart, Weights
+from caovand.core.facts.inventory import Gpu, ModelCard, ModelPart, Weights
 from caovand.engines.common.tensors import FLOATS, of_rank
 from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
+from caovand.engines.vllm.memory.kv_cache import pages
 
 AnyCard = TypeVar("AnyCard")
 PARTITION = "VLLM_PP_LAYER_PARTITION"
@@ -273,3 +274,34 @@ def _count_parameters(model: ModelCard, ranks: int) -> Iterator[int]:
     for width in (model.experts * inner, 0 if model.experts else model.intermediate_size):
         yield 2 * hidden * width // ranks
         yield hidden * width // ranks
+
+
+class PipelineStage(NamedTuple):
+    """One stage, or the whole model without stages: its layers, candidate and cards.
+
+    `scale` is the size of the whole model's cache divided by that of this stage.
+    """
+
+    model: ModelCard
+    candidate: Candidate
+    gpus: Sequence[Gpu]
+    scale: float
+
+
+def stages_of(
+    model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]
+) -> tuple[PipelineStage, ...]:
+    """Every stage, or the whole model as the only one."""
+    if not candidate.stages:
+        return (PipelineStage(model, candidate, gpus, 1.0),)
+    count, whole = len(candidate.stages), pages(model, candidate.mtp, 0, len(model.layer_types))
+    dealt = stage_models(model, candidate.stages, candidate.mtp > 0)
+    return tuple(
+        PipelineStage(
+            dealt[at],
+            candidate.but(stages=(), first=at == 0, last=at == count - 1),
+            cards_of(gpus, at, count, candidate.tensor_parallel),
+            whole / max(pages(model, candidate.mtp, start, end), 1),
+        )
+        for at, (start, end) in enumerate(ranges(candidate.stages))
+    )

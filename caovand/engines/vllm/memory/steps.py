@@ -161,43 +161,31 @@ UNCOMPRESSED = 65536
 """Tokens of earlier context that MLA decompresses at once, if contexts are that long."""
 
 
-def forward_bytes(
-    model: ModelCard,
-    *,
-    tokens: int,
-    ranks: int,
-    activation: int,
-    compiled: bool,
-    cold: bool,
-    drafting: bool,
-    embeds: bool = True,
-    experts_stay: bool = True,
-    whole_experts: bool = False,
-    replicas: int = 1,
-    uncompressed: int = 0,
-) -> float:
-    """The peak of a step of these tokens on one rank.
-
-    `cold`: the step compiles. `embeds`: the embedding is here. `experts_stay`: the experts' buffers
-    are kept from layer to layer. `whole_experts` are as wide on a rank as in the model, and work on
-    the tokens of all `replicas`, which are gathered before and reduced afterwards.
-    """
+def forward_bytes(model: ModelCard, candidate: Candidate) -> float:
+    """The peak of a step of this candidate on one rank, without the sampler."""
+    tokens, ranks = candidate.batch_tokens, candidate.tensor_parallel
     attention = tokens * _attention_width(model, ranks)
     if model.mla:
         heads = max(1, model.heads // ranks)
+        uncompressed = uncompressed_tokens(
+            candidate.context, candidate.sequences, candidate.alignment
+        )
         attention += uncompressed * heads * (model.mla.key_dim + model.mla.value_dim)
     width = max(tokens * _mlp_width(model, ranks), attention)
-    together = tokens * (replicas if model.experts else 1)
-    experts = together * _experts_width(model, 1 if whole_experts else ranks, experts_stay)
+    # Experts work on the tokens of all replicas, gathered before and reduced afterwards.
+    together = tokens * (candidate.replicas if model.experts else 1)
+    # Whether their buffers are kept from layer to layer.
+    stay = model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY
+    experts = together * _experts_width(model, 1 if candidate.whole_experts else ranks, stay)
     experts += 2 * (together - tokens) * model.hidden_size
-    width = width + experts if experts_stay else max(width, experts)
+    width = width + experts if stay else max(width, experts)
     width += tokens * _streams(model) * model.hidden_size
-    if compiled:
-        streams = FIRST_STREAMS_DRAFTING if drafting else FIRST_STREAMS
-        copied = model.vocab_size / ranks if embeds and cold else 0
+    if not candidate.eager:
+        streams = FIRST_STREAMS_DRAFTING if candidate.drafting else FIRST_STREAMS
+        copied = model.vocab_size / ranks if candidate.first and candidate.cold else 0
         first = model.hidden_size * (copied + tokens * streams)
         width = max(width, first)
-    return CUBLAS_MIB * MIB + width * activation
+    return CUBLAS_MIB * MIB + width * candidate.activation
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
@@ -272,28 +260,12 @@ UNPACKED = 4.25
 
 def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart, float], ...]:
     """Bytes on one rank next to weights and cache, by purpose."""
-    forward = forward_bytes(
-        model,
-        tokens=candidate.batch_tokens,
-        ranks=candidate.tensor_parallel,
-        activation=candidate.activation,
-        compiled=not candidate.eager,
-        cold=candidate.cold,
-        embeds=candidate.first,
-        drafting=candidate.drafting,
-        experts_stay=model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY,
-        whole_experts=candidate.whole_experts,
-        replicas=candidate.replicas,
-        uncompressed=uncompressed_tokens(
-            candidate.context, candidate.sequences, candidate.alignment
-        ),
-    )
     sampler = 0.0
     if candidate.last and model.task not in POOLING:
         sampler = sampler_bytes(
             model, candidate.sequences, candidate.batch_tokens, candidate.drafting
         )
-    activations = max(forward, sampler) + _special_bytes(model, candidate)
+    activations = max(forward_bytes(model, candidate), sampler) + _special_bytes(model, candidate)
     encodes = not candidate.measured and candidate.vision and candidate.first
     if encodes and not model.model_type.startswith(SMALL_IMAGES):
         activations = max(activations, ENCODING_MIB * MIB)

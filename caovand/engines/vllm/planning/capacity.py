@@ -1,13 +1,14 @@
-"""Rules for the capacity: the context, the sequences, the tokens of a step."""
+"""Rules for the capacity: context, sequences, tokens of a step, and the size of the cache."""
 
 from __future__ import annotations
 
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
-from caovand.engines.vllm.flags.spelling import beyond_limit
-from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.flags.spelling import beyond_limit, count
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
+from caovand.engines.vllm.memory.estimate import kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
-from caovand.engines.vllm.planning.fit import UNKNOWN_LIMIT, max_model_len_on_cpu
+from caovand.engines.vllm.planning.fit import asked_candidate
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
@@ -15,8 +16,14 @@ from caovand.engines.vllm.sizing.search import (
     USUAL_SEQUENCES,
     requests_that_fit,
 )
-from caovand.engines.vllm.sizing.space import Choice, RunnerUp
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS, Choice, RunnerUp
+
+MAX_OF_RAM, MAX_OF_REST = 16, 4
+REQUESTS = 2
+STEP_MIB = 64
+"""The cache of a CPU build is a modest fraction of the machine's memory, so that it stays the
+same."""
+UNKNOWN_LIMIT = "config.json does not state the model's limit: vLLM uses the longest that fits"
 
 
 def max_model_len(partial: PartialPlan) -> Setting | None:
@@ -29,7 +36,7 @@ def max_model_len(partial: PartialPlan) -> Setting | None:
             )
         return user(typed, "[model] max_model_len")
     if not partial.cuda:
-        return max_model_len_on_cpu(partial)
+        return _longest_on_cpu(partial)
     if partial.choice is None:
         return None
     context = partial.choice.candidate.context
@@ -48,6 +55,22 @@ def max_model_len(partial: PartialPlan) -> Setting | None:
     if not partial.choice.fits:
         return policy(context, "no context fits; this is the smallest that is worth a start")
     return policy(context, _why_no_longer(partial.choice, limit))
+
+
+def _longest_on_cpu(partial: PartialPlan) -> Setting | None:
+    model = partial.model
+    if not model.layer_types or "kv_cache_memory_bytes" in partial.verbatim:
+        return None
+    if not model.limit_known:
+        return policy("auto", UNKNOWN_LIMIT)
+    longest = layout_for(model, asked_candidate(partial)).longest(
+        _cache_bytes_on_cpu(partial), model.max_model_len
+    )
+    if longest in (0, model.max_model_len):
+        return None
+    return policy(
+        longest, f"the longest that fits {_cache_bytes_on_cpu(partial) // MIB} MiB of cache"
+    )
 
 
 def _why_no_longer(choice: Choice, limit: int) -> str:
@@ -155,3 +178,52 @@ def max_num_batched_tokens(partial: PartialPlan) -> Setting | None:
     if "batch" in partial.choice.spared:
         return policy(size, "memory is short: a smaller step needs less")
     return policy(size, "large steps read long prompts fastest")
+
+
+def kv_cache_memory_bytes(partial: PartialPlan) -> Setting | None:
+    if partial.cuda:
+        return _cache_bytes_on_cards(partial)
+    if not partial.model.layer_types:
+        return policy(
+            _cache_bytes_on_cpu(partial), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
+        )
+    asked = count(partial.value("max_model_len"))
+    if not asked and not partial.model.limit_known:
+        return policy(
+            _cache_bytes_on_cpu(partial), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
+        )
+    context = asked or partial.model.max_model_len
+    one = layout_for(partial.model, asked_candidate(partial)).needed(context)
+    if not one:
+        return policy(STEP_MIB * MIB, "the model keeps no cache, and vLLM's default takes memory")
+    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    if whole <= _cache_bytes_on_cpu(partial):
+        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
+    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
+    amount = max(least, _cache_bytes_on_cpu(partial))
+    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")
+
+
+def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
+    ram_mib, weights_mib = partial.inventory.least_ram_mib, partial.model.size() // MIB
+    least_mib = ram_mib // MAX_OF_RAM
+    known = weights_mib and partial.model.layer_types and partial.model.limit_known
+    share_mib = (ram_mib - weights_mib) // MAX_OF_REST if known else 0
+    return max(max(least_mib, share_mib) // STEP_MIB, 1) * STEP_MIB * MIB
+
+
+def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
+    """The size of the cache, set if vLLM would measure too little room for it."""
+    if partial.unweighed or partial.choice is None or not partial.choice.candidate.in_bytes:
+        return None
+    candidate, cards = partial.choice.candidate, partial.cards
+    ours = kv_bytes(partial.model, candidate, cards)
+    cold = kv_bytes(partial.model, candidate.but(in_bytes=False, cold=True), cards)
+    if cold >= ours:
+        reason = "as much as vLLM would leave it, and the context is sized to fill that"
+        return policy(int(ours), f"{ours / GIB:.2f} GiB: {reason}")
+    return policy(
+        int(ours),
+        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
+        f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
+    )

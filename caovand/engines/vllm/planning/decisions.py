@@ -17,20 +17,19 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION
-from caovand.engines.vllm.memory.forecast import forecast_memory
+from caovand.engines.vllm.memory.estimate import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     capacity,
     devices,
     obstacles,
-    pipeline,
+    parallel,
     precision,
-    replicas,
     rules,
     serving,
     speculation,
 )
-from caovand.engines.vllm.planning.fit import kv_cache_memory_bytes
+from caovand.engines.vllm.planning.capacity import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.partial_plan import SettingRule
 from caovand.engines.vllm.planning.speculation import async_scheduling, speculative_config
@@ -104,12 +103,12 @@ DECISIONS = (
     FlagDecision("enable_auto_tool_choice", serving.enable_auto_tool_choice),
     FlagDecision("reasoning_parser", serving.reasoning_parser,
              goal=Goal("server", "reasoning_parser")),
-    FlagDecision("tensor_parallel_size", pipeline.tensor_parallel_size,
+    FlagDecision("tensor_parallel_size", parallel.tensor_parallel_size,
              goal=Goal("policy", "tensor_parallel_size"),
              obstacles=(obstacles.cards, obstacles.split), eases=6),
-    FlagDecision("pipeline_parallel_size", pipeline.pipeline_parallel_size,
+    FlagDecision("pipeline_parallel_size", parallel.pipeline_parallel_size,
              obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
-    FlagDecision("data_parallel_size", replicas.data_parallel_size, hinders=8),
+    FlagDecision("data_parallel_size", parallel.data_parallel_size, hinders=8),
     FlagDecision("enable_expert_parallel", devices.enable_expert_parallel),
     FlagDecision("dtype", rules.dtype, goal=Goal("policy", "dtype"), obstacles=(obstacles.dtype,),
              hinders=1),

@@ -34,7 +34,7 @@ from caovand.engines.vllm.machine.ranks import (
     split_for,
     split_over,
     splits_below,
-    stages,
+    tensor_groups,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 
@@ -198,7 +198,8 @@ def cards_to_split(partial: PartialPlan) -> int:
     return len(partial.gpus) * (nodes if PIPELINE in partial.verbatim else 1)
 
 
-def tensor_parallel_size(partial: PartialPlan) -> Setting | None:
+def tensor_parallel_in_node(partial: PartialPlan) -> Setting | None:
+    """The split inside each node. Raises Unplannable."""
     typed = partial.config.policy.tensor_parallel_size
     if not partial.cuda:
         if typed is not None and typed > 1:
@@ -283,7 +284,7 @@ def wider_splits(partial: PartialPlan) -> Iterator[Split]:
 def split_is_ours(partial: PartialPlan) -> bool:
     """Whether the policy chooses the number of cards over which the model is split."""
     verbatim, typed = partial.verbatim, partial.config.policy.tensor_parallel_size
-    return typed is None and "tensor_parallel_size" not in verbatim and stages(verbatim) == 1
+    return typed is None and "tensor_parallel_size" not in verbatim and tensor_groups(verbatim) == 1
 
 
 def spans_nodes(partial: PartialPlan) -> bool:

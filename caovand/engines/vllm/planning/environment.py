@@ -14,11 +14,10 @@ from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER
 from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
-from caovand.engines.vllm.planning.activations import marlin_input
 from caovand.engines.vllm.planning.devices import choose_gpus
-from caovand.engines.vllm.planning.lm_head import lm_head
+from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
+from caovand.engines.vllm.planning.parallel import layer_partition
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
-from caovand.engines.vllm.planning.pipeline import layer_partition
 from caovand.engines.vllm.planning.precision import cannot_build
 
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
@@ -296,8 +295,8 @@ RULES: tuple[tuple[str, Callable[[PartialPlan], Setting | None]], ...] = (
     ("CAOVAN_KERNELS", _kernels),
     (STATES, _states),
     (PARTITION, layer_partition),
-    (MARLIN_INPUT, marlin_input),
-    (LM_HEAD, lm_head),
+    (MARLIN_INPUT, ACTIVATIONS.setting),
+    (LM_HEAD, HEAD.setting),
     (SAMPLER, sampler),
     ("CUDA_HOME", own_toolkit),
 )

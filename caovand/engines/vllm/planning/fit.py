@@ -1,4 +1,4 @@
-"""The space of candidates that a plan leaves open, its graphs, and the size of its cache."""
+"""The space of candidates that a plan leaves open, and its CUDA graphs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from dataclasses import replace
 from typing import Literal
 
 from caovand.core.model_task import POOLING
-from caovand.core.plan import Setting
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, cuts_latent_graphs
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.link_time import nodes_of
-from caovand.engines.vllm.machine.ranks import stages
-from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, free_share, utilization
-from caovand.engines.vllm.memory.estimate import kv_bytes
+from caovand.engines.vllm.machine.ranks import tensor_groups
+from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.sizing.search import GENEROUS_BATCH, sequences_for
-from caovand.engines.vllm.sizing.space import Space
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS, Space
 
 UNKNOWN_CONTEXT = 131_072
 """The context of today's models, for which the reserve of an unknown model is sized."""
@@ -113,7 +110,7 @@ def fixed_space(partial: PartialPlan) -> Space:
         deals_layers=PARTITION not in dict(config.engine.env),
         # Each replica, and each stage, keeps its own weights.
         ram_mib=partial.inventory.least_ram_mib
-        // stages(verbatim)
+        // tensor_groups(verbatim)
         // (partial.split.stages if partial.split else 1),
     )
 
@@ -167,76 +164,3 @@ def vision_warnings(partial: PartialPlan) -> list[str]:
         f"images are off: {setting.reason}; to serve them use a checkpoint of fewer bits, or set"
         " [model] text_only = false"
     ]
-
-
-MAX_OF_RAM, MAX_OF_REST = 16, 4
-REQUESTS = 2
-STEP_MIB = 64
-"""The cache of a CPU build is a modest fraction of the machine's memory, so that it stays the
-same."""
-UNKNOWN_LIMIT = "config.json does not state the model's limit: vLLM uses the longest that fits"
-
-
-def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
-    ram_mib, weights_mib = partial.inventory.least_ram_mib, partial.model.size() // MIB
-    least_mib = ram_mib // MAX_OF_RAM
-    known = weights_mib and partial.model.layer_types and partial.model.limit_known
-    share_mib = (ram_mib - weights_mib) // MAX_OF_REST if known else 0
-    return max(max(least_mib, share_mib) // STEP_MIB, 1) * STEP_MIB * MIB
-
-
-def max_model_len_on_cpu(partial: PartialPlan) -> Setting | None:
-    model = partial.model
-    if not model.layer_types or "kv_cache_memory_bytes" in partial.verbatim:
-        return None
-    if not model.limit_known:
-        return policy("auto", UNKNOWN_LIMIT)
-    longest = layout_for(model, asked_candidate(partial)).longest(
-        _cache_bytes_on_cpu(partial), model.max_model_len
-    )
-    if longest in (0, model.max_model_len):
-        return None
-    return policy(
-        longest, f"the longest that fits {_cache_bytes_on_cpu(partial) // MIB} MiB of cache"
-    )
-
-
-def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
-    """The size of the cache, set if vLLM would measure too little room for it."""
-    if partial.unweighed or partial.choice is None or not partial.choice.candidate.in_bytes:
-        return None
-    candidate, cards = partial.choice.candidate, partial.cards
-    ours = kv_bytes(partial.model, candidate, cards)
-    cold = kv_bytes(partial.model, candidate.but(in_bytes=False, cold=True), cards)
-    if cold >= ours:
-        reason = "as much as vLLM would leave it, and the context is sized to fill that"
-        return policy(int(ours), f"{ours / GIB:.2f} GiB: {reason}")
-    return policy(
-        int(ours),
-        f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
-        f" takes memory that no later step needs; {ours / GIB:.2f} GiB fit",
-    )
-
-
-def kv_cache_memory_bytes(partial: PartialPlan) -> Setting | None:
-    if partial.cuda:
-        return _cache_bytes_on_cards(partial)
-    if not partial.model.layer_types:
-        return policy(
-            _cache_bytes_on_cpu(partial), f"a {MAX_OF_RAM}th of the memory; the model is unknown"
-        )
-    asked = count(partial.value("max_model_len"))
-    if not asked and not partial.model.limit_known:
-        return policy(
-            _cache_bytes_on_cpu(partial), f"a {MAX_OF_RAM}th of the memory; {UNKNOWN_LIMIT}"
-        )
-    context = asked or partial.model.max_model_len
-    one = layout_for(partial.model, asked_candidate(partial)).needed(context)
-    if not one:
-        return policy(STEP_MIB * MIB, "the model keeps no cache, and vLLM's default takes memory")
-    whole = -(-one * REQUESTS // (STEP_MIB * MIB)) * STEP_MIB * MIB
-    if whole <= _cache_bytes_on_cpu(partial):
-        return policy(whole, f"room for {REQUESTS} requests of {context} tokens")
-    least = -(-one // (STEP_MIB * MIB)) * STEP_MIB * MIB
-    amount = max(least, _cache_bytes_on_cpu(partial))
-    return policy(amount, f"room for {amount / one:.1f} requests of {context} tokens")

@@ -41,7 +41,7 @@ from caovand.engines.vllm.machine.ranks import (
     split_for,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
-from caovand.engines.vllm.planning import pipeline
+from caovand.engines.vllm.planning import parallel
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def split(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def stages(placed: PlanOnCards) -> Iterator[Problem]:
-    why = pipeline.refusal(placed.plan.values, placed.plan.variables, placed.inventory)
+    why = parallel.refusal(placed.plan.values, placed.plan.variables, placed.inventory)
     if why:
         yield why
 

@@ -15,7 +15,7 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Unplannable
 from caovand.engines.vllm.flags.spelling import whole_number
-from caovand.engines.vllm.machine.ranks import stages
+from caovand.engines.vllm.machine.ranks import tensor_groups
 from caovand.engines.vllm.memory.settings import cards_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import (
@@ -107,7 +107,7 @@ def make_plan(
     if gpus and isinstance(offload, (int, float)) and offload > 0:
         cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
         ranks = whole_number(plan.value("tensor_parallel_size")) or 1
-        pinned = pinned_gib(offload, inventory.model, ranks) * stages(plan.values)
+        pinned = pinned_gib(offload, inventory.model, ranks) * tensor_groups(plan.values)
         remedies = tuple(filter(None, (in_fewer_bits(case), settings_to_lift(case))))
         refuse_crawling(chosen, plan, remedies)
         offloaded = f"{offload:g} GiB of weights a card stay in host memory"

@@ -39,7 +39,7 @@ from caovand.engines.vllm.planning.serving import task_of
 from caovand.engines.vllm.planning.splits import best_split
 from caovand.engines.vllm.planning.warnings import refuse_unmet
 from caovand.engines.vllm.sizing.pace import CandidatePace
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
 from caovand.engines.vllm.machine.attention import cuts_latent_graphs
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
+from caovand.engines.vllm.planning.parallel import drafts_refused
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
-from caovand.engines.vllm.planning.pipeline import drafts_refused
 from caovand.engines.vllm.sizing.pace import active_parameters
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS
 
 DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
 MAX_DEPTH = 8

@@ -24,7 +24,7 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.settings import stages_unknown
-from caovand.engines.vllm.planning import pipeline
+from caovand.engines.vllm.planning import parallel
 from caovand.engines.vllm.planning.decisions import FIRST
 from caovand.engines.vllm.planning.devices import (
     choose_gpus,
@@ -43,18 +43,17 @@ from caovand.engines.vllm.planning.fit import (
     fixed_space,
     text_only_may_help,
 )
+from caovand.engines.vllm.planning.parallel import replica_splits
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
 from caovand.engines.vllm.planning.precision import (
     quantised_at_load,
     smaller_cache,
     tower_breaks_tiles,
 )
-from caovand.engines.vllm.planning.replicas import replica_splits
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.best import choose, longest_lean
 from caovand.engines.vllm.sizing.pace import CandidatePace
-from caovand.engines.vllm.sizing.space import Choice
-from caovand.engines.vllm.sizing.workload import WORKLOADS
+from caovand.engines.vllm.sizing.space import WORKLOADS, Choice
 
 
 def best_split(partial: PartialPlan) -> PartialPlan:
@@ -115,7 +114,7 @@ def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None
         if staged and best and best.choice and best.choice.unbounded(partial.model):
             continue  # a pipeline is for memory
         values, env = {PIPELINE: split.stages}, dict(partial.config.engine.env)
-        problem = pipeline.refusal(values, env, partial.inventory)
+        problem = parallel.refusal(values, env, partial.inventory)
         if problem:
             note = note or f"in {split.stages} stages {problem.fact}"
             continue

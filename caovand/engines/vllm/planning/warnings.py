@@ -24,13 +24,12 @@ from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
 from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
-from caovand.engines.vllm.planning import obstacles, pipeline, precision
-from caovand.engines.vllm.planning.activations import activation_warnings
+from caovand.engines.vllm.planning import obstacles, parallel, precision
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import FREE, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for, vision_warnings
-from caovand.engines.vllm.planning.lm_head import lm_head_warnings
+from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
     attention,
@@ -153,10 +152,10 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *graph_warnings(partial, plan),
         *uncompiled_warnings(partial),
         *allocator_warnings(partial),
-        *activation_warnings(partial),
-        *lm_head_warnings(partial),
+        *ACTIVATIONS.warnings(partial),
+        *HEAD.warnings(partial),
         *spoiling_warnings(partial),
-        *pipeline.idle_cards(partial),
+        *parallel.idle_cards(partial),
         *_unknown_model(partial),
         *(f"{key} has no effect on a CPU build" for key in idle_keys(partial)),
         *unmet_warnings(partial, plan),

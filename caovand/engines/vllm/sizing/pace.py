@@ -42,7 +42,7 @@ from caovand.engines.vllm.memory.shards import (
 )
 from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY, graph_mode
 from caovand.engines.vllm.sizing.attention import Attention
-from caovand.engines.vllm.sizing.workload import Workload
+from caovand.engines.vllm.sizing.space import Workload
 
 GB_A_GIB = 1.074
 

@@ -12,10 +12,16 @@ from caovand.engines.common.speeds import slowest
 from caovand.engines.common.tensors import experts_read
 from caovand.engines.vllm.machine.ranks import alike
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.estimate import PipelineStage, left_bytes, spare_tokens
+from caovand.engines.vllm.memory.estimate import left_bytes, spare_tokens
 from caovand.engines.vllm.memory.kv_cache import FULL, WINDOW, layout_for, pages
-from caovand.engines.vllm.memory.shards import cards_of, on_rank, own_partition, stage_model
-from caovand.engines.vllm.sizing.workload import Workload
+from caovand.engines.vllm.memory.shards import (
+    PipelineStage,
+    cards_of,
+    on_rank,
+    own_partition,
+    stage_model,
+)
+from caovand.engines.vllm.sizing.space import Workload
 
 Measure = Callable[[int, int, int], float]
 """A function of stage, first layer and end layer (exclusive) that gives a figure of the stage."""

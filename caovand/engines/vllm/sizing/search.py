@@ -38,8 +38,7 @@ from caovand.engines.vllm.memory.steps import (
     usual_largest_graph,
 )
 from caovand.engines.vllm.sizing.pace import CandidatePace
-from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space
-from caovand.engines.vllm.sizing.workload import Workload
+from caovand.engines.vllm.sizing.space import Choice, RunnerUp, Space, Workload
 
 MIN_CONTEXT = 512
 """The smallest context worth starting with."""

@@ -1,0 +1,233 @@
+"""The goals that compute in int8: [policy] activations and [policy] lm_head.
+
+Activations: Marlin then multiplies 4-bit weights by int8 activations. vLLM asserts that weights are
+symmetric, has no such kernel for experts or for weights stored in another order (desc_act), and
+passes no scale if all weights are one group; it silently turns negative scales into garbage. On
+Hopper it prefers other kernels (Machete, Humming). 0.21 and 0.32 agree in all of this. `auto` is
+half wherever int8 may run: its bound is an error of 1 % a layer, a tenth of what four bits cost the
+weights, and where one channel in 500 stands out, as in real models, int8 activations err by 9 to
+12 % (csrc/NOTEBOOK.md).
+
+The lm_head: int8 on SM75 with caovan's kernels, and only if it is configured. Each row of the
+vocabulary has a scale, so that a logit moves by 0.9 % of a row's deviation with normal weights and
+by up to 7 % with columns that stand out (csrc/NOTEBOOK.md): less than a layer of 4-bit weights
+moves its output, but no real model was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from caovand.core.facts.inventory import ModelCard
+from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
+from caovand.engines.common.tensors import FLOATS
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
+from caovand.engines.vllm.machine.capabilities import HOPPER, TURING, first_of, first_outside
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+from caovand.engines.vllm.planning.precision import kernels_wanted
+
+BITS = 4
+MULTIPLE = 64
+"""Hidden sizes must be a multiple of it for the head's kernel."""
+FORCED = "CAOVAN_SM75_FORCE"
+_OTHER = "serve a GPTQ checkpoint with 4-bit symmetric weights in groups"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8Goal:
+    """A key of [policy] that `variable` carries to the engine; [engine] env wins over it.
+
+    `find_refusal` yields the fact and the remedy, if int8 cannot run here. `gain` completes the
+    reason for int8, `why_half` is the reason against it where the operator leaves the choice.
+    `spelled` are values of the variable that the key spells otherwise.
+    """
+
+    key: str
+    variable: str
+    purpose: str
+    find_refusal: Callable[[PartialPlan], tuple[str, str] | None]
+    why_half: Callable[[PartialPlan], str]
+    gain: Callable[[PartialPlan], str] = lambda partial: ""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+
+    def setting(self, partial: PartialPlan) -> Setting | None:
+        """The variable's rule. Raises Unplannable for a configured int8 that cannot run."""
+        typed = getattr(partial.config.policy, self.key)
+        if self.variable in dict(partial.config.engine.env):
+            return None
+        refused = self._refusal(partial)
+        if typed == INT8 and refused:
+            raise Unplannable(str(refused))
+        if typed:  # a goal that the ladder may give up, unlike a value of [engine] env
+            value, gain = (INT8, self.gain(partial)) if typed == INT8 else (None, "")
+            return policy(value, f"[policy] {self.key} is {typed}{gain}")
+        return None if refused else policy(None, self.why_half(partial))
+
+    def warnings(self, partial: PartialPlan) -> Iterator[str]:
+        """Warnings about settings that [engine] env overrides, or that it sets in vain."""
+        own = dict(partial.config.engine.env).get(self.variable)
+        typed = getattr(partial.config.policy, self.key)
+        if own is None:
+            return
+        if typed and typed != self.spelled.get(own, own):
+            yield f"[policy] {self.key} is {typed}, but [engine] env sets {self.variable} to {own}"
+        refused = self._refusal(partial) if own == INT8 else None
+        if refused:
+            yield f"{refused.message}; remove {self.variable} from [engine] env"
+
+    def _refusal(self, partial: PartialPlan) -> Problem | None:
+        found = self.find_refusal(partial)
+        if found is None:
+            return None
+        fact, other = found
+        auto = f'set [policy] {self.key} = "auto"'
+        return Problem(self.purpose, fact, ", or ".join(filter(None, (auto, other))))
+
+
+def _activations_refused(partial: PartialPlan) -> tuple[str, str] | None:
+    if found := _weights_refused(partial.model):
+        return found
+    if partial.verbatim.get("quantization") == "gptq":
+        return "--quantization gptq chooses a kernel that cannot use them", "remove that flag"
+    return _activations_refused_here(partial) or _scales_refused(partial)
+
+
+def _weights_refused(model: ModelCard) -> tuple[str, str] | None:
+    """The fact and the remedy, if the weights prevent int8 activations."""
+    stored = model.gptq
+    if not model.architecture:
+        return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
+    if stored is None:
+        how = model.quantization
+        zeros = ", and AWQ weights have zero points" if how == "awq" else ""
+        how = f"the weights are {how}" if how else "the weights are not quantised"
+        return f"{how}; vLLM multiplies only symmetric GPTQ weights by them{zeros}", _OTHER
+    if model.experts:
+        return "vLLM has no int8 kernel for 4-bit experts", "serve a model without experts"
+    if stored.bits != BITS or stored.mixed:
+        bits = "of several kinds" if stored.mixed else f"of {stored.bits} bits"
+        return f"the weights are {bits}, and vLLM multiplies only 4-bit weights by them", _OTHER
+    if not stored.symmetric or stored.act_order:
+        why = (
+            "stored in the order of the activations (desc_act)"
+            if stored.symmetric
+            else "not symmetric"
+        )
+        return f"the weights are {why}, and vLLM has no int8 kernel for that", _OTHER
+    if not model.group_size:
+        return (
+            "each column of the weights has a single scale, which vLLM's int8 kernel cannot use",
+            _OTHER,
+        )
+    return None
+
+
+def _activations_refused_here(partial: PartialPlan) -> tuple[str, str] | None:
+    """The fact and the remedy, if cards or the engine prevent int8 activations."""
+    if not partial.cuda:
+        return "the engine is a CPU build", ""
+    card = first_outside(partial.cards, TURING, HOPPER)
+    if card:
+        hopper = first_of(partial.cards, HOPPER[0])
+        why = (
+            "where vLLM prefers another kernel"
+            if card == hopper
+            else "on which they were never tried"
+        )
+        return f"{card}, {why}", ""
+    return None
+
+
+def _scales_refused(partial: PartialPlan) -> tuple[str, str] | None:
+    """The fact and the remedy, if scales of the weights prevent int8 activations."""
+    if partial.model.negative_scale:
+        return (
+            f"{partial.model.negative_scale} has negative scales, which vLLM would turn into"
+            " garbage",
+            _OTHER,
+        )
+    typed = partial.config.policy.activations == INT8  # nobody has read them otherwise
+    if (
+        typed
+        and partial.model.negative_scale is None
+        and partial.verbatim.get("load_format") != "dummy"
+    ):
+        return (
+            "the scales could not be read, and may be negative",
+            "convert the weights to safetensors",
+        )
+    return None
+
+
+ACTIVATIONS = Int8Goal(
+    key="activations",
+    variable=MARLIN_INPUT,
+    purpose="use int8 activations",
+    find_refusal=_activations_refused,
+    why_half=lambda partial: (
+        "half: on an H200 int8 read prompts 1.01 to 1.17 times as fast, took 2 to 3 times as long"
+        " for a few tokens without graphs, and erred by 9 to 12 % where single channels stand out,"
+        ' as in real models; [policy] activations = "int8" chooses it anyway'
+    ),
+)
+
+
+def _head_refused_here(partial: PartialPlan) -> tuple[str, str] | None:
+    """The fact and the remedy, if cards or the engine prevent an int8 head."""
+    engine, env = partial.engine, dict(partial.config.engine.env)
+    if not partial.cuda:
+        return "its kernel is for CUDA", ""
+    others = [gpu for gpu in partial.cards if gpu.compute_capability != TURING]
+    if others and env.get(FORCED) != "1":
+        return f"its kernel is for SM75, and GPU {others[0].index} is not", ""
+    if not engine.plugin:
+        return "caovan's kernels are not installed in the engine", "install them"
+    if not kernels_wanted(partial):
+        return "caovan's kernels are switched off", "switch them on"
+    if engine.library_problem:
+        return f"the kernels cannot be loaded: {engine.library_problem}", ""
+    if engine.lm_head != "pass":
+        why = engine.lm_head.removeprefix("fail: ") or "it could not be probed"
+        return f"the plugin does not support how this vLLM computes logits ({why})", ""
+    return None
+
+
+def _head_refused_by_model(partial: PartialPlan) -> tuple[str, str] | None:
+    """The fact and the remedy, if the model or the way it is loaded prevents an int8 head."""
+    model, verbatim = partial.model, partial.verbatim
+    if not model.architecture:
+        return "the model is not on this machine yet", "pull it first (`caovanctl model pull`)"
+    heads = [weights for weights in model.weights if weights.part == "head"]
+    if not sum(weights.size for weights in heads):
+        return "its weights are the embedding's, too, which is looked up in 16 bits", ""
+    if any(weights.dtype not in FLOATS for weights in heads):
+        return "its weights are quantised in the checkpoint", ""
+    if model.hidden_size % MULTIPLE:
+        return f"the hidden size is {model.hidden_size}, and not a multiple of {MULTIPLE}", ""
+    if verbatim.get("enable_lora"):
+        return "adapters may change it", "remove --enable-lora"
+    if verbatim.get("load_format") == "ipc_cache":
+        return "another process loads the weights", "remove --load-format ipc_cache"
+    return None
+
+
+def _saved(partial: PartialPlan) -> str:
+    count = partial.count("tensor_parallel_size") or 1
+    size = sum(w.size / FLOATS[w.dtype] for w in partial.model.weights if w.part == "head")
+    return f"saves {size / count / (1 << 30):.2f} GiB a card, and reads as much less for a token"
+
+
+HEAD = Int8Goal(
+    key="lm_head",
+    variable=LM_HEAD,
+    purpose="use an int8 lm_head",
+    find_refusal=lambda partial: _head_refused_here(partial) or _head_refused_by_model(partial),
+    why_half=lambda partial: (
+        f'half: [policy] lm_head = "int8" {_saved(partial)}, but moves logits by 1 to 7 %, which'
+        " was not measured on real models"
+    ),
+    gain=lambda partial: f": {_saved(partial)}",
+    spelled={"off": "half"},
+)
