@@ -226,9 +226,7 @@ def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
         why = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
         return Setting(each * groups, "policy", why)
     if chosen.step == usual_step(gpus):
-        return Setting(
-            chosen.step, "policy", "usual for cards of this size: SGLang 0.5.23 takes as many"
-        )
+        return Setting(chosen.step, "policy", "usual for cards of this size")
     why = "shorter than usual for such cards: activations would leave too little cache"
     return Setting(chosen.step, "policy", why)
 
