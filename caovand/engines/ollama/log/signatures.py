@@ -64,15 +64,15 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
-    # cuda driver library init failure: 3; cudaSetDevice err: 35
+    # cuda driver library init failure: 3; cudaSetDevice err: 35; nvml vram init failure: 9, by
+    # NVML's own codes
     signature("ollama.runtime", "generic", "gpu-absent",
          r"(?:(?:cudart|cuda|nvcuda)\w{0,10} (?:vram |driver library )?init failure: "
-         r"|cudaSetDevice err: |cuInit err: )(?:(?P<state>999|304|205)|(?P<unready>3)|(?P<busy>46)"
-         r"|(?P<fabric>802)|(?P<compat>80[34])|(?P<stub>34)|(?P<old>3[56])|(?P<none>100)"
-         r"|(?P<code>\d{1,4}))\b"
-         # nvml vram init failure: 9; NVML has codes of its own
-         r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)|(?P<lost>15)"
-         r"|(?P<nvml>\d{1,4}))\b"),
+         r"|cudaSetDevice err: |cuInit err: )(?:(?P<state>999|205)|(?P<system>304)|(?P<unready>3)"
+         r"|(?P<busy>46)|(?P<fabric>802)|(?P<compat>80[34])|(?P<stub>34)|(?P<old>3[56])"
+         r"|(?P<none>100)|(?P<code>\d{1,4}))\b"
+         r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)"
+         r"|(?P<lost>15)|(?P<nvml>\d{1,4}))\b"),
     signature("ollama.card.old", "generic", "gpu-absent",
          r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
     signature("ollama.discovery", "generic", "gpu-absent",

@@ -12,6 +12,7 @@ from caovand.engines.common.logs.rows import (
     clients,
     container,
     cuda_state,
+    files,
     kernel,
     rocm,
     servers,
@@ -47,6 +48,7 @@ _RAW = re.compile(
 
 ROWS = (
     *system.ROWS,
+    *files.ROWS,
     *clients.ROWS,
     signature("shm.full", "cause", "shm-full",
          r"[Ee]rror while creating shared memory segment(?: (?P<path>/dev/shm/\S{1,100}))?"
