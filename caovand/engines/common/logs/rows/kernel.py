@@ -6,7 +6,7 @@ They affect every engine alike, and an engine's own log repeats some of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
@@ -98,6 +98,69 @@ _ELSEWHERE = (
          r"NVRM: Xid \(PCI:(?P<bus>[\da-fA-F:.]+)\): "
          r"(?P<xid>(?!63|9[23]|10[67]|121|141|15[2-4]|157|16[0-5])\d{1,3}),"),
 )  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "nvrm.init": (
+        "The driver cannot start the card: power the machine off and on. If that does not help, "
+        "install another driver release, update the firmware, and check the card's seat, power "
+        "and, in a virtual machine, how it is passed through.",
+    ),
+    "driver.mismatch": (
+        "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
+        "after the update, or install kernel module and libraries of one release.",
+    ),
+    "driver.nouveau": (
+        "The nouveau driver holds the card: blacklist it (blacklist nouveau, options nouveau "
+        "modeset=0 in /etc/modprobe.d), rebuild the initramfs, and reboot.",
+    ),
+    "driver.unsupported": (
+        "This driver does not support the card: the newest cards need the open kernel modules, "
+        "old ones a legacy release. Install the flavour and release that NVIDIA lists for it.",
+    ),
+    "driver.unsigned": (
+        "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
+        "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.build": (
+        "The driver's kernel module does not build for this kernel, which is newer than the driver "
+        "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
+        "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
+        "has the error.",
+    ),
+    "driver.module": (
+        "The driver's kernel module does not load: install the headers of the running kernel, "
+        "rebuild it (sudo dkms autoinstall) or reinstall the driver, and reboot.",
+    ),
+    "nvswitch.fatal": (
+        "An NVSwitch reported a fatal fault: restart nvidia-fabricmanager, or reboot; if it comes "
+        "back, have the baseboard checked.",
+    ),
+    "pcie.link": (
+        "A PCIe link failed: check the card's seat, riser or cable and its power, lower the slot's "
+        "PCIe generation in the firmware, and reboot.",
+    ),
+    "amd.fault": (
+        "A kernel accessed invalid memory of the AMD card: update driver and ROCm, and use a build "
+        "for exactly this card (without HSA_OVERRIDE_GFX_VERSION).",
+    ),
+    "amd.reset": (
+        "The AMD card hung and its driver reset it: restart the engine; update kernel, firmware "
+        "and ROCm, and use smaller batches. If the reset failed, reboot.",
+    ),
+    "host.disk": (
+        "The kernel reports a fault of a disk or file system: `journalctl -k` and smartctl name "
+        "it.",
+    ),
+    "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "pcie.fatal": (
+        "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
+        "PCIe generation in the firmware; reboot to get the card back.",
+    ),
+    "host.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+}
+"""Sentences by row."""
 
 # Prefixes of the kernel's lines, also when an engine's log repeats them.
 KERNEL_LINE = re.compile(
