@@ -206,8 +206,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
+    # exit status 0xc0000409; Exception 0xc0000005 0x8 0x7ff8993acb12
     signature("ollama.windows", "consequence", "engine-died",
-         r"exit status 0xc0000(?P<code>409|005|374|094|0fd)\b"),
+         r"(?:exit status |^Exception )0xc0000(?P<code>409|005|374|094|0fd)\b"),
     # The server itself ends a runner that takes too long, and the kernel one that takes too much
     signature("ollama.slow.killed", "cause", "host-oom", r"llama\.go:\d{1,6}: signal: killed"),
     # A request's context is canceled when its client leaves

@@ -37,8 +37,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "(nolock, local_lock=all).",
     ),
     "files.quota": (
-        "The user's quota on the file system is used up: delete what is not needed (`quota -s`, "
-        "du), or put caches and models elsewhere (HF_HOME, XDG_CACHE_HOME, OLLAMA_MODELS).",
+        "The user's quota on the file system is used up: delete old files (`quota -s`, du), or put "
+        "caches and models elsewhere (HF_HOME, XDG_CACHE_HOME, OLLAMA_MODELS).",
     ),
     "files.moved": (
         "A file cannot be moved from one file system to another, which this release tries: let its "

@@ -86,6 +86,9 @@ _ELSEWHERE = (
          r"blk_update_request: .{0,20}I/O error|Buffer I/O error on dev|print_req_error: I/O error"
          r"|EXT4-fs error|XFS \(\S{1,40}\): .{0,60}(?:corruption|error)|BTRFS (?:error|critical)"
          r"|nvme\S{0,20}: (?:I/O .{0,60}timeout|controller is down)"),
+    # BUG: kernel NULL pointer dereference, address: 0000000000000000
+    signature("host.oops", "generic", "engine-died",
+         r"BUG: (?:kernel NULL pointer|unable to handle)|\bOops: |general protection fault, "),
     signature("host.machine", "cause", "engine-died",
          r"mce: \[Hardware Error\]|Machine [Cc]heck|Kernel panic - not syncing"
          r"|watchdog: BUG: soft lockup"),
@@ -150,6 +153,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The kernel reports a fault of a disk or file system: `journalctl -k` and smartctl name "
         "it.",
     ),
+    "host.oops": (
+        "The kernel itself failed, in its own code or a driver's: the lines that follow name the "
+        "module in brackets ([amdgpu], [nvidia]). Reboot, then use another kernel (the "
+        "distribution's long-term one, or a newer one) and another release of the driver and its "
+        "firmware; the engine only called it.",
+    ),
     "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
@@ -174,7 +183,8 @@ _ANY_KERNEL_LINE = re.compile(
     r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"
     r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
     r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
-    r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG|traps: "
+    r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG"
+    r"|BUG: |Oops: |traps: "
     r"|segfault at [\da-f]|blk_update_request|Buffer I/O error|print_req_error"
     r"|EXT4-fs error|XFS \(|BTRFS |nvme\d|drmn\d: |SXid \()"
 )
