@@ -106,3 +106,16 @@ def test_who_imports_what_a_package_lacks_is_said(frame: str, said: str) -> None
     _, advice, _ = explained(lines)
     assert said in " ".join(advice)
     assert "again, in its own environment" not in " ".join(advice)
+
+
+@pytest.mark.parametrize("raised", ["UnicodeDecodeError: 'utf-8' codec can't decode byte 0x89",
+    "botocore.exceptions.ClientError: An error occurred (404) when calling HeadObject"])  # fmt: skip
+def test_a_raw_traceback_of_the_code_that_answers_ends_no_engine(raised: str) -> None:
+    started = "INFO 02-16 15:30:00 [api_server.py:1] Application startup complete."
+    handler = '  File "/usr/lib/python3/dist-packages/vllm/entrypoints/chat_utils.py", line 9, in f'
+    loop = '  File "/usr/lib/python3/dist-packages/vllm/v1/engine/core.py", line 9, in f'
+    first = "Traceback (most recent call last):"
+    find_cause = registry.engine_of("vllm").log.find_cause
+    assert find_cause([started, first, handler, raised], "serving") is None
+    found = find_cause([started, first, loop, raised], "serving")
+    assert found is not None and found.text.startswith(raised.partition(":")[0])

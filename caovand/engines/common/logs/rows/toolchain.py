@@ -111,8 +111,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "jit.mismatch": (
         "A package is compiled here by the nvcc of CUDA {nvcc}, and PyTorch is built for another: "
         "install the toolkit of PyTorch's CUDA (torch.version.cuda) and set CUDA_HOME to it, or "
-        "PyTorch for CUDA {nvcc}. pip fetches another PyTorch to build with, unless "
-        "told --no-build-isolation; a ready wheel needs no build.",
+        "PyTorch for CUDA {nvcc}. pip fetches another PyTorch to build with, without "
+        "--no-build-isolation; a ready wheel needs no build.",
     ),
     "jit.old": (
         "A kernel is compiled here, and the nvcc that was found is older than {wanted}: install a "
