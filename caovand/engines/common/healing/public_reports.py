@@ -6,19 +6,25 @@ from collections.abc import Mapping
 
 _LINES = """
 access-denied container.denied any triton-inference-server/server#6488
+access-denied files.readonly ollama NixOS/nixpkgs#304531
 access-denied hub.denied any vllm-project/vllm#9255 kyegomez/NeoSapiens#3
 access-denied hub.streamer any run-ai/runai-model-streamer#28
-access-denied model.denied any tenstorrent/tt-inference-server#37 vllm-project/vllm#20127
-access-denied model.denied vllm vllm-project/vllm#28440 dphnAI/sonar#458
+access-denied loader.denied any vllm-project/vllm#15174
+access-denied model.denied any tenstorrent/tt-inference-server#37 zylon-ai/private-gpt#1876
+access-denied model.denied vllm vllm-project/vllm#28440
 access-denied ollama.access ollama ollama/ollama#5938 ollama/ollama#9466
 access-denied ollama.home ollama docker/genai-stack#167
 access-denied ollama.hub.denied ollama huggingface/candle#418
 access-denied ollama.origin ollama micz/ThunderAI#526 nhaouari/obsidian-textgenerator-plugin#230
 access-denied ollama.port.reserved ollama ollama/ollama#2627 ollama/ollama#2560
 access-denied python.database any bentoml/rag-tutorials#9
+access-denied rocm.groups ollama ollama/ollama#2044
 access-denied sandbox.families vllm vllm-project/vllm#12474
 access-denied system.execute any vllm-project/vllm#15461 dusty-nv/jetson-containers#742
+access-denied system.readonly vllm llm-d-incubation/llm-d-modelservice#243
 access-denied system.user vllm HabanaAI/vllm-fork#929
+access-denied system.write any vllm-project/vllm#20127 dphnAI/sonar#458
+access-denied system.write vllm flashinfer-ai/flashinfer#2834
 backend-unsupported backend.attention vllm vllm-project/vllm#32732 vllm-project/vllm#30919
 backend-unsupported backend.dtype vllm substratusai/vllm-docker#37 vllm-project/vllm#1284
 backend-unsupported backend.only vllm vllm-project/vllm#22325
@@ -35,7 +41,7 @@ backend-unsupported driver.old host NVIDIA/nvidia-docker#543
 backend-unsupported driver.old llamacpp canonical/inference-snaps#255 abetlen/llama-cpp-python#1064
 backend-unsupported driver.old sglang sgl-project/sglang#8131
 backend-unsupported engine.dtype any vllm-project/vllm#16608
-backend-unsupported engine.dtype vllm intel/llm-scaler#636
+backend-unsupported engine.dtype vllm intel/llm-scaler#636 vllm-project/vllm#20221
 backend-unsupported exit.instruction any lmstudio-ai/lms#136
 backend-unsupported exit.instruction llamacpp oobabooga/textgen#7188 ggml-org/llama.cpp#940
 backend-unsupported family.metal ollama ollama/ollama#15835
@@ -52,6 +58,7 @@ backend-unsupported kernel.deepgemm any vllm-project/vllm#40851 vllm-project/vll
 backend-unsupported kernel.named any vllm-project/vllm#49949
 backend-unsupported kernel.named sglang sgl-project/sglang#7482
 backend-unsupported kernel.named vllm vllm-project/vllm#24377
+backend-unsupported kernel.other-card vllm eugr/spark-vllm-docker#143
 backend-unsupported llama.cache.flash llamacpp ggml-org/llama.cpp#25868 ggml-org/llama.cpp#10378
 backend-unsupported llama.cache.flash ollama ollama/ollama#15043
 backend-unsupported llama.cuda.arch any ggml-org/llama.cpp#20338
@@ -63,7 +70,7 @@ backend-unsupported ollama.cuda.arch ollama intel/ipex-llm#12765 ollama/ollama#3
 backend-unsupported ollama.instruction ollama ollama/ollama#788 ollama/ollama#4794
 backend-unsupported raised.aiter vllm lumi-ai-factory/laifs-container-recipes#8
 backend-unsupported raised.kernel any triton-lang/triton#7942
-backend-unsupported raised.kernel vllm vllm-project/vllm#13398
+backend-unsupported raised.kernel vllm vllm-project/vllm#13398 vllm-project/vllm#39367
 backend-unsupported rocm.hipblaslt ollama ollama/ollama#11555
 backend-unsupported rocm.kernel any ollama/ollama#8765
 backend-unsupported rocm.kernel llamacpp ggml-org/llama.cpp#14370 ROCm/legacy-rocm-build#6120
@@ -94,10 +101,12 @@ bad-arguments args.media vllm xorbitsai/inference#3054
 bad-arguments args.named any vllm-project/vllm#37677
 bad-arguments args.named vllm vllm-project/vllm#10483 vllm-project/vllm#17579
 bad-arguments args.parser any sgl-project/sglang#24843
+bad-arguments args.parser vllm vllm-project/vllm#8912
 bad-arguments args.placeholders any studio-dots-ai/dots.ocr#210 rednote-hilab/dots.ocr#126
 bad-arguments args.placeholders sglang sgl-project/sglang#40797
-bad-arguments args.placeholders vllm vllm-project/vllm#15764 vllm-project/vllm#18572
+bad-arguments args.placeholders vllm vllm-project/vllm#15764 vllm-project/vllm#19733
 bad-arguments args.pool sglang sgl-project/sglang#4048
+bad-arguments args.prompt vllm vllm-project/vllm#13370
 bad-arguments args.raise vllm modelscope/ms-swift#4221 vllm-project/vllm#2847
 bad-arguments args.roles any Mangi-11/Eta#59
 bad-arguments args.roles vllm microsoft/graphrag#564
@@ -113,26 +122,29 @@ bad-arguments args.uneven vllm verl-project/verl#1191 vllm-project/llm-compresso
 bad-arguments args.value vllm vllm-project/vllm#20375
 bad-arguments client.model any QwenLM/Qwen-Agent#110 THUDM/LongBench#102
 bad-arguments client.path any jakobdylanc/llmcord#56 abetlen/llama-cpp-python#1032
+bad-arguments client.switch any Continual-Intelligence/SEAL#3
 bad-arguments config.none any vllm-project/vllm#23152
 bad-arguments config.none vllm opea-project/GenAIComps#1719 opea-project/GenAIExamples#2175
 bad-arguments container.entry any NVIDIA/nvidia-docker#1528 vllm-project/vllm-omni#3834
+bad-arguments engine.absent any vllm-project/vllm#7679
+bad-arguments engine.absent sglang sgl-project/sglang#6580
 bad-arguments engine.broken vllm vllm-project/vllm#1367 vllm-project/vllm#2021
 bad-arguments engine.cuda any vllm-project/vllm#36099 kvcache-ai/ktransformers#1960
 bad-arguments engine.cuda sglang sgl-project/sglang#29646
 bad-arguments engine.cuda vllm zai-org/GLM-4#510 vllm-project/vllm#3387
 bad-arguments engine.import any flashinfer-ai/flashinfer#794 sgl-project/sglang#14398
 bad-arguments engine.import sglang sgl-project/sglang#945 sgl-project/sglang#9195
-bad-arguments engine.import vllm baidu/vLLM-Kunlun#386 llm-d/llm-d#661
+bad-arguments engine.import vllm llm-d/llm-d#661 LMCache/LMCache#523
 bad-arguments engine.libc vllm vllm-project/vllm#5594
 bad-arguments engine.loader any vllm-project/vllm#3147 huggingface/open-r1#684
 bad-arguments engine.loader sglang sgl-project/sglang#13948
 bad-arguments engine.loader vllm Tencent-Hunyuan/HunyuanImage-3.0#56 vllm-project/vllm#13608
 bad-arguments engine.mismatch any Hanchenli/vllm-continuum#15 xorbitsai/inference#2169
 bad-arguments engine.mismatch sglang sgl-project/sglang#36478 sgl-project/sglang#565
-bad-arguments engine.mismatch vllm vllm-project/vllm#11986 vllm-project/vllm#8416
+bad-arguments engine.mismatch vllm ray-project/ray#45739 vllm-project/vllm#11986
 bad-arguments engine.package vllm vllm-project/vllm#13912 vllm-project/vllm#13675
 bad-arguments engine.transformers any xorbitsai/inference#4205 sgl-project/sglang#4607
-bad-arguments engine.transformers sglang sgl-project/sglang#746 sgl-project/sglang#14810
+bad-arguments engine.transformers sglang sgl-project/sglang#746
 bad-arguments engine.transformers vllm verl-project/verl#4337 PaddlePaddle/PaddleOCR#17587
 bad-arguments engine.unlinked vllm vllm-project/vllm#5501 baidu/vLLM-Kunlun#311
 bad-arguments env.service vllm vllm-project/vllm#34199
@@ -143,7 +155,7 @@ bad-arguments family.batch llamacpp abetlen/llama-cpp-python#2051 gpustack/gpust
 bad-arguments family.grammar llamacpp lidge-jun/opencodex#2135 flagdizero/jenny-android-ai-agent#2
 bad-arguments feature.combination any vllm-project/vllm#3029 vllm-project/vllm#21797
 bad-arguments feature.combination llamacpp microsoft/BitNet#231
-bad-arguments feature.combination sglang sgl-project/sglang#8456 sgl-project/sglang#8256
+bad-arguments feature.combination sglang sgl-project/sglang#8456 llm-d/llm-d#2433
 bad-arguments feature.combination vllm vllm-project/vllm#14221
 bad-arguments feature.model any QwenLM/Qwen3-VL#1929 vllm-project/vllm#52434
 bad-arguments feature.model sglang sgl-project/sglang#36528
@@ -152,9 +164,10 @@ bad-arguments ggml.template llamacpp QwenLM/qwen-code#48 ikawrakow/ik_llama.cpp#
 bad-arguments gpu.uuid any princeton-ddss/blackfish#108
 bad-arguments gpu.uuid vllm vllm-project/vllm#41848
 bad-arguments host.library any EvilFreelancer/docker-llama.cpp-rpc#1 ggml-org/llama.cpp#23522
-bad-arguments host.library ollama ollama/ollama#9069 ollama/ollama#7546
+bad-arguments host.library ollama ollama/ollama#7546
 bad-arguments host.library sglang sgl-project/sglang#36533
 bad-arguments host.library.other ollama ollama/ollama#3729
+bad-arguments link.sizes sglang sgl-project/sglang#3658
 bad-arguments llama.args llamacpp ggml-org/llama.cpp#13465 ggml-org/llama.cpp#6191
 bad-arguments llama.args.value llamacpp oobabooga/textgen#7237 Anbeeld/beellama.cpp#120
 bad-arguments llama.convert llamacpp city96/ComfyUI-GGUF#119 ggml-org/llama.cpp#6585
@@ -176,6 +189,7 @@ bad-arguments llama.request.grammar llamacpp ggml-org/llama.cpp#3081 ggml-org/ll
 bad-arguments llama.request.image llamacpp ggml-org/llama.cpp#8595 ggml-org/llama.cpp#23331
 bad-arguments llama.request.tools llamacpp ggml-org/llama.cpp#10920
 bad-arguments llama.template.request llamacpp xorbitsai/inference#2259 QwenLM/Qwen3.8#44
+bad-arguments loader.other ollama ollama/ollama#9069
 bad-arguments model.architecture vllm PaddlePaddle/PaddleOCR#17171 vllm-project/vllm#9515
 bad-arguments model.code any runpod-workers/worker-vllm#43 vllm-project/vllm#9531
 bad-arguments model.code vllm vllm-project/vllm#20654
@@ -183,6 +197,7 @@ bad-arguments model.gguf any vllm-project/vllm#30691 huggingface/transformers#32
 bad-arguments model.head any vllm-project/vllm#43062
 bad-arguments model.type any sgl-project/sglang#18819
 bad-arguments model.uninspected vllm vllm-project/vllm#12932 vllm-project/vllm#9624
+bad-arguments nccl.library any vllm-project/vllm#1726
 bad-arguments nccl.library vllm vllm-project/vllm#4257 vllm-project/vllm#3911
 bad-arguments ollama.address ollama ollama/ollama#14367 ollama/ollama#8761
 bad-arguments ollama.capability ollama ollama/ollama#14795 FoundationAgents/OpenManus#220
@@ -200,26 +215,35 @@ bad-arguments pod.path any llm-d/llm-d-inference-sim#45
 bad-arguments proxy.itself sglang sgl-project/sglang#9155
 bad-arguments python.allocator vllm vllm-project/vllm#40812
 bad-arguments python.main any groundlight/r1_vlm#59
+bad-arguments python.part any hiyouga/LlamaFactory#7458 vllm-project/vllm#15844
+bad-arguments python.part sglang sgl-project/sglang#14810 sgl-project/sglang#7055
+bad-arguments python.part vllm vllm-project/vllm-metal#83 vllm-project/vllm#14723
 bad-arguments python.preload any fzyzcjy/torch_memory_saver#33
 bad-arguments python.socket any LMCache/LMCache#3529
 bad-arguments python.triton any vllm-project/vllm#14605
 bad-arguments python.versions any vllm-project/vllm#49804
 bad-arguments raised.connector vllm vllm-project/production-stack#582 vllm-project/vllm#15960
+bad-arguments raised.model sglang sgl-project/sglang#2270
 bad-arguments raised.model vllm NVIDIA/nim-deploy#60
 bad-arguments raised.packages vllm odysseus-dev/odysseus#191
+bad-arguments raised.request vllm vllm-project/vllm#50706
 bad-arguments raised.template sglang sgl-project/sglang#12789
 bad-arguments raised.value any gpustack/gpustack#2500 vllm-project/vllm#16738
 bad-arguments raised.value vllm vllm-project/vllm#47825 vllm-project/vllm#1116
+bad-arguments request.failed vllm kserve/kserve#5399 vllm-project/vllm#15048
 bad-arguments sglang.args.unknown sglang areal-project/AReaL#428
+bad-arguments sglang.model.architecture sglang kvcache-ai/ktransformers#1971
 bad-arguments sglang.modelopt sglang sgl-project/sglang#14285
 bad-arguments sglang.refused sglang sgl-project/sglang#23233
 bad-arguments sglang.warmup sglang sgl-project/sglang#3623 sgl-project/sglang#16855
 bad-arguments swap.path any mostlygeek/llama-swap#84
 bad-arguments system.library any huggingface/text-generation-inference#3082
 bad-arguments system.library llamacpp fboulnois/llama-cpp-docker#8
+bad-arguments tokenizer.class vllm agentscope-ai/QwenPaw#3084
 bad-arguments transformers.model vllm xorbitsai/inference#4561
 collective-timeout gpu.peer any sgl-project/sglang#4814
-collective-timeout link.rdma any kvcache-ai/Mooncake#1384
+collective-timeout link.oneccl vllm vllm-project/vllm#14747
+collective-timeout link.rdma any kvcache-ai/Mooncake#1384 sgl-project/sglang#7500
 collective-timeout link.rdma sglang sgl-project/sglang#21395
 collective-timeout link.verbs any NVIDIA/nccl#2013
 collective-timeout nccl.failed any vllm-project/vllm#7896 sgl-project/sglang#3932
@@ -229,6 +253,7 @@ collective-timeout nccl.network vllm gpustack/gpustack#2125 vllm-project/vllm#57
 collective-timeout npu.group any hiyouga/LlamaFactory#3839
 collective-timeout npu.group vllm vllm-project/vllm-ascend#397
 collective-timeout sglang.nccl sglang sgl-project/sglang#4289
+collective-timeout sglang.transfer any sgl-project/sglang#10001
 collective-timeout sglang.transfer sglang sgl-project/sglang#7338 sgl-project/sglang#10560
 compile-cache-stale cache.stale vllm vllm-project/vllm#20479
 compile-failed compile.failed any vllm-project/vllm#38884
@@ -254,6 +279,7 @@ device-oom-run oom.cuda vllm vllm-project/vllm#13100
 engine-died args.adapter vllm vllm-project/vllm-ascend#2034
 engine-died engine.dead vllm vllm-project/vllm#17276 vllm-project/vllm#43382
 engine-died engine.exited vllm vllm-project/vllm#12233 modelscope/ms-swift#7933
+engine-died engine.lost vllm datalab-to/surya#543
 engine-died exit.died any lmstudio-ai/lmstudio-bug-tracker#1081 LostRuins/koboldcpp#2296
 engine-died exit.died llamacpp YellowRoseCx/koboldcpp-rocm#89 Future-House/paper-qa#114
 engine-died exit.managed llamacpp SciSharp/LLamaSharp#886
@@ -266,6 +292,7 @@ engine-died ggml.assertion llamacpp ggml-org/llama.cpp#13484 ikawrakow/ik_llama.
 engine-died ggml.exception llamacpp mozilla-ai/llamafile#785
 engine-died ggml.parser llamacpp ggml-org/llama.cpp#13876
 engine-died ggml.what llamacpp ggml-org/llama.cpp#7221
+engine-died host.oops host ollama/ollama#10932
 engine-died localai.ended any mudler/LocalAI#7608 mudler/LocalAI#771
 engine-died ollama.app ollama ollama/ollama#2727
 engine-died ollama.client ollama ollama/ollama#9062 ollama/ollama#4184
@@ -275,7 +302,7 @@ engine-died ollama.library ollama ollama/ollama#5643 ollama/ollama#6804
 engine-died ollama.runner ollama ollama/ollama#11447 ollama/ollama#4912
 engine-died ollama.windows ollama ollama/ollama#4442 ollama/ollama#5504
 engine-died pod.ended any kubernetes/kubernetes#93014
-engine-died pod.restarts any NVIDIA/k8s-device-plugin#652
+engine-died pod.restarts any NVIDIA/k8s-device-plugin#652 otwld/ollama-helm#152
 engine-died pod.unready any vllm-project/aibrix#1054
 engine-died ray.actor vllm vllm-project/vllm#38529
 engine-died sampling.nan any sgl-project/sglang#1764 meta-llama/llama#380
@@ -292,22 +319,25 @@ engine-died signal.fatal vllm vllm-project/vllm#6783 vllm-project/vllm#859
 engine-died swap.ended any mostlygeek/llama-swap#218
 engine-died tgi.ended any huggingface/text-generation-inference#3317
 engine-died worker.died any vllm-project/vllm#15295
-engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#6145
+engine-died worker.died vllm vllm-project/vllm#6823 vllm-project/vllm#15800
 engine-unusable exit.format llamacpp mozilla-ai/llamafile#202 mozilla-ai/llamafile#500
 engine-unusable exit.library any techjarves/Uncensored-Local-Studio#19 LostRuins/koboldcpp#1123
 engine-unusable exit.library llamacpp LostRuins/koboldcpp#1036
+engine-unusable exit.library ollama ollama/ollama#3763
 engine-unusable ggml.backend.none llamacpp lemonade-sdk/lemonade#726
 engine-unusable llama.backend.missing llamacpp janhq/jan#4331 mudler/LocalAI#7899
 engine-unusable npu.kernels any vllm-project/vllm-ascend#237
 engine-unusable ollama.runner.missing ollama ollama/ollama#9189 ollama/ollama#1941
 engine-unusable python.install any vllm-project/vllm#6622
 engine-unusable python.linux vllm vllm-project/vllm#14813 vllm-project/vllm#12858
+engine-unusable python.wheel any eugr/spark-vllm-docker#21
 engine-unusable system.program any vllm-project/production-stack#454 containers/ramalama#970
+engine-unusable system.program ollama prawilny/ollama-rocm-docker#1
 engine-unusable unit.absent ollama ollama/ollama#6248
 gpu-absent container.cdi any NVIDIA/nvidia-container-toolkit#146 gpustack/gpustack#4130
 gpu-absent container.driver any cedricxie/apollo_perception_ros#20
 gpu-absent container.files any NVIDIA/nvidia-docker#825 NVIDIA/nvidia-docker#1551
-gpu-absent container.gpu any NVIDIA/nvidia-container-toolkit#183 ollama/ollama#4279
+gpu-absent container.gpu any ollama/ollama#4279 ublue-os/bluefin#3454
 gpu-absent container.gpu host dev-it-with-me/RagUltimateAdvisor#3 infiniflow/ragflow#9573
 gpu-absent container.handler any NVIDIA/gpu-operator#250
 gpu-absent container.hook any dstackai/dstack#2306
@@ -316,10 +346,14 @@ gpu-absent container.mismatch any saharmor/dalle-playground#104
 gpu-absent container.mount any NVIDIA/nvidia-docker#1225
 gpu-absent container.pod host NVIDIA/k8s-device-plugin#245
 gpu-absent container.privileges any NVIDIA/nvidia-container-toolkit#679
+gpu-absent container.request any NVIDIA/nvidia-container-toolkit#183 NVIDIA/nvidia-docker#1316
+gpu-absent container.request host docker/for-win#11309
 gpu-absent container.slow any NVIDIA/nvidia-docker#1710
 gpu-absent container.state any NVIDIA/libnvidia-container#103
 gpu-absent container.wsl any NVIDIA/nvidia-container-toolkit#155 NVIDIA/nvidia-docker#1542
 gpu-absent driver.build host korvahannu/arch-nvidia-drivers-installation-guide#37
+gpu-absent driver.compat any gpustack/gpustack#4678 gpustack/gpustack#2704
+gpu-absent driver.compat llamacpp withcatai/node-llama-cpp#454 abetlen/llama-cpp-python#1687
 gpu-absent driver.fabric any haotian-liu/LLaVA#683 huggingface/huggingface_hub#4134
 gpu-absent driver.fabric ollama ollama/ollama#9031
 gpu-absent driver.fabric vllm gpustack/gpustack#1254
@@ -329,14 +363,15 @@ gpu-absent driver.library sglang sgl-project/sglang#4778
 gpu-absent driver.mismatch host stackhpc/ansible-slurm-appliance#287 negativo17/nvidia-driver#43
 gpu-absent driver.module host NVIDIA/gpu-driver-container#44
 gpu-absent driver.nouveau host mattshma/bigdata#133
+gpu-absent driver.start any pytorch/pytorch#98885
+gpu-absent driver.system llamacpp abetlen/llama-cpp-python#645
 gpu-absent driver.unsigned host matthieugras/Prime-Ubuntu-18.04#8
-gpu-absent gpu.absent any gpustack/gpustack#4678 ModelTC/LightLLM#191
+gpu-absent gpu.absent any vllm-project/vllm#34296 vllm-project/vllm#1268
 gpu-absent gpu.absent vllm xorbitsai/inference#2756 vllm-project/vllm#3304
 gpu-absent gpu.busy vllm hiyouga/LlamaFactory#10240
 gpu-absent gpu.unlinked vllm dengcao/Qwen3-Reranker-0.6B#2
 gpu-absent llama.cards.unused llamacpp ggml-org/llama.cpp#15946
-gpu-absent llama.cuda.absent any gpustack/gpustack#2704
-gpu-absent llama.cuda.absent llamacpp withcatai/node-llama-cpp#454 abetlen/llama-cpp-python#1890
+gpu-absent llama.cuda.absent llamacpp abetlen/llama-cpp-python#1890 ggml-org/llama.cpp#7218
 gpu-absent nvml.argument any vllm-project/vllm#9865
 gpu-absent nvml.blocked any microsoft/WSL#9938 microsoft/WSL#9962
 gpu-absent nvml.mismatch any qixuema/envs#8 microsoft/WSL#3847
@@ -358,6 +393,7 @@ gpu-lost amd.reset host ggml-org/llama.cpp#21724 freebsd/drm-kmod#387
 gpu-lost gpu.lost host NVIDIA/NVSentinel#155 Bumblebee-Project/Bumblebee#554
 gpu-lost xid.lost host NVIDIA/open-gpu-kernel-modules#507 leptonai/gpud#46
 hang rpc.timeout vllm vllm-project/vllm#19668
+hang sglang.health sglang sgl-project/sglang#10856
 hang sglang.watchdog sglang sgl-project/sglang#3752
 hang step.timeout vllm vllm-project/vllm#5901
 host-oom ggml.context llamacpp ggml-org/whisper.cpp#1915
@@ -373,10 +409,10 @@ host-oom sglang.ram sglang sgl-project/sglang#5762
 host-oom unit.killed any NVIDIA/gpu-operator#331
 host-oom unit.killed llamacpp ggml-org/llama.cpp#20509
 host-oom unit.killed ollama ollama/ollama#11231
-illegal-access amd.fault host ROCm/legacy-rocm-build#6157
+illegal-access amd.fault host ROCm/legacy-rocm-build#6157 ROCm/legacy-rocm-build#5814
 illegal-access cuda.illegal any sgl-project/sglang#22987 sgl-project/mini-sglang#89
 illegal-access cuda.illegal sglang sgl-project/sglang#18785
-illegal-access cuda.illegal vllm zai-org/GLM-V#172
+illegal-access cuda.illegal vllm zai-org/GLM-V#172 vllm-project/vllm#28714
 illegal-access llama.cuda.illegal any sgl-project/sglang#37648
 illegal-access llama.cuda.illegal llamacpp turbo-tan/llama.cpp-tq3#11 ggml-org/llama.cpp#27749
 illegal-access ollama.cuda.illegal ollama ollama/ollama#17740 ollama/ollama#10265
@@ -397,10 +433,12 @@ jit-toolchain jit.compiler any vllm-project/vllm#4201
 jit-toolchain jit.header any vllm-project/vllm#19656 theroyallab/tabbyAPI#456
 jit-toolchain jit.header sglang sgl-project/sglang#5389
 jit-toolchain jit.major vllm vllm-project/vllm#31740
+jit-toolchain jit.mismatch any vllm-project/vllm#1453
 jit-toolchain jit.nvcc any SystemPanic/flashinfer-windows#6 vllm-project/vllm#21960
 jit-toolchain jit.nvcc vllm flashinfer-ai/flashinfer#1919 llm-d/llm-d#410
 jit-toolchain jit.old any vllm-project/vllm#49051
 jit-toolchain jit.option any vllm-project/vllm#20523
+jit-toolchain jit.option vllm flashinfer-ai/flashinfer#1532
 jit-toolchain jit.ptxas vllm opendatalab/MinerU#4350 vllm-project/vllm#16336
 jit-toolchain jit.toolkit any ggml-org/llama.cpp#13271
 jit-toolchain jit.toolkit vllm flashinfer-ai/flashinfer#3675 vllm-project/vllm#50747
@@ -429,6 +467,8 @@ launch-failure ollama.cuda.launch any ollama/ollama#9247
 launch-failure ollama.cuda.launch ollama intel/ipex-llm#13252 ollama/ollama#7723
 launch-failure ollama.cuda.other ollama intel/ipex-llm#10797 ollama/ollama#11421
 launch-failure sglang.graphs sglang sgl-project/sglang#11218
+launch-failure sglang.launch sglang sgl-project/sglang#10570
+model-missing adapter.missing vllm vllm-project/vllm#5199
 model-missing family.projector llamacpp ollama/ollama#4925
 model-missing family.vocabulary llamacpp OptimalScale/LMFlow#627
 model-missing family.vocabulary ollama ollama/ollama#5663

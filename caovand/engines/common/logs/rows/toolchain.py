@@ -56,7 +56,7 @@ ROWS = (
     # Invalid config blocking attribute value -2147483648
     signature("nccl.library", "cause", "bad-arguments",
          r"^NameError: name 'nccl\w{1,40}' is not defined|\blibnccl\.so[.\d]{0,12}: cannot open"
-         r"|Failed to load NCCL library from|Invalid config blocking attribute", SERVED),
+         r"|Invalid config blocking attribute", SERVED),
     # RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile
     signature("jit.mismatch", "cause", "jit-toolchain",
          r"The detected CUDA version \((?P<nvcc>[\d.]{1,8})\) mismatches the version"),
