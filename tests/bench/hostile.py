@@ -347,10 +347,16 @@ def idle(port: int) -> Iterator[None]:
     with contextlib.ExitStack() as crowd:
         for _ in range(IDLE):
             crowd.enter_context(socket.create_connection(("127.0.0.1", port)))
-        with socket.create_connection(("127.0.0.1", port)) as last:
-            last.sendall(whole(b"{}", key=b"wrong"))
-            last.recv(1)  # all are accepted
+        wait_behind(port)
         yield
+    wait_behind(port)
+
+
+def wait_behind(port: int) -> None:
+    """Return once the gateway is done with all that came before."""
+    with socket.create_connection(("127.0.0.1", port)) as last:
+        last.sendall(whole(b"{}", key=b"wrong"))
+        last.recv(1)
 
 
 def main() -> None:
