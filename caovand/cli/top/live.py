@@ -20,7 +20,9 @@ ASK_S = 1.0
 MIN_S = 0.2  # between two polls, however many keys are typed
 DRAW_S = 0.5
 """Interval of redrawing replies; keys and size changes are handled at once."""
-OF_KEYS = {"l": Page.LOG, "i": Page.INCIDENTS, "?": Page.HELP, "m": Page.MODE}
+OF_KEYS = {
+    "l": Page.LOG, "i": Page.INCIDENTS, "r": Page.REQUESTS, "?": Page.HELP, "m": Page.MODE,
+}  # fmt: skip
 
 
 class StatusPoller:

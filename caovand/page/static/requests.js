@@ -26,12 +26,14 @@ export function show(gateway, rows) {
 const answered = (status) => (Number(status) ? String(status) : t("client-gone"));
 
 function row({ at, status, outcome, key, model, path, waited_s, first_s, whole_s, read, written, estimated, prefix }) {
-  const time = (seconds) => el("td", {}, brief(seconds).join(" ").trim());
-  const tokens = (count) => el("td", {}, `${estimated ? "~" : ""}${figure(count, 0)}`);
+  const cell = (name, text) => el("td", { data: { name: t(name) } }, text);
+  const time = (name, seconds) => cell(name, brief(seconds).join(" ").trim());
+  const tokens = (name, count) => cell(name, `${estimated ? "~" : ""}${figure(count, 0)}`);
   const moment = el("time", { dateTime: new Date(at * 1000).toISOString(), title: day(at) }, clock(at));
   return el("tr", { class: outcome || status >= 400 ? "failed" : "" },
-    el("th", { scope: "row" }, moment), el("td", { class: "value" }, [status || "", outcome].join(" ").trim()),
+    el("th", { scope: "row" }, moment), el("td", { class: "outcome" }, [status || "", outcome].join(" ").trim()),
     el("td", { translate: false }, key || "–"),
-    el("td", { translate: false }, model || "–", " ", el("small", {}, path), prefix && el("small", { lang: "en", class: "prefix" }, prefix)),
-    time(waited_s), time(first_s), time(whole_s), tokens(read), tokens(written));
+    el("td", { class: "model", translate: false }, model || "–", " ", el("small", {}, path), prefix && el("small", { lang: "en", class: "prefix" }, prefix)),
+    time("waited", waited_s), time("first-token", first_s), time("whole", whole_s),
+    tokens("read", read), tokens("written", written));
 }
