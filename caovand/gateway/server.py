@@ -136,6 +136,7 @@ class Gateway:
             right = hmac.compare_digest(sent.encode("utf-8", "replace"), facts.key.encode())
             found = ANYBODY if right else None
         if found is None:
+            self._desk.turn_away(401)
             raise Refused(Fault(401, "invalid_api_key", wrong_key()))
         return found
 
