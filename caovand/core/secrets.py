@@ -30,6 +30,11 @@ _GLUED = (
     "password", "passwd", "passphrase", "passcode", "secret", "credentials", "webhookurl",
     "connectionstring", *(kind + what for what, kinds in _KINDS.items() for kind in kinds),
 )  # fmt: skip
+# Tokens of a vocabulary, in the configurations of models and tokenizers.
+_PUBLIC = frozenset({
+    "classifier_from_token", "audio_token", "bos_token", "cls_token", "eos_token", "image_token",
+    "mask_token", "pad_token", "sep_token", "unk_token", "video_token",
+})  # fmt: skip
 _GLUED_MANY = tuple(f"{one}s" for one in _GLUED)
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _HOME = r"/home/[^/\s\"':]+"
@@ -72,6 +77,8 @@ def without_homes(text: str, own: str) -> str:
 def is_secret_name(name: str) -> bool:
     """Whether text under this name is secret."""
     parts = _parts(name)
+    if "_".join(parts) in _PUBLIC:
+        return False
     return (
         not _ANYWHERE.isdisjoint(parts)
         or any(part.endswith(_GLUED) for part in parts)

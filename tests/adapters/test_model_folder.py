@@ -103,6 +103,18 @@ def test_a_chat_template_is_found_where_it_may_be(folder: Path) -> None:
     assert read_model(str(folder)).chat_template == "outer"
 
 
+def test_the_largest_file_is_known(folder: Path) -> None:
+    write_shard(folder / "model-00001-of-00002.safetensors", ["model.embed_tokens.weight"], 4096)
+    write_shard(folder / "other.safetensors", ["a"], 8192)  # not in the index
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps(
+            {"weight_map": {"model.embed_tokens.weight": "model-00001-of-00002.safetensors"}}
+        )
+    )
+    size = (folder / "model-00001-of-00002.safetensors").stat().st_size
+    assert read_model(str(folder)).largest_file == size
+
+
 def test_missing_and_truncated_shards_are_all_named(folder: Path) -> None:
     (folder / "model-00001-of-00002.safetensors").unlink()
     second = folder / "model-00002-of-00002.safetensors"

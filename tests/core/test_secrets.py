@@ -68,6 +68,8 @@ SECRET = [
     "pwd",
     "key",
     "token",
+    "from_token",
+    "eos_token_url",
 ]
 PUBLIC = [
     "author",
@@ -106,6 +108,8 @@ PUBLIC = [
     "connection",
     "model",
     "KeyError",
+    "classifier_from_token",
+    "eos_token",
 ]
 
 

@@ -18,6 +18,7 @@ from tests.core.machines import CPU, CUDA, H200, HOST, QWEN_27B, TINY_HYBRID, in
 SMALL = replace(HOST, ram_mib=32768, available_mib=30000, swap_mib=2048)
 OLD = tuple(replace(gpu, driver="550.54", cuda="12.4") for gpu in H200)
 CUDA_13 = replace(CUDA, cuda="13.0")
+IN_ONE_FILE = replace(QWEN_27B, largest_file=QWEN_27B.size())
 
 
 def told(machine: Inventory, part: str, **sections: Any) -> list[str]:
@@ -32,19 +33,23 @@ def diagnosed(machine: Inventory, made: Plan) -> list[CheckResult]:
 
 
 @pytest.mark.parametrize(
-    ("machine", "part", "remedy"),
+    ("machine", "part", "verdict", "remedy"),
     [
-        (inventory(QWEN_27B, H200, host=SMALL), "32768 MiB RAM and 2048 MiB swap", "swapon"),
-        (inventory(QWEN_27B, OLD, CUDA_13), "driver 550.54 is made for CUDA 12.4", "driver 580.65"),
+        (inventory(QWEN_27B, H200, host=SMALL), "2048 MiB swap: loading takes long", "WARN",
+         "a smaller checkpoint"),
+        (inventory(IN_ONE_FILE, H200, host=SMALL), "2048 MiB swap: mapping its largest file",
+         "FAIL", "swapon"),
+        (inventory(QWEN_27B, OLD, CUDA_13), "driver 550.54 is made for CUDA 12.4", "FAIL",
+         "driver 580.65"),
     ],
-)
+)  # fmt: skip
 def test_what_the_machine_lacks_is_in_the_plan_and_once_in_the_doctors_report(
-    machine: Inventory, part: str, remedy: str
+    machine: Inventory, part: str, verdict: str, remedy: str
 ) -> None:
     (text,) = told(machine, part)
     fact = text.partition("; ")[0]
     found = [finding for finding in diagnosed(machine, plan(machine)) if part in finding.text]
-    assert [(finding.verdict, finding.text) for finding in found] == [("FAIL", fact)]
+    assert [(finding.verdict, finding.text) for finding in found] == [(verdict, fact)]
     assert remedy in found[0].remedy
 
 

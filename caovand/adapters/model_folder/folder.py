@@ -122,7 +122,11 @@ def _absent(path: str, place: Path) -> ModelProblem:
 def shards_of(card: ModelCard) -> list[Path]:
     """List the safetensors files of a model that was read; empty if its weights are pickled."""
     folder = Path(card.path) if card.folder else _downloaded(card.path)
-    return shards_in(folder, index_of(folder, Budget(time.thread_time))) if folder else []
+    return _shards(folder) if folder else []
+
+
+def _shards(folder: Path) -> list[Path]:
+    return shards_in(folder, index_of(folder, Budget(time.thread_time)))
 
 
 def folder_of(card: ModelCard) -> Path | None:
@@ -162,7 +166,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     if weights:
         tensors = list(tensors_of(folder, budget))
         sums = sum_sizes(tensors, len(card.layer_types))
-        card = replace(card, weights=sums)
+        largest = max((one.stat().st_size for one in _shards(folder)), default=0)
+        card = replace(card, weights=sums, largest_file=largest)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
             if declares_mtp(config):

@@ -274,6 +274,8 @@ class ModelCard:
     chat_template: str | None = None
     """The template's text, not its file."""
     weights: tuple[Weights, ...] = ()
+    largest_file: int = 0
+    """Bytes of the largest safetensors file; 0 if there is none."""
     folder: bool = True
     notes: tuple[Problem, ...] = ()
     """Peculiarities of the folder that leave the model usable."""

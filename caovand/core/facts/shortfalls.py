@@ -1,7 +1,9 @@
 """Shortages of a machine for an engine or a checkpoint under any plan: fact and remedy.
 
 They are warnings, not obstacles: CUDA's compatibility packages can stand in for a newer driver, and
-a checkpoint larger than memory may still load from disk, slowly.
+a checkpoint larger than memory still loads from disk, slowly. Only a single file that is larger
+than RAM and swap together may fail: torch maps it for private writing, which Linux refuses as an
+obvious overcommitment unless vm.overcommit_memory is 1 (vllm#759).
 """
 
 from __future__ import annotations
@@ -37,16 +39,39 @@ def oldest_card(cuda: str | None) -> tuple[int, int]:
 
 
 def small_host(model: ModelCard, host: Host) -> Problem | None:
-    """RAM and swap together are smaller than the checkpoint, which loading maps as a whole."""
+    """RAM and swap together are smaller than the checkpoint, whose files are mapped one by one."""
     need = model.size() >> 20
     if need <= host.ram_mib + host.swap_mib:
         return None
+    fact = (
+        f"the checkpoint has {need} MiB, the machine {host.ram_mib} MiB RAM and {host.swap_mib} MiB"
+        " swap"
+    )
+    if model.gguf:
+        return Problem(
+            "",
+            f"{fact}: mapped weights leave memory again, and every token waits for the disk",
+            "add memory, or get a GGUF file of fewer bits",
+        )
+    if cannot_map(model, host):
+        return Problem(
+            "",
+            f'{fact}: mapping its largest file, {model.largest_file >> 20} MiB, fails with "unable'
+            ' to mmap" unless Linux overcommits',
+            "add memory or swap (`caovanctl doctor` has the commands), or get the checkpoint in"
+            " smaller files",
+        )
     return Problem(
         "",
-        f"the checkpoint has {need} MiB, the machine {host.ram_mib} MiB RAM and {host.swap_mib} MiB"
-        " swap: loading it takes very long, or is killed",
-        "add memory or swap (`caovanctl doctor` has the commands), or serve a smaller checkpoint",
+        f"{fact}: loading takes long, because pages read earlier leave memory and some are read"
+        " again",
+        "more memory, or a smaller checkpoint, loads faster",
     )
+
+
+def cannot_map(model: ModelCard, host: Host) -> bool:
+    """Whether a single file is larger than RAM and swap."""
+    return model.largest_file >> 20 > host.ram_mib + host.swap_mib
 
 
 def more_swap(need_mib: int) -> str:

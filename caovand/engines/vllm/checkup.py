@@ -13,7 +13,7 @@ from pathlib import PurePath
 from shlex import quote
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
-from caovand.core.facts.shortfalls import more_swap, old_driver, small_host
+from caovand.core.facts.shortfalls import cannot_map, more_swap, old_driver, small_host
 from caovand.engines.common.checks import (
     cache_checks,
     driver_checks,
@@ -157,14 +157,15 @@ def _grant_command(closed: str, model: str) -> str:
 
 
 def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
-    """Check host memory: loading maps the whole checkpoint, and thrashes or is killed if RAM is
-    short."""
+    """Check host memory, which the files of a checkpoint pass through when they are loaded."""
     if facts.model is None or not facts.model.weights:
         return
     need, host = facts.model.size() >> 20, facts.host
     lack = small_host(facts.model, host)
-    if lack:
-        yield CheckResult("memory", "FAIL", lack.fact, more_swap(need))
+    if lack and cannot_map(facts.model, host):
+        yield CheckResult("memory", "FAIL", lack.fact, more_swap(facts.model.largest_file >> 20))
+    elif lack:
+        yield CheckResult("memory", "WARN", lack.fact, lack.remedy)
     elif need > host.available_mib:
         text = f"the checkpoint has {need} MiB, {host.available_mib} MiB of RAM are available"
         yield CheckResult("memory", "WARN", text, "stop other programs; loading will be slow")

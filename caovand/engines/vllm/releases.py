@@ -28,6 +28,9 @@ PREFIX_CACHING_ALIGNS = (0, 22)
 UNIFIED_MEMORY_RELEASED = (0, 24)
 """A load returns memory to the host of unified memory when it is short (vllm#45179). By their
 sources 0.21 does not and 0.32 does; the first was named there."""
+STEPS_UNDER_WAY_HOLD_WINDOWS = (0, 26)
+"""A sliding window's blocks are freed once a step's results are there (vllm#47728), so steps under
+way hold theirs, too."""
 CACHES_PER_TOKEN_HEAD = (0, 32)
 """Triton's attention keeps int8 and int4 caches with one scale per token and head, in a layout that
 the plugin reads; releases between 0.21, which lacks int4, and 0.32 were not checked."""

@@ -93,6 +93,11 @@ def test_every_option_is_planned_with_a_reason_and_taken_by_its_parser() -> None
     assert made.warnings == ()
 
 
+def test_reasons_name_no_other_release_than_the_one_that_runs() -> None:
+    older = plan(machine(engine=replace(REAL, version="0.5.17")))
+    assert not any(REAL.version in one.reason for one in older.settings.values())
+
+
 @pytest.mark.parametrize("mode", ["auto", "stable", "fast"])
 @pytest.mark.parametrize("model", [LLAMA_8B, DRAFTS, QWEN_27B, GPT_OSS, LLAMA_70B_AWQ])
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
-from caovand.core.facts.shortfalls import more_swap, small_host
+from caovand.core.facts.shortfalls import small_host
 from caovand.engines.common import checks
 from caovand.engines.common.cards import compiled_for
 from caovand.engines.common.checks import (
@@ -66,7 +66,7 @@ def _model(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.gpus:
         return
     if lack := small_host(model, facts.host):
-        yield CheckResult(MODEL, "WARN", lack.fact, more_swap(model.size() >> 20))
+        yield CheckResult(MODEL, "WARN", lack.fact, lack.remedy)
     else:
         text = f"{facts.host.available_mib} MiB of RAM for {model.gguf.size >> 20} MiB of weights"
         yield CheckResult("memory", "PASS", text)
