@@ -40,7 +40,7 @@ def needs_whole(
     if engine.release >= releases.MARLIN_PADS:
         return False
     old = any(gpu.compute_capability < ADA for gpu in gpus)
-    return old and (quantization.startswith(AT_LOAD) or _stores_fp8(model))
+    return old and is_fp8(model, quantization)
 
 
 def side(hidden: int) -> int:
@@ -59,7 +59,10 @@ def tower_breaks(model: ModelCard) -> bool:
     return model.model_type.startswith(UNEVEN_TOWERS) or model.model_type == SIGLIP
 
 
-def _stores_fp8(model: ModelCard) -> bool:
+def is_fp8(model: ModelCard, quantization: str) -> bool:
+    """Whether the weights are fp8: most of those stored, or those quantised while loading."""
+    if quantization.startswith(AT_LOAD):
+        return True
     if model.quantization is None or model.quantization in STORED:
         return model.quantization is not None
     layers = [one for one in model.weights if one.part in ("layers", "experts")]

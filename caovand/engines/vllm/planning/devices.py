@@ -16,6 +16,7 @@ from caovand.core.problem import Problem
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.capabilities import TURING
+from caovand.engines.vllm.machine.first_card import oldest_first
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
     PIPELINE,
@@ -45,7 +46,8 @@ def choose_gpus(
     """The cards that the engine may use; none for a CPU build. `values` are the settings so far.
 
     Memory is taken evenly from all of them, so a display card is left out unless it is configured,
-    or pipeline stages have layers by the memory of each card.
+    or pipeline stages have layers by the memory of each card. The oldest comes first, unless they
+    are configured: vLLM chooses the kernels of all cards by the first.
     """
     if inventory.engine.build == "cpu":
         if why := old_processor(inventory.host):
@@ -87,7 +89,7 @@ def _chosen(
     wanted: tuple[int, ...] | None, inventory: Inventory, *, staged: bool
 ) -> tuple[Gpu, ...]:
     if wanted is None:
-        return _of_one_kind(inventory.gpus, staged=staged)
+        return oldest_first(_of_one_kind(inventory.gpus, staged=staged))
     # Parts of one partitioned card share its index: the part with the most free memory is meant.
     present = {gpu.index: gpu for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.free_mib)}
     absent = [index for index in wanted if index not in present]

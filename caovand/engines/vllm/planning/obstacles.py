@@ -35,13 +35,16 @@ from caovand.engines.vllm.machine.capabilities import (
     refused_type,
     type_without_bfloat16,
 )
+from caovand.engines.vllm.machine.first_card import float_weights, misplaced, never_runs
 from caovand.engines.vllm.machine.ranks import (
     cards_lacking,
     indivisible,
+    replicas,
     shards_whole_experts,
     split_for,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning import parallel
 
 
@@ -87,6 +90,21 @@ def split(placed: PlanOnCards) -> Iterator[Problem]:
     size = count(placed.plan.value("tensor_parallel_size")) or 1
     whole = shards_whole_experts(placed.plan.values)
     why = indivisible(placed.inventory.model, size, whole_experts=whole, tiled=placed.tiled)
+    if why:
+        yield why
+
+
+def order(placed: PlanOnCards) -> Iterator[Problem]:
+    """A newer card before an older one that cannot run its kernels.
+
+    Replicas may choose their own, each by its card.
+    """
+    if replicas(placed.plan.values) > 1:
+        return
+    gpus = gpus_of(placed.plan, placed.inventory)
+    asked = str(placed.plan.value("quantization") or "")
+    weights = float_weights(placed.inventory.model, asked)
+    why = misplaced(gpus, weights, "") if never_runs(gpus, weights) else None
     if why:
         yield why
 
