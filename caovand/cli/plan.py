@@ -147,6 +147,11 @@ def _show_parts(found: PlannedEngine, memory: MemoryEstimate, console: Console) 
         for gpu in gpus:
             console.print(bar(gpu, memory))
         _print_legend(memory.parts, console, cards=bool(gpus))
+    if memory.host_parts:
+        host = found.inventory.host
+        others = ("others", float(host.ram_mib - host.available_mib))
+        console.print(_bar("RAM  ", (*memory.host_parts, others), host.ram_mib))
+        _print_legend(memory.host_parts, console, cards=False)
     said = "does not run: " if memory.conflicts else "does not fit: "
     verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
