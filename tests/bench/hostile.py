@@ -402,7 +402,7 @@ def attacked(port: int, pid: int, requests: int, seed: int) -> None:
     phase(f"{REFUSED} refused requests", port, pid, attackers)
     with idle(port):
         phase("both at once", port, pid, attackers)
-    phase(f"{CROWD} connections, held", port, pid, [(crowd, port, CROWD)])
+    phase(f"{CROWD} connections kept open", port, pid, [(crowd, port, CROWD)])
     phase(f"{HUGE} bodies of 100 MB", port, pid, [(huge, port)])
     each = requests // ATTACKERS // 4
     for part in range(4):
