@@ -77,15 +77,7 @@ class Slot:
         )
         self.figures = SlotFigures()
         self.run = EngineRun(
-            name,
-            shared,
-            self.engine,
-            config.watch,
-            self.apply,
-            self.notice,
-            self.figures,
-            self._memory.answers,
-            self._at_engine,
+            self, name, shared, self.figures, self._memory.answers, self._at_engine
         )
         self.failures = FailureRecords(
             self, self._planner, self.run, self.incidents, self._mark, shared

@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 
 from caovand.adapters import child
-from caovand.adapters.child import Child, Engines, end_orphans, orphans, sweeper
-from caovand.adapters.engine.pump import Ring, RotatedFile
+from caovand.adapters.child import Child, Engines, Launch, end_orphans, orphans, sweeper
+from caovand.adapters.engine.pump import LogSinks, Ring, RotatedFile
 from caovand.adapters.system import processes
 from caovand.adapters.system.processes import Process
 from caovand.core.facts.ledger import MARK, Marks
@@ -70,16 +70,9 @@ class Engine:
         self.seen: list[Process] = []
 
     def start(self, *argv: str, env: dict[str, str] | None = None) -> Child:
-        started = Child(
-            argv,
-            dict(os.environ, **(env or {})),
-            ledger=self.ledger,
-            ring=self.ring,
-            file=self.file,
-            cgroup=self.cgroup,
-            on_lines=lambda lines: None,
-            engines=self.engines,
-        )
+        launch = Launch(argv=argv, env=dict(os.environ, **(env or {})), cgroup=self.cgroup)
+        sinks = LogSinks(self.ring, self.file, lambda lines: None)
+        started = Child(launch, sinks, self.ledger, self.engines)
         self.sessions.add(started.pid)
         return started
 

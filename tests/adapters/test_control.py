@@ -514,7 +514,7 @@ def test_a_door_that_was_never_opened_closes_its_listener(folder: Path) -> None:
     async def nothing(_link: socket.socket) -> None: ...
 
     listener = door.unix_listener(folder / "one", 0o600, None)
-    door.Door(listener, nothing, door.peer_uid, max_connections=1, max_per_peer=1).close()
+    door.Door(listener, nothing, door.peer_uid, door.Quota(in_all=1, per_peer=1)).close()
     assert listener.fileno() == -1
 
 

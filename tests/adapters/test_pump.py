@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.adapters.engine import pump
-from caovand.adapters.engine.pump import MAX_LINE, RING_BYTES, Pump, Ring, RotatedFile
+from caovand.adapters.engine.pump import MAX_LINE, RING_BYTES, LogSinks, Pump, Ring, RotatedFile
 from tests.daemon_process import ROOT
 from tests.patience import PATIENCE_S, eventually
 
@@ -33,7 +33,7 @@ class Pipe:
         self.lines: list[str] = []
         self.ring, self.file = Ring(ring), RotatedFile(folder / "engine.log")
         read_end, self.descriptor = os.pipe()
-        self.pump = Pump(read_end, self.ring, self.file, self.take, **more)
+        self.pump = Pump(read_end, LogSinks(self.ring, self.file, self.take, **more))
 
     def take(self, lines: Sequence[str]) -> None:
         self.lines.extend(lines)
@@ -101,8 +101,7 @@ def test_lines_come_out_whole_however_they_were_cut(texts: list[str], draw: rand
     written = "\r\n".join(f"\x1b[1;31m{text}\x1b[0m" for text in texts)
     random_cuts = sorted(draw.randrange(len(written)) for _ in range(5))
     sink._secrets, sink._keep, sink._rest, sink._faulty = (), 0, "", False
-    sink._ring, sink._on_lines = Ring(10), taken.extend
-    sink._file = RotatedFile(Path("/dev/null"))
+    sink._sinks = LogSinks(Ring(10), RotatedFile(Path("/dev/null")), taken.extend)
     bounds = [0, *random_cuts, len(written)]
     for start, end in itertools.pairwise(bounds):
         sink._take(sink._rest + written[start:end])
@@ -189,7 +188,7 @@ def test_a_disk_that_hangs_costs_file_lines_only(tmp_path: Path) -> None:
 FLOOD = """
 import os, sys, threading
 from pathlib import Path
-from caovand.adapters.engine.pump import Pump, Ring, RotatedFile
+from caovand.adapters.engine.pump import LogSinks, Pump, Ring, RotatedFile
 
 def peak():
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
@@ -197,7 +196,7 @@ def peak():
 read_end, write_end = os.pipe()
 file = RotatedFile(Path(sys.argv[1]))
 before = peak()
-pump = Pump(read_end, Ring(100_000), file, lambda lines: None, ["a-secret"])
+pump = Pump(read_end, LogSinks(Ring(100_000), file, lambda lines: None, ["a-secret"]))
 block = eval(sys.argv[2])
 for _ in range((128 << 20) // len(block)):
     os.write(write_end, block)
@@ -241,7 +240,7 @@ def test_one_can_wait_for_what_is_in_the_pipe_while_somebody_holds_it(tmp_path: 
         taken.extend(lines)
 
     ring, read_end, write_end = Ring(10), *os.pipe()
-    pumped = Pump(read_end, ring, RotatedFile(tmp_path / "engine.log"), late)
+    pumped = Pump(read_end, LogSinks(ring, RotatedFile(tmp_path / "engine.log"), late))
     assert pumped.catch_up(PATIENCE_S)
     os.write(write_end, b"one\n")
     eventually(lambda: ring.count == 1)
@@ -266,7 +265,7 @@ def test_a_folder_that_is_gone_costs_file_lines_only(tmp_path: Path) -> None:
 def test_a_full_disk_costs_file_lines_only() -> None:
     ring, read_end, write_end = Ring(10), *os.pipe()
     file = RotatedFile(Path("/dev/full"))
-    pumped = Pump(read_end, ring, file, lambda lines: None)
+    pumped = Pump(read_end, LogSinks(ring, file, lambda lines: None))
     os.write(write_end, b"one\n")
     os.close(write_end)
     assert pumped.join(30)
@@ -282,7 +281,7 @@ def test_a_fault_in_the_callback_is_told_once_and_stops_nothing(
     def faulty(lines: Sequence[str]) -> None:
         raise OSError("our fault")
 
-    pumped = Pump(read_end, ring, RotatedFile(tmp_path / "engine.log"), faulty)
+    pumped = Pump(read_end, LogSinks(ring, RotatedFile(tmp_path / "engine.log"), faulty))
     os.write(write_end, b"one\n")
     eventually(lambda: ring.count == 1)
     os.write(write_end, b"two\n")

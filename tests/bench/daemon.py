@@ -23,8 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.child import Child
-from caovand.adapters.engine.pump import Ring, RotatedFile
+from caovand.adapters.child import Child, Launch
+from caovand.adapters.engine.pump import LogSinks, Ring, RotatedFile
 from caovand.adapters.log import Echo
 from caovand.adapters.network.http import Endpoint, complete
 from caovand.adapters.system import processes
@@ -137,11 +137,9 @@ def pumped(folder: Path) -> Row:
 
             form = "(EngineCore pid=2) INFO 11-20 08:53:13 [core.py:402] line %.0f of many"
             began = time.monotonic()
-            child = Child(
-                ["/usr/bin/seq", "-f", form, "1", str(LINES)], dict(os.environ),
-                ledger=folder / "ledger.json", ring=ring, file=file, cgroup=None,
-                on_lines=on_lines,
-            )  # fmt: skip
+            argv = ["/usr/bin/seq", "-f", form, "1", str(LINES)]
+            launch, sinks = Launch(argv=argv, env=dict(os.environ)), LogSinks(ring, file, on_lines)
+            child = Child(launch, sinks, folder / "ledger.json")
             await child.ended()
             await asyncio.to_thread(child.drain, 600)
             took = time.monotonic() - began

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from caovand.core.facts.inventory import ModelCard
-from caovand.engines.vllm.sizing.pace import active_parameters
+from caovand.core.facts.inventory import ModelCard, Weights
+from caovand.engines.common.tensors import active_parameters
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
 from tests.core.machines import plan
@@ -52,6 +52,36 @@ def test_early_latent_attention_of_triton_stays_outside_the_graphs() -> None:
     later = plan(replace(machine, engine=replace(machine.engine, version="0.33.0")))
     assert later.value("compilation_config")["cudagraph_mode"] == "FULL_AND_PIECEWISE"
     assert later.mtp == 1
+
+
+@pytest.mark.parametrize(
+    ("whole", "packed", "scales"),
+    [
+        (model("Qwen3.5-35B-A3B"), "I32", "F16"),
+        (model("Qwen3-Next-80B-A3B"), "U8", "F8_E4M3"),
+    ],
+)
+def test_attention_in_16_bits_does_not_count_as_4_bits(
+    whole: ModelCard, packed: str, scales: str
+) -> None:
+    """Published checkpoints have experts in 4 bits, and everything else in 16."""
+    experts = whole.size("experts") // 4
+    rest = tuple(one for one in whole.weights if one.part != "experts")
+    quantised = replace(
+        whole,
+        quantization="awq" if packed == "I32" else "modelopt_fp4",
+        mtp_layers=1,
+        weights=(
+            *rest,
+            Weights("experts", "sharded", packed, experts),
+            Weights("experts", "sharded", scales, experts // 8),
+        ),
+    )
+    assert active_parameters(quantised) == pytest.approx(active_parameters(whole), rel=0.05)
+    found = plan(box_with("a6000-x2", quantised))
+    assert found.mtp == 1
+    assert "with about " in found.settings["speculative_config"].reason
+    assert plan(box_with("a6000-x2", quantised), policy={"workload": "batch"}).mtp == 0
 
 
 def test_active_parameters_are_those_that_a_token_meets() -> None:

@@ -41,6 +41,7 @@ def test_only_a_client_s_own_key_opens_and_the_engine_gets_the_engine_s(tmp_path
     async def test(one: World) -> None:
         for wrong in ("", "s3cret", "x"):
             assert (await post(one, wrong))[0] == 401
+        await soon(lambda: one.daemon.reports[-1]["totals"]["ended"] == {"401": 3})
         assert (await one.post(json=HELLO, headers={"x-api-key": "a"}))[0] == 200
         assert one.engine.asked[-1][2]["Authorization"] == "Bearer s3cret"
         # Revoked: refused at once, while what runs is finished.

@@ -16,6 +16,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -41,13 +42,27 @@ class CannotBind(Exception):
     """A socket in one of the daemon's folders could not be created."""
 
 
-class Door:
-    """Run `serve` for each connection to `listener` that is admitted, and close it afterwards.
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """How many connections a door admits: `in_all` at a time, `per_peer` of each, who may open
+    `rate_per_peer` a second (None: any number), all together ten times that.
 
-    `max_connections` are served at a time, `max_per_peer` per peer, as `who` identifies them; one
-    peer may open `rate_per_peer` a second (None: any number), all together ten times that. A peer
-    that `is_favoured` may have `max_per_favoured`, at any rate, and such peers may use `reserved`
-    more connections. `refusal` is sent to a rejected connection. A connection opens
+    A peer that `is_favoured` may have `per_favoured`, at any rate, and such peers may use
+    `reserved` more connections.
+    """
+
+    in_all: int
+    per_peer: int
+    rate_per_peer: int | None = None
+    is_favoured: Callable[[Hashable], bool] = lambda peer: False
+    reserved: int = 0
+    per_favoured: int = 0
+
+
+class Door:
+    """Run `serve` for each connection to `listener` that `quota` admits, and close it afterwards.
+
+    `who` identifies the peer. `refusal` is sent to a rejected connection. A connection opens
     `descriptors_each` in addition to its own.
     """
 
@@ -63,20 +78,12 @@ class Door:
         listener: socket.socket,
         serve: Serve,
         who: Who,
+        quota: Quota,
         *,
-        max_connections: int,
-        max_per_peer: int,
-        rate_per_peer: int | None = None,
-        is_favoured: Callable[[Hashable], bool] = lambda peer: False,
-        reserved: int = 0,
-        max_per_favoured: int = 0,
         refusal: bytes = b"",
         descriptors_each: int = 0,
     ) -> None:
-        self._listener, self._serve, self._who = listener, serve, who
-        self._max_connections, self._max_per_peer = max_connections, max_per_peer
-        self._rate_per_peer, self._is_favoured = rate_per_peer, is_favoured
-        self._reserved, self._max_per_favoured = reserved, max_per_favoured
+        self._listener, self._serve, self._who, self._quota = listener, serve, who, quota
         self._refusal, self._descriptors_each = refusal, descriptors_each
         self._loop: asyncio.AbstractEventLoop | None = None  # until the door is started
         self._inside: Counter[Hashable] = Counter()
@@ -144,12 +151,12 @@ class Door:
             loop.call_later(EXHAUSTED_S, self._resume)
 
     def _has_room(self, peer: Hashable) -> bool:
-        favoured = self._is_favoured(peer)
-        in_all = self._max_connections + (self._reserved if favoured else 0)
-        of_peer = self._max_per_favoured if favoured else self._max_per_peer
+        quota, favoured = self._quota, self._quota.is_favoured(peer)
+        in_all = quota.in_all + (quota.reserved if favoured else 0)
+        of_peer = quota.per_favoured if favoured else quota.per_peer
         if self._inside.total() >= in_all or self._inside[peer] >= of_peer:
             return False
-        rate = self._rate_per_peer
+        rate = quota.rate_per_peer
         if rate is not None and not favoured:
             second = int(asyncio.get_running_loop().time())
             if second != self._second:

@@ -16,6 +16,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from caovand.adapters.child.engines import Engines, EngineTraces
 from caovand.adapters.child.orphans import KILL_S, forget, record
 from caovand.adapters.child.sweeper import sweep
 from caovand.adapters.confinement.popen import Confinement, popen_arguments
-from caovand.adapters.engine.pump import F_SETPIPE_SZ, PIPE_BYTES, Pump, Ring, RotatedFile
+from caovand.adapters.engine.pump import F_SETPIPE_SZ, PIPE_BYTES, LogSinks, Pump
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.program import ProgramOfUser
 from caovand.adapters.system import processes
@@ -39,44 +40,40 @@ class CannotSpawn(Exception):
     """The engine's command could not be started."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How an engine is started: its command, and what limits it."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str]
+    cgroup: Path | None = None
+    confinement: Confinement | None = None
+    unlimited_stack: bool = False
+
+
 class Child:
     """A running engine. `members` are its living processes at the last refresh, `seen` all pids so
     far."""
 
     def __init__(
-        self,
-        argv: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        ledger: Path,
-        ring: Ring,
-        file: RotatedFile,
-        cgroup: Path | None,
-        on_lines: Callable[[Sequence[str]], None],
-        hidden: Sequence[str] = (),
-        unlimited_stack: bool = False,
-        engines: Engines | None = None,
-        confinement: Confinement | None = None,
+        self, launch: Launch, sinks: LogSinks, ledger: Path, engines: Engines | None = None
     ) -> None:
         read_end, write_end = _make_pipe()
         output = f"pipe:[{os.fstat(write_end).st_ino}]"
         self._marks = Marks(output, secrets.token_hex(16))
         record(ledger, 0, 0, (), self._marks)
-        env, mark = {**env, MARK: self._marks.variable}, {MARK: self._marks.variable}
         try:
-            self._process = _start_command(
-                argv, env, mark, write_end, cgroup, confinement, unlimited_stack
-            )
+            self._process = _start(launch, {MARK: self._marks.variable}, write_end)
         except OSError as problem:
             os.close(read_end)
             forget(ledger)
             if isinstance(problem, engine_user.SpawnerEnded):  # not the command's fault
                 raise
-            raise CannotSpawn(f"cannot start {argv[0]}: {problem.strerror}") from problem
+            raise CannotSpawn(f"cannot start {launch.argv[0]}: {problem.strerror}") from problem
         finally:
             os.close(write_end)
         self.pid = self._process.pid
-        self.cgroup, self._ledger = cgroup, ledger
+        self.cgroup, self._ledger = launch.cgroup, ledger
         self._engines = Engines() if engines is None else engines
         self._ended = asyncio.Event()
         self._kill_now = asyncio.Event()
@@ -94,7 +91,7 @@ class Child:
                 undo.callback(_kill_and_reap, self._process)
                 seen = processes.read(self.pid)
                 start = seen.start if seen else 0
-                self._traces = EngineTraces(self.pid, start, cgroup, output)
+                self._traces = EngineTraces(self.pid, start, launch.cgroup, output)
                 self._engines.add(self._traces)
                 undo.callback(self._engines.remove, self._traces)
                 self._watch = os.pidfd_open(self.pid)
@@ -103,7 +100,7 @@ class Child:
                 undo.callback(loop.remove_reader, self._watch)
                 self.look()
                 undo.callback(forget, ledger)
-                self._pump = Pump(read_end, ring, file, on_lines, hidden)
+                self._pump = Pump(read_end, sinks)
                 undo.pop_all()
         except (OSError, RuntimeError, MemoryError) as problem:
             raise CannotSpawn(f"cannot watch the engine: {problem}") from problem
@@ -211,22 +208,19 @@ class Child:
         self._ended.set()
 
 
-def _start_command(
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    mark: Mapping[str, str],
-    output: int,
-    cgroup: Path | None,
-    confinement: Confinement | None,
-    unlimited_stack: bool,
+def _start(
+    launch: Launch, mark: Mapping[str, str], output: int
 ) -> subprocess.Popen[bytes] | ProgramOfUser:
     """Start the command, as the engine's user if there is one; raises OSError."""
-    user = engine_user.current()
-    joins = cgroup if user is None else None  # the spawner joins the cgroup for it
+    user, cgroup = engine_user.current(), launch.cgroup
     with popen_arguments(
-        argv, env, confinement, cgroup=joins, unlimited_stack=unlimited_stack
-    ) as launch:
-        words, own, stdin = launch["args"], launch["env"] | mark, launch["stdin"]
+        launch.argv,
+        {**launch.env, **mark},
+        launch.confinement,
+        cgroup=cgroup if user is None else None,  # the spawner joins the cgroup for its user
+        unlimited_stack=launch.unlimited_stack,
+    ) as arguments:
+        words, own, stdin = arguments["args"], arguments["env"] | mark, arguments["stdin"]
         if user is None:
             return subprocess.Popen(
                 words, env=own, stdin=stdin, stdout=output, stderr=output, cwd="/",

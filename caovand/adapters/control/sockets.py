@@ -19,6 +19,7 @@ import zmq.asyncio
 from caovand.adapters.admission.door import (
     CannotBind,
     Door,
+    Quota,
     check_length,
     peer,
     peer_groups,
@@ -77,6 +78,13 @@ class Control:
         client_uid = partial(_client_uid, admits)
         restricted = 0o660 if gid is not None else 0o600
         links = min(MAX_LINKS, spare_descriptors() // 16)
+        quota = Quota(
+            in_all=links,
+            per_peer=max(links // 2, 1),
+            is_favoured=lambda uid: uid in (0, os.geteuid()),
+            reserved=SPARE_LINKS,
+            per_favoured=links + SPARE_LINKS,
+        )
         try:
             inner = inner_folder(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
@@ -94,11 +102,7 @@ class Control:
                         unix_listener(folder / name, restricted, gid),
                         gate.serve,
                         partial(client_uid, name, gid),
-                        max_connections=links,
-                        max_per_peer=max(links // 2, 1),
-                        is_favoured=lambda uid: uid in (0, os.geteuid()),
-                        reserved=SPARE_LINKS,
-                        max_per_favoured=links + SPARE_LINKS,
+                        quota,
                         descriptors_each=OPENS,
                     )
                 )
@@ -107,9 +111,9 @@ class Control:
                     unix_listener(folder / "status", 0o666, None),
                     Lines(self._reply, wire.OPEN_TO_ALL, trusted=False).serve,
                     peer_uid,
-                    max_connections=MAX_STRANGERS,
-                    max_per_peer=STRANGERS_EACH,
-                    rate_per_peer=STRANGERS_RATE,
+                    Quota(
+                        in_all=MAX_STRANGERS, per_peer=STRANGERS_EACH, rate_per_peer=STRANGERS_RATE
+                    ),
                     refusal=BUSY,
                 )
             )
@@ -120,8 +124,7 @@ class Control:
                         unix_listener(folder / name, 0o600, None),
                         own.serve,
                         partial(client_uid, name, None),
-                        max_connections=SERVER_LINKS,
-                        max_per_peer=SERVER_LINKS,
+                        Quota(in_all=SERVER_LINKS, per_peer=SERVER_LINKS),
                     )
                 )
         except CannotBind:

@@ -21,6 +21,7 @@ import traceback
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -179,20 +180,23 @@ class RotatedFile:
         return self.path.with_name(f"{self.path.name}.{number}")
 
 
-class Pump:
-    """Reads `descriptor` to its end in its own thread; removes `secrets` from everything it passes
-    on."""
+@dataclass(frozen=True)
+class LogSinks:
+    """Where an engine's output goes, without `secrets`; `on_lines` is called in the pump's
+    thread."""
 
-    def __init__(
-        self,
-        descriptor: int,
-        ring: Ring,
-        file: RotatedFile,
-        on_lines: Callable[[Sequence[str]], None],
-        secrets: Sequence[str] = (),
-    ) -> None:
-        self._descriptor, self._ring, self._file = descriptor, ring, file
-        self._on_lines, self._secrets = on_lines, escaped_forms(secrets)
+    ring: Ring
+    file: RotatedFile
+    on_lines: Callable[[Sequence[str]], None]
+    secrets: Sequence[str] = ()
+
+
+class Pump:
+    """Reads `descriptor` to its end in its own thread."""
+
+    def __init__(self, descriptor: int, sinks: LogSinks) -> None:
+        self._descriptor, self._sinks = descriptor, sinks
+        self._secrets = escaped_forms(sinks.secrets)
         # The end of an unfinished line may be the beginning of a secret.
         self._keep = max((len(secret) - 1 for secret in self._secrets), default=0)
         self._rest = ""
@@ -230,7 +234,7 @@ class Pump:
             os.close(self._descriptor)
             self._over = True
             self._turn.notify_all()
-        self._file.flush(1.0)
+        self._sinks.file.flush(1.0)
 
     def _chunk(self) -> bytes:
         """The next output, b"" at its end; at any moment a byte is in the pipe or counted."""
@@ -258,11 +262,11 @@ class Pump:
     def _give(self, lines: Sequence[str]) -> None:
         if not lines:
             return
-        self._file.write(("\n".join(lines) + "\n").encode("utf-8", "replace"))
-        shown = [line for line in lines if not self._ring.hides(line)]
-        self._ring.extend(shown)
+        self._sinks.file.write(("\n".join(lines) + "\n").encode("utf-8", "replace"))
+        shown = [line for line in lines if not self._sinks.ring.hides(line)]
+        self._sinks.ring.extend(shown)
         try:
-            self._on_lines(shown)
+            self._sinks.on_lines(shown)
         except Exception:
             # A bug of ours must not stall the engine: it is reported once, and reading goes on.
             if not self._faulty:

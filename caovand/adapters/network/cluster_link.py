@@ -26,6 +26,7 @@ from caovand.adapters.admission.curve import Encrypted
 from caovand.adapters.admission.door import (
     CannotBind,
     Door,
+    Quota,
     peer_address,
     peer_uid,
     tcp_listener,
@@ -166,12 +167,14 @@ class HeadLink(_Link):
             listener,
             self._admit,
             peer_address,
-            max_connections=MAX_LINKS,
-            max_per_peer=LINKS_EACH,
-            rate_per_peer=RATE,
-            is_favoured=self._known.__contains__,
-            reserved=SPARE_LINKS,
-            max_per_favoured=LINKS_EACH,
+            Quota(
+                in_all=MAX_LINKS,
+                per_peer=LINKS_EACH,
+                rate_per_peer=RATE,
+                is_favoured=self._known.__contains__,
+                reserved=SPARE_LINKS,
+                per_favoured=LINKS_EACH,
+            ),
             descriptors_each=OPENS,
         )
         context: Any = zmq.asyncio.Context()
@@ -265,8 +268,7 @@ class WorkerLink(_Link):
             listener,
             self._relay_to_head,
             peer_uid,
-            max_connections=1,
-            max_per_peer=1,
+            Quota(in_all=1, per_peer=1),
             descriptors_each=1,
         )
         super().__init__(zmq.asyncio.Context(), zmq.DEALER, on_frame)

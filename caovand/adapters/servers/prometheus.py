@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 
-from caovand.adapters.admission.door import TCP_BACKLOG, Door, peer_address
+from caovand.adapters.admission.door import TCP_BACKLOG, Door, Quota, peer_address
 from caovand.adapters.servers import exposition, listening
 
 MAX_CONNECTIONS = 32
@@ -86,9 +86,7 @@ class Server:
             listener,
             self._serve,
             peer_address,
-            max_connections=MAX_CONNECTIONS,
-            max_per_peer=EACH,
-            rate_per_peer=RATE,
+            Quota(in_all=MAX_CONNECTIONS, per_peer=EACH, rate_per_peer=RATE),
         )
 
     def start(self) -> None:

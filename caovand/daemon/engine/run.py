@@ -13,23 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from caovand.adapters.child import CannotSpawn, Child, for_people
-from caovand.adapters.engine.pump import Ring, RotatedFile
+from caovand.adapters.child import CannotSpawn, Child, Launch, for_people
+from caovand.adapters.engine.pump import LogSinks, Ring, RotatedFile
 from caovand.adapters.files import safe_files
 from caovand.adapters.network.http import Endpoint
 from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.engine_user import as_engine
 from caovand.adapters.system.processes import inherited_environ
 from caovand.core import limits, secrets
-from caovand.core.config.schema import Config, Mode, WatchSection
-from caovand.core.engine.record import Engine
+from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory
 from caovand.core.facts.ownership import Process
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
-from caovand.core.lifecycle.events import EndChild, Exited, Gone, LifecycleEvent, Spawn, Unkillable
+from caovand.core.lifecycle.events import EndChild, Exited, Gone, Spawn, Unkillable
 from caovand.core.plan import Plan
 from caovand.core.slot import ONLY
 from caovand.daemon.cards import CardUsage, wait_for_freed_memory
@@ -39,6 +38,7 @@ from caovand.daemon.engine.earlier import EarlierEngine
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.engine.watched_run import WatchedRun
 from caovand.daemon.engine.watching import Watching
+from caovand.daemon.machine import Machine
 from caovand.daemon.shared import Shared, now
 from caovand.daemon.start.all_reduce import check_all_reduce
 from caovand.daemon.start.confinement import OWN_CACHES, confinement
@@ -49,8 +49,8 @@ RETRY_S = 1.0
 
 
 class EngineRun:
-    """The engine of the slot `name`: `apply` takes events, `notice` publishes texts, `figures`
-    accumulates counters, `answers` holds each plan's first answer.
+    """The engine of the slot `name`, whose state machine is `machine`: `figures` accumulates
+    counters, `answers` holds each plan's first answer.
 
     `endpoint` is the address of this engine or the next; `argv`, `mode` and `forecast` are those of
     the last start. `ring` and `file` keep its output. `part` is its role in a cluster.
@@ -58,16 +58,14 @@ class EngineRun:
 
     def __init__(
         self,
+        machine: Machine,
         name: str,
         shared: Shared,
-        engine: Engine,
-        section: WatchSection,
-        apply: Callable[[LifecycleEvent], None],
-        notice: Callable[..., None],
         figures: SlotFigures,
         answers: FirstAnswers,
         at_engine: Callable[[], int],
     ) -> None:
+        engine, notice = machine.engine, machine.notice
         self.child: Child | None = None
         self.watching: Watching | None = None
         self.endpoint: Endpoint | None = None
@@ -76,14 +74,15 @@ class EngineRun:
         self.forecast: MemoryEstimate | None = None
         places, self._cache = shared.directories, str(shared.directories.cache)
         log = "engine.log" if name == ONLY else f"engine-{name}.log"
-        self.ring = Ring(section.log_lines, hides=engine.api.polled)
+        self.ring = Ring(machine.config.watch.log_lines, hides=engine.api.polled)
         self.file = RotatedFile(places.logs / log)
         self._name, self._shared, self._engine = name, shared, engine
         self._earlier = EarlierEngine(name, shared, notice)
         self._stale = self._earlier.files
         self.clear_the_way = self._earlier.clear
         """End what an earlier engine left; raises inspection.StartObstacle if it outlives KILL."""
-        self._apply, self._notice, self._figures, self._answers = apply, notice, figures, answers
+        self._apply, self._notice = machine.apply, notice
+        self._figures, self._answers = figures, answers
         self._at_engine = at_engine
         self.part = Part()
         self._all_reduce_failure: Finding | None = None
@@ -174,21 +173,17 @@ class EngineRun:
             watching.on_lines(lines)
 
         try:
-            child = Child(
-                command.argv,
-                env,
-                ledger=self._earlier.ledger,
-                ring=self.ring,
-                file=self.file,
+            launch = Launch(
+                argv=command.argv,
+                env=env,
                 cgroup=self._earlier.cgroup,
-                on_lines=on_lines,
-                hidden=self.secrets(env, plan),
-                unlimited_stack=command.unlimited_stack,
-                engines=self._shared.engines,
                 confinement=confinement(
                     self._engine, config, places, command.argv[0], env, plan.model
                 ),
+                unlimited_stack=command.unlimited_stack,
             )
+            sinks = LogSinks(self.ring, self.file, on_lines, self.secrets(env, plan))
+            child = Child(launch, sinks, self._earlier.ledger, self._shared.engines)
         except CannotSpawn as problem:
             self._not_spawned(problem, action.generation)
             return

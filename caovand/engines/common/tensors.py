@@ -57,6 +57,14 @@ def part_of_experts(model: ModelCard) -> float:
     return model.experts_per_token / model.experts if known else 1.0
 
 
+def active_parameters(model: ModelCard) -> float:
+    """The parameters that compute a token, without embedding and head; of quantised ones about.
+
+    Each tensor counts by its own type: 4-bit checkpoints often keep attention in 16 bits.
+    """
+    return weights_of(model, "layers") + weights_of(model, "experts") * part_of_experts(model)
+
+
 def experts_read(model: ModelCard, tokens: float) -> float:
     """The part of the routed experts that a step of `tokens` tokens reads."""
     return float(1 - (1 - part_of_experts(model)) ** tokens)

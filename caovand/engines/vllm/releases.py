@@ -28,6 +28,9 @@ PREFIX_CACHING_ALIGNS = (0, 22)
 UNIFIED_MEMORY_RELEASED = (0, 24)
 """A load returns memory to the host of unified memory when it is short (vllm#45179). By their
 sources 0.21 does not and 0.32 does; the first was named there."""
+STEPS_UNDER_WAY_HOLD_WINDOWS = (0, 26)
+"""A sliding window's blocks are freed once a step's results are there (vllm#47728), so steps under
+way hold theirs, too."""
 CACHES_PER_TOKEN_HEAD = (0, 32)
 """Triton's attention keeps int8 and int4 caches with one scale per token and head, in a layout that
 the plugin reads; releases between 0.21, which lacks int4, and 0.32 were not checked."""
@@ -51,9 +54,9 @@ before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its c
 AWQ_EXPERTS_STAY = (0, 22)
 """The workspace of AWQ experts is kept from layer to layer, as for other experts: not yet in 0.21,
 but in 0.32; releases between were not checked."""
-MARLIN_PADS = (0, 32)
-"""Marlin's fp8 kernels pad weights to whole tiles. 0.21 does not and refuses, while loading, layers
-with rows that are no multiple of 64; 0.32 and 0.33 do, releases between were not checked."""
+MARLIN_PADS = (0, 24)
+"""Weights are padded to whole tiles of Marlin's fp8 kernels (vllm#45295, vllm#45703). By their
+sources 0.21 does not and 0.33 does; reports name 0.24 as the first."""
 DRAFTS_KEEP_STATES = (0, 32)
 """Drafting requests of a hybrid model keep correct states. Earlier releases corrupt them, silently,
 in three ways: a prefix-cache hit may be a block longer for the states than for the attention, which

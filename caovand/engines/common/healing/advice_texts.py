@@ -13,7 +13,9 @@ from caovand.engines.common.logs.rows import (
     container,
     cuda_state,
     exits,
+    files,
     ggml_families,
+    kernel,
     links,
     loader,
     packages,
@@ -93,6 +95,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **container.ADVICE,
     **cuda_state.ADVICE,
     **exits.ADVICE,
+    **files.ADVICE,
+    **kernel.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
     **requests.ADVICE,
@@ -219,15 +223,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This card does not support 8-bit floating point (it needs compute capability 8.9): store "
         "the cache in 16 bits, or choose a model that is not quantized to FP8.",
     ),
-    "nvrm.init": (
-        "The driver cannot start the card: power the machine off and on. If that does not help, "
-        "install another driver release, update the firmware, and check the card's seat, power "
-        "and, in a virtual machine, how it is passed through.",
-    ),
-    "driver.mismatch": (
-        "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
-        "after the update, or install kernel module and libraries of one release.",
-    ),
     "nvml.blocked": (
         "Windows does not let WSL use the card: install the current NVIDIA driver in Windows (a "
         "card for data centres must run in its WDDM or MCDM mode, not TCC), none in WSL, then "
@@ -243,49 +238,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The driver in the kernel does not answer, or is another release than the installed "
         "libraries: reboot after an update; if that does not help, reinstall the driver.",
     ),
-    "driver.nouveau": (
-        "The nouveau driver holds the card: blacklist it (blacklist nouveau, options nouveau "
-        "modeset=0 in /etc/modprobe.d), rebuild the initramfs, and reboot.",
-    ),
-    "driver.unsupported": (
-        "This driver does not support the card: the newest cards need the open kernel modules, "
-        "old ones a legacy release. Install the flavour and release that NVIDIA lists for it.",
-    ),
-    "driver.unsigned": (
-        "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
-        "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
-    ),
-    "driver.build": (
-        "The driver's kernel module does not build for this kernel, which is newer than the driver "
-        "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
-        "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
-        "has the error.",
-    ),
-    "driver.module": (
-        "The driver's kernel module does not load: install the headers of the running kernel, "
-        "rebuild it (sudo dkms autoinstall) or reinstall the driver, and reboot.",
-    ),
-    "nvswitch.fatal": (
-        "An NVSwitch reported a fatal fault: restart nvidia-fabricmanager, or reboot; if it comes "
-        "back, have the baseboard checked.",
-    ),
-    "pcie.link": (
-        "A PCIe link failed: check the card's seat, riser or cable and its power, lower the slot's "
-        "PCIe generation in the firmware, and reboot.",
-    ),
-    "amd.fault": (
-        "A kernel accessed invalid memory of the AMD card: update driver and ROCm, and use a build "
-        "for exactly this card (without HSA_OVERRIDE_GFX_VERSION).",
-    ),
-    "amd.reset": (
-        "The AMD card hung and its driver reset it: restart the engine; update kernel, firmware "
-        "and ROCm, and use smaller batches. If the reset failed, reboot.",
-    ),
-    "host.disk": (
-        "The kernel reports a fault of a disk or file system: `journalctl -k` and smartctl name "
-        "it.",
-    ),
-    "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
     "signal.core": (
         "The process crashed in native code ({signal}), and the first frames after this line name "
         "the library: NCCL's point to the links between the cards (NCCL_DEBUG=INFO, another "
@@ -293,10 +245,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release of the engine.",
     ),
     "signal.instruction": (
-        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
-        "build for it.",
-    ),
-    "host.instruction": (
         "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
         "build for it.",
     ),
@@ -318,10 +266,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "net.failed": (
         "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
         "in its unit). Downloaded parts are kept: try again.",
-    ),
-    "pcie.fatal": (
-        "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
-        "PCIe generation in the firmware; reboot to get the card back.",
     ),
 }
 """Sentences by signature, for every engine."""

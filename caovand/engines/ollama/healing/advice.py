@@ -59,6 +59,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
         "container, and check that it has /dev/nvidia-uvm.",
         "Ollama serves on the processor (code {unready}). " + cuda_state.START,
+        "Ollama serves on the processor (code {system}). " + cuda_state.SYSTEM,
         "Another process has the card for itself, or the card does not answer (code {busy}): check "
         "with nvidia-smi who uses it and that its compute mode is Default (sudo nvidia-smi -c 0).",
         "Ollama serves on the processor (code {fabric}). " + cuda_state.ADVICE["driver.fabric"][0],

@@ -33,7 +33,7 @@ _RAW = re.compile(
     r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
     r"(?:Error|ollama\S{0,40}Error): "
     r"|\{?\"?(?:error\":\"|model requires )|panic: |fatal error: "
-    r"|SIG[A-Z]{3,5}: |signal arrived during "
+    r"|SIG[A-Z]{3,5}: |Exception 0xc0|signal arrived during "
     r"|(?:.{0,80}: )?\"?(?:llama|model)[ -](?:runner|server) (?:process|stopped|has) "
     r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
     r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\("

@@ -64,15 +64,15 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
          r"(?=time=|\D|$)"),
-    # cuda driver library init failure: 3; cudaSetDevice err: 35
+    # cuda driver library init failure: 3; cudaSetDevice err: 35; nvml vram init failure: 9, by
+    # NVML's own codes
     signature("ollama.runtime", "generic", "gpu-absent",
          r"(?:(?:cudart|cuda|nvcuda)\w{0,10} (?:vram |driver library )?init failure: "
-         r"|cudaSetDevice err: |cuInit err: )(?:(?P<state>999|304|205)|(?P<unready>3)|(?P<busy>46)"
-         r"|(?P<fabric>802)|(?P<compat>80[34])|(?P<stub>34)|(?P<old>3[56])|(?P<none>100)"
-         r"|(?P<code>\d{1,4}))\b"
-         # nvml vram init failure: 9; NVML has codes of its own
-         r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)|(?P<lost>15)"
-         r"|(?P<nvml>\d{1,4}))\b"),
+         r"|cudaSetDevice err: |cuInit err: )(?:(?P<state>999|205)|(?P<system>304)|(?P<unready>3)"
+         r"|(?P<busy>46)|(?P<fabric>802)|(?P<compat>80[34])|(?P<stub>34)|(?P<old>3[56])"
+         r"|(?P<none>100)|(?P<code>\d{1,4}))\b"
+         r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)"
+         r"|(?P<lost>15)|(?P<nvml>\d{1,4}))\b"),
     signature("ollama.card.old", "generic", "gpu-absent",
          r"CUDA GPU is too old.{0,60}?(?:[Cc]apability detected: (?P<capability>\d{1,2}\.\d))?$"),
     signature("ollama.discovery", "generic", "gpu-absent",
@@ -206,8 +206,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),
+    # exit status 0xc0000409; Exception 0xc0000005 0x8 0x7ff8993acb12
     signature("ollama.windows", "consequence", "engine-died",
-         r"exit status 0xc0000(?P<code>409|005|374|094|0fd)\b"),
+         r"(?:exit status |^Exception )0xc0000(?P<code>409|005|374|094|0fd)\b"),
     # The server itself ends a runner that takes too long, and the kernel one that takes too much
     signature("ollama.slow.killed", "cause", "host-oom", r"llama\.go:\d{1,6}: signal: killed"),
     # A request's context is canceled when its client leaves

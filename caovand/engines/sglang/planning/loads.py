@@ -47,6 +47,44 @@ ADA = (8, 9)
 
 
 @dataclass(frozen=True)
+class SizingInput:
+    """What loads are compared for. `typed` are the verbatim options; `old`: a card is before SM80,
+    whose share of memory stays SGLang's own."""
+
+    config: Config
+    model: ModelCard
+    gpus: tuple[Gpu, ...]
+    typed: Mapping[str, Any]
+    old: bool
+
+    @property
+    def workload(self) -> str:
+        return self.config.policy.workload
+
+    @property
+    def may_round(self) -> bool:
+        """Whether SGLang may quantise the weights to fp8: 16-bit weights, on cards that compute in
+        fp8."""
+        model = self.model
+        floats = model.quantization is None and all(FLOATS.get(w.dtype) == 2 for w in model.weights)
+        native = all(gpu.compute_capability >= ADA for gpu in self.gpus)
+        return floats and native and not {QUANTIZATION, "load_format", "dtype"} & self.typed.keys()
+
+    @property
+    def stated_step(self) -> int | None:
+        return count(self.typed.get(STEP)) or self.config.policy.max_num_batched_tokens
+
+    @property
+    def stated_share(self) -> float | None:
+        share = self.typed.get(SHARE, self.config.policy.gpu_memory_utilization)
+        return float(share) if isinstance(share, (int, float)) else None
+
+    def requests_a_second(self, load: SglangLoad, tokens: int) -> float:
+        """Modelled requests a second with a cache of so many tokens."""
+        return requests_a_second(self.model, load, tokens, self.gpus, self.workload)
+
+
+@dataclass(frozen=True)
 class LoadChoice:
     """A load, the tokens that its cache holds, and the requests that it can serve at once.
 
@@ -69,33 +107,30 @@ def eight_bits(gpus: Sequence[Gpu]) -> str:
 
 
 def choose(
-    config: Config,
-    model: ModelCard,
+    given: SizingInput,
     load: SglangLoad,
-    gpus: tuple[Gpu, ...],
-    typed: Mapping[str, Any],
     splits: Sequence[int],
     *,
     smaller_cache: bool,
-    old: bool,
     replicated: bool,
 ) -> LoadChoice:
     """The load over the fewest of `splits` with room for a generous request in the model's own
     type, or over more cards if they finish far more requests; else over the fewest with room for a
     sufficient one in 8 bits, and last with weights quantised to 8 bits too. `replicated` loads are
     served by as many replicas as the cards hold."""
-    workload, limit = config.policy.workload, model.max_model_len
+    workload, limit = given.workload, given.model.max_model_len
 
     def best(ranks: int, *, rounded: bool, small: bool) -> LoadChoice:
         one = replace(load, ranks=ranks, rounded=rounded or load.rounded)
-        return _first_worth(_levels(config, model, one, gpus, typed, smaller_cache=small, old=old))
+        return _first_worth(_levels(given, one, smaller_cache=small))
 
     def holds(sized: LoadChoice, context: int) -> bool:
-        enough = config.model.max_model_len or min(context, limit)
+        enough = given.config.model.max_model_len or min(context, limit)
         return sized.tokens >= enough and sized.requests > 0
 
     def in_replicas(sized: LoadChoice) -> LoadChoice:
-        return replace(sized, replicas=len(gpus) // sized.load.ranks if replicated else 1)
+        replicas = len(given.gpus) // sized.load.ranks if replicated else 1
+        return replace(sized, replicas=replicas)
 
     def generous() -> Iterator[LoadChoice]:
         for ranks in splits:
@@ -103,11 +138,11 @@ def choose(
                 yield in_replicas(best(ranks, rounded=False, small=smaller_cache))
 
     if roomy := tuple(generous()):
-        return _most_requests(model, roomy, gpus, workload)
+        return _most_requests(given, roomy)
     found: list[LoadChoice] = []
-    for rounded in (False, True) if may_round(model, gpus, typed) else (False,):
+    for rounded in (False, True) if given.may_round else (False,):
         for ranks in splits:
-            if rounded and not _loads_unrounded(model, replace(load, ranks=ranks), gpus):
+            if rounded and not _loads_unrounded(given, replace(load, ranks=ranks)):
                 continue
             found.append(best(ranks, rounded=rounded, small=smaller_cache))
             if holds(found[-1], SUFFICIENT_CONTEXT[workload]):
@@ -115,55 +150,40 @@ def choose(
     return max(found, key=lambda sized: (sized.tokens, sized.load.ranks))
 
 
-def in_groups(
-    config: Config,
-    model: ModelCard,
-    sized: LoadChoice,
-    gpus: tuple[Gpu, ...],
-    typed: Mapping[str, Any],
-) -> LoadChoice:
+def in_groups(given: SizingInput, sized: LoadChoice) -> LoadChoice:
     """The load with separate attention on each card, if that finishes more requests.
 
     Each card then serves as many requests as all did together, unless the operator sets how many.
     """
-    one, workload = sized.load, config.policy.workload
-    stated = config.policy.max_num_seqs or count(typed.get(REQUESTS))
+    one, model = sized.load, given.model
+    stated = given.config.policy.max_num_seqs or count(given.typed.get(REQUESTS))
     if stated and stated < one.ranks:
         return sized  # SGLang refuses a card that serves none
     requests = ceil(stated / one.ranks) if stated else one.requests
     load = replace(one, attention_groups=one.ranks, requests=requests)
-    levels = _levels(config, model, load, gpus, typed, smaller_cache=False, old=False)
-    apart = _first_worth(levels)
-    if apart.tokens < min(GENEROUS_CONTEXT[workload], model.max_model_len):
+    apart = _first_worth(_levels(replace(given, old=False), load, smaller_cache=False))
+    if apart.tokens < min(GENEROUS_CONTEXT[given.workload], model.max_model_len):
         return sized
-    rates = [requests_a_second(model, n.load, n.tokens, gpus, workload) for n in (sized, apart)]
+    rates = [given.requests_a_second(n.load, n.tokens) for n in (sized, apart)]
     return apart if rates[1] > rates[0] else sized
 
 
-def without_prefixes(
-    config: Config,
-    model: ModelCard,
-    sized: LoadChoice,
-    gpus: tuple[Gpu, ...],
-    stated: int | None,
-) -> LoadChoice:
+def without_prefixes(given: SizingInput, sized: LoadChoice, stated: int | None) -> LoadChoice:
     """The load without the radix cache, which leaves each request a single recurrent state, if
     that finishes far more requests; with `stated` requests, or as many as have room."""
-    workload = config.policy.workload
-    each = USUAL_REQUESTS[workload].cached_tokens
-    context = config.model.max_model_len or GENEROUS_CONTEXT[workload]
-    context = min(context, model.max_model_len, max(sized.tokens, 1))
+    each = USUAL_REQUESTS[given.workload].cached_tokens
+    context = given.config.model.max_model_len or GENEROUS_CONTEXT[given.workload]
+    context = min(context, given.model.max_model_len, max(sized.tokens, 1))
 
     def at(requests: int) -> LoadChoice:
         load = replace(sized.load, prefixes=False, slots=0, requests=requests)
-        return _holding(model, replace(load, share=sized.share(load)), gpus, sized.share)
+        return _holding(given, replace(load, share=sized.share(load)), sized.share)
 
     def crowded(requests: int) -> bool:
         return at(requests).tokens < max(requests * each, context)
 
     def rate(sized: LoadChoice) -> float:
-        tokens = min(sized.tokens, sized.requests * each)
-        return requests_a_second(model, sized.load, tokens, gpus, workload)
+        return given.requests_a_second(sized.load, min(sized.tokens, sized.requests * each))
 
     many = stated or bisect_left(range(1, MAX_GRAPH + 1), True, key=crowded)
     single = at(max(many, 1))
@@ -173,14 +193,12 @@ def without_prefixes(
     return single if worth else sized
 
 
-def _most_requests(
-    model: ModelCard, roomy: Sequence[LoadChoice], gpus: tuple[Gpu, ...], workload: str
-) -> LoadChoice:
+def _most_requests(given: SizingInput, roomy: Sequence[LoadChoice]) -> LoadChoice:
     """The load over the fewest cards, or one that finishes far more requests than over fewer; of
     those whose replicas use all cards, the one that finishes most."""
     chosen, fewest, most = roomy[0], 0.0, 0.0
     for sized in roomy:
-        rate = requests_a_second(model, sized.load, sized.tokens, gpus, workload) * sized.replicas
+        rate = given.requests_a_second(sized.load, sized.tokens) * sized.replicas
         fewest = fewest or rate
         if rate > most * (1.0 if roomy[0].replicas > 1 else FAR_MORE):
             most = rate
@@ -188,37 +206,23 @@ def _most_requests(
     return chosen
 
 
-def may_round(model: ModelCard, gpus: Sequence[Gpu], typed: Mapping[str, Any]) -> bool:
-    """Whether SGLang may quantise the weights to fp8: 16-bit weights, on cards that compute in
-    fp8."""
-    floats = model.quantization is None and all(FLOATS.get(w.dtype) == 2 for w in model.weights)
-    native = all(gpu.compute_capability >= ADA for gpu in gpus)
-    return floats and native and not {QUANTIZATION, "load_format", "dtype"} & typed.keys()
-
-
-def _loads_unrounded(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> bool:
+def _loads_unrounded(given: SizingInput, load: SglangLoad) -> bool:
     """Whether the cards hold the weights as stored: SGLang quantises them after loading."""
-    stored = weights_bytes(model, replace(load, rounded=False))
-    return stored <= (measured_mib(gpus) - ROUNDING_MIB) * MIB
+    stored = weights_bytes(given.model, replace(load, rounded=False))
+    return stored <= (measured_mib(given.gpus) - ROUNDING_MIB) * MIB
 
 
 def _levels(
-    config: Config,
-    model: ModelCard,
-    load: SglangLoad,
-    gpus: tuple[Gpu, ...],
-    typed: Mapping[str, Any],
-    *,
-    smaller_cache: bool,
-    old: bool,
+    given: SizingInput, load: SglangLoad, *, smaller_cache: bool
 ) -> Iterator[tuple[LoadChoice, int]]:
     """The loads over some cards, from SGLang's own on, and the tokens at which each is enough: the
     workload's while that takes nothing else away, then those of a generous request."""
-    workload, limit = config.policy.workload, model.max_model_len
+    config, model, gpus, workload = given.config, given.model, given.gpus, given.workload
+    limit = model.max_model_len
     generous = config.model.max_model_len or min(GENEROUS_CONTEXT[workload], limit)
     longest = config.model.max_model_len or limit
     plenty = max(longest, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
-    stated, wanted = _stated_step(config, typed), _stated_share(config, typed)
+    stated, wanted = given.stated_step, given.stated_share
     usual = usual_step(gpus)
     usual = max(usual // load.attention_groups, SHORT_STEPS[0])
     steps = (usual, *(step for step in SHORT_STEPS if step < usual))
@@ -230,47 +234,27 @@ def _levels(
 
     def own(one: SglangLoad) -> float:
         share = wanted or usual_share(model, one, gpus)
-        return share if old or wanted else min(share, modelled(one))
+        return share if given.old or wanted else min(share, modelled(one))
 
-    yield sized_load(model, replace(load, step=steps[0]), gpus, own, workload), plenty
-    saving = own if old else modelled
+    yield sized_load(given, replace(load, step=steps[0]), own), plenty
+    saving = own if given.old else modelled
     small = replace(load, cache_type=eight_bits(gpus))
     if smaller_cache and workload == "batch" and small.cache_type == NATIVE:
-        yield sized_load(model, replace(load, step=steps[0]), gpus, saving, workload), plenty
-        yield sized_load(model, replace(small, step=steps[0]), gpus, saving, workload), generous
+        yield sized_load(given, replace(load, step=steps[0]), saving), plenty
+        yield sized_load(given, replace(small, step=steps[0]), saving), generous
     for cache in (load, small) if smaller_cache else (load,):
         for step in steps:
-            yield sized_load(model, replace(cache, step=step), gpus, saving, workload), generous
+            yield sized_load(given, replace(cache, step=step), saving), generous
 
 
-def of_sglang(
-    config: Config,
-    model: ModelCard,
-    load: SglangLoad,
-    gpus: tuple[Gpu, ...],
-    typed: Mapping[str, Any],
-) -> SglangLoad:
+def of_sglang(given: SizingInput, load: SglangLoad) -> SglangLoad:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
-    step = _stated_step(config, typed) or usual_step(gpus)
-    load = replace(load, step=step)
-    return replace(load, share=_stated_share(config, typed) or usual_share(model, load, gpus))
-
-
-def _stated_step(config: Config, typed: Mapping[str, Any]) -> int | None:
-    return count(typed.get(STEP)) or config.policy.max_num_batched_tokens
-
-
-def _stated_share(config: Config, typed: Mapping[str, Any]) -> float | None:
-    share = typed.get(SHARE, config.policy.gpu_memory_utilization)
-    return float(share) if isinstance(share, (int, float)) else None
+    load = replace(load, step=given.stated_step or usual_step(given.gpus))
+    return replace(load, share=given.stated_share or usual_share(given.model, load, given.gpus))
 
 
 def sized_load(
-    model: ModelCard,
-    load: SglangLoad,
-    gpus: tuple[Gpu, ...],
-    share: Callable[[SglangLoad], float],
-    workload: str,
+    given: SizingInput, load: SglangLoad, share: Callable[[SglangLoad], float]
 ) -> LoadChoice:
     """The load with its share and its capacity.
 
@@ -278,10 +262,10 @@ def sized_load(
     states for as many requests as the cache holds usual prompts.
     """
     load = replace(load, share=share(load))
-    usual = _holding(model, load, gpus, share)
-    limit = model.max_model_len
+    usual = _holding(given, load, share)
+    limit, workload = given.model.max_model_len, given.workload
     if (
-        not model.hybrid
+        not given.model.hybrid
         or load.slots
         or (usual.requests == load.requests and usual.tokens >= limit)
     ):
@@ -290,7 +274,7 @@ def sized_load(
     for requests in range(load.requests, 0, -1):
         slots = requests * SLOTS if load.prefixes else 0
         fewer = replace(load, requests=requests, slots=slots)
-        found = _holding(model, fewer, gpus, share)
+        found = _holding(given, fewer, share)
         prompts = 1 if workload == "long" else requests
         if found.tokens >= min(GENEROUS_CONTEXT[workload], limit) and (
             found.tokens >= prompts * min(USUAL_REQUEST_TOKENS[workload], limit)
@@ -300,8 +284,9 @@ def sized_load(
 
 
 def _holding(
-    model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...], share: Callable[[SglangLoad], float]
+    given: SizingInput, load: SglangLoad, share: Callable[[SglangLoad], float]
 ) -> LoadChoice:
+    model, gpus = given.model, given.gpus
     requests = divide(model, load, cache_room(model, load, gpus)).requests
     return LoadChoice(load, estimate(model, load, gpus).kv_tokens, requests, share)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.speeds import ALL_REDUCES, card_link, slowest, transfer_s
-from caovand.engines.common.tensors import experts_read, part_of_experts, weights_of
+from caovand.engines.common.tensors import active_parameters, experts_read
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.load import SglangLoad, token_bytes, weights_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH
@@ -27,8 +27,7 @@ def requests_a_second(
     read = weights_bytes(model, load, "layers", "head")
     read += weights_bytes(model, load, "experts") * experts_read(model, at_once)
     read += at_once / load.attention_groups * each * token_bytes(model, load)
-    weights = weights_of(model, "layers") + weights_of(model, "experts") * part_of_experts(model)
-    token_s = 2 * weights / load.ranks / (speed.tflop_s * 1e12)
+    token_s = 2 * active_parameters(model) / load.ranks / (speed.tflop_s * 1e12)
     step = max(read / (speed.gb_s * 1e9), at_once * token_s) + _exchange_s(
         model, load, gpus, at_once
     )

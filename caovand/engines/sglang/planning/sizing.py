@@ -18,7 +18,7 @@ from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad, activation_bytes
 from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
-from caovand.engines.sglang.planning.loads import LoadChoice
+from caovand.engines.sglang.planning.loads import LoadChoice, SizingInput
 from caovand.engines.sglang.planning.options import (
     CACHE_TYPE,
     CONTEXT,
@@ -77,25 +77,25 @@ def settings(
         slots=count(typed.get(SLOTS)) or 0,
         prefixes=not typed.get(NO_PREFIXES),
     )
+    given = SizingInput(config, model, gpus, typed, old)
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
     tokens, gain, replicas = None, 0.0, 1
     if unmodelled(model):
-        chosen = loads.of_sglang(config, model, replace(load, ranks=able[-1]), gpus, typed)
+        chosen = loads.of_sglang(given, replace(load, ranks=able[-1]))
     else:
         smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
         batch = policy.workload == "batch" and ranks is None and not PARALLEL & typed.keys()
         sized = loads.choose(
-            config, model, load, gpus, typed, able,
-            smaller_cache=smaller, old=old, replicated=batch and _has_replicas(inventory),
-        )  # fmt: skip
+            given, load, able, smaller_cache=smaller, replicated=batch and _has_replicas(inventory)
+        )
         replicas, gain = sized.replicas, sized.gain
         spelled = cards.in_groups(inventory, gpus, sized.load.ranks) if batch else {}
         if spelled and replicas == 1:
-            sized = loads.in_groups(config, model, sized, gpus, typed)
+            sized = loads.in_groups(given, sized)
         if requests.origin == "policy":
-            sized, requests = _as_many_as_fit(config, model, sized, gpus, requests)
+            sized, requests = _as_many_as_fit(given, sized, requests)
         if model.hybrid and _may_end_prefixes(config, inventory, typed):
-            sized, requests = _with_single_states(config, model, sized, gpus, requests)
+            sized, requests = _with_single_states(given, sized, requests)
         chosen, tokens = sized.load, sized.tokens
     if ranks is None:
         why = f"each of {replicas} replicas has room for a long context"
@@ -232,12 +232,12 @@ def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
 
 
 def _as_many_as_fit(
-    config: Config, model: ModelCard, sized: LoadChoice, gpus: tuple[Gpu, ...], requests: Setting
+    given: SizingInput, sized: LoadChoice, requests: Setting
 ) -> tuple[LoadChoice, Setting]:
     """As many usual requests as the caches hold, up to SGLang's largest graph; fewer than the
     workload's only if recurrent states allow no more."""
-    workload, load = config.policy.workload, sized.load
-    if model.hybrid and 0 < sized.requests < requests.value:
+    workload, load = given.workload, sized.load
+    if given.model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
     each = USUAL_REQUESTS[workload].cached_tokens
@@ -245,7 +245,7 @@ def _as_many_as_fit(
     many = min(sized.tokens // each, MAX_GRAPH)
     if many * groups <= requests.value:
         return sized, requests
-    more = loads.sized_load(model, replace(load, requests=many), gpus, sized.share, workload)
+    more = loads.sized_load(given, replace(load, requests=many), sized.share)
     if more.requests < many:
         return sized, requests
     fitting = more.tokens // each
@@ -270,12 +270,12 @@ def _may_end_prefixes(config: Config, inventory: Inventory, typed: Mapping[str, 
 
 
 def _with_single_states(
-    config: Config, model: ModelCard, sized: LoadChoice, gpus: tuple[Gpu, ...], requests: Setting
+    given: SizingInput, sized: LoadChoice, requests: Setting
 ) -> tuple[LoadChoice, Setting]:
     """The load without the radix cache, and its requests, if that finishes far more."""
     groups = sized.load.attention_groups
     stated = ceil(requests.value / groups) if requests.origin == "user" else None
-    single = loads.without_prefixes(config, model, sized, gpus, stated)
+    single = loads.without_prefixes(given, sized, stated)
     if single is sized or stated:
         return single, requests
     reason = "as many as have room for a recurrent state and a usual prompt"

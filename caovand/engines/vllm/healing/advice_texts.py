@@ -310,11 +310,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
         "setting helps: have clients send two tokens or more.",
     ),
+    "adapter.missing": (
+        "The adapter (LoRA) {folder} is not a folder with adapter_config.json on this machine: "
+        "download it (`hf download`), and pass the folder (--lora-modules NAME=FOLDER); older "
+        "releases take no name of a repository there.",
+        "The adapter (LoRA) {place} has no adapter_config.json: correct its path, or download it "
+        "again.",
+    ),
     "worker.died": (
+        "A process of it ended with {fault}: start the same plan again first.",
         "A worker process ended; a reason of its own stands in the lines before. With none, or "
         "exit code -9, it was killed, mostly by the kernel for lack of memory (journalctl -k "
         "| grep -i oom): give the machine or container more, or let the engine use less "
-        "(without a card VLLM_CPU_KVCACHE_SPACE). -11 is a crash in native code.",
+        "(without a card VLLM_CPU_KVCACHE_SPACE).",
     ),
     "start.timeout": (
         "The start took longer than the engine waits for its own processes: kernels are still "

@@ -32,6 +32,15 @@ MAX_CALL = 200
 _OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
 # Files whose code answers requests.
 _ANSWERING = re.compile(r"(?:.{1,60}/)?serving(?:_\w{1,30})?\.py$")
+_IN_REQUESTS = frozenset({"python.locale", "python.database", "hub.streamer", "args.parser"})
+"""Causes that code which answers a request also raises for that request alone."""
+_HANDLER = re.compile(
+    r"/(?:starlette|fastapi)/|/vllm/entrypoints/(?:openai/|serve/|pooling/)?(?:\w{1,30}/){0,3}"
+    r"(?:serving|chat_utils)\w{0,30}\.py:|/vllm/multimodal/(?:media|utils|image|audio|video)"
+)
+_ENGINE = re.compile(
+    r"/vllm/(?:v1/(?:engine/core|executor|worker)|executor|worker|engine/\w{0,9}llm)"
+)
 # How the engine loop before 0.9 reports the error that ended it.
 _WRITTEN = re.compile(r"([A-Z]\w{1,60}(?:Error|Exception))\((['\"])(.{1,2000})\2,?\)$")
 UNEVEN = BY_ID["drafts.uneven"]
@@ -98,7 +107,7 @@ class CauseSearch:
         phase, behind = self._shown_phase or self._phase, self._traces.of(parts)
         if row is UNEVEN and not keeps_drafted_states(behind):
             row, captures = None, {}
-        if phase == "serving" and _is_of_request(parts, row):
+        if phase == "serving" and (_is_of_request(parts, row) or _in_handler(parts, row, behind)):
             return
         self._generating = 0
         if not self._shown_phase:
@@ -169,6 +178,19 @@ def _phase_at(line: str, before: str) -> str:
     if mark is None or mark.phase is None:
         return before
     return "serving" if mark.phase == "http" and mark.progress == 1.0 else mark.phase
+
+
+def _in_handler(parts: VllmLine, row: Signature | None, frames: Sequence[str]) -> bool:
+    """Whether the API server's code that answers a request raised it, by its raw traceback.
+
+    From 0.22 on such lines have no process; the engine core's tracebacks show its own loop.
+    """
+    if parts.level or parts.process:
+        return False
+    if row is not None and row.kind != "generic" and row.id not in _IN_REQUESTS:
+        return False
+    handles = any(map(_HANDLER.search, frames))
+    return handles and not any(map(_ENGINE.search, frames))
 
 
 def _is_of_request(parts: VllmLine, row: Signature | None) -> bool:

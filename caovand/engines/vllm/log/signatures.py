@@ -81,7 +81,7 @@ def is_evidence(parts: VllmLine) -> bool:
     if parts.source.endswith(_WAITING):
         return True
     if parts.source.endswith(_SCHEDULING) and message.startswith("Input prompt ("):
-        return True
+        return parts.level == "WARNING"
     if parts.level:
         # Newer versions log a dead or hung engine core as a WARNING.
         return parts.level == "WARNING" and (

@@ -11,6 +11,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard, Node
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import card_speed
 from caovand.engines.vllm.flags.spelling import count
+from caovand.engines.vllm.machine import tiles
 
 TENSOR, PIPELINE, REPLICAS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
@@ -82,18 +83,22 @@ def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
     return 0 if elsewhere or wanted <= cards else wanted
 
 
-def split_for(model: ModelCard, verbatim: Mapping[str, Any], cards: int) -> int:
+def split_for(
+    model: ModelCard, verbatim: Mapping[str, Any], cards: int, *, tiled: bool = False
+) -> int:
     """The largest split that `cards` cards and the model's shape allow with these settings."""
-    each = max(cards // tensor_groups(verbatim), 1)
-    return largest_split(model, each, whole_experts=shards_whole_experts(verbatim))
+    each, whole = max(cards // tensor_groups(verbatim), 1), shards_whole_experts(verbatim)
+    return largest_split(model, each, whole_experts=whole, tiled=tiled)
 
 
-def splits_below(model: ModelCard, size: int, *, whole_experts: bool = False) -> list[int]:
+def splits_below(
+    model: ModelCard, size: int, *, whole_experts: bool = False, tiled: bool = False
+) -> list[int]:
     """The smaller splits that the model's shape allows, the largest first."""
     return [
         fewer
         for fewer in range(size - 1, 0, -1)
-        if not indivisible(model, fewer, whole_experts=whole_experts)
+        if not indivisible(model, fewer, whole_experts=whole_experts, tiled=tiled)
     ]
 
 
@@ -102,32 +107,41 @@ def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
     return bool(verbatim.get(WHOLE_EXPERTS))
 
 
-def needs_whole_experts(model: ModelCard, size: int, verbatim: Mapping[str, Any]) -> str:
+def needs_whole_experts(
+    model: ModelCard, size: int, verbatim: Mapping[str, Any], *, tiled: bool = False
+) -> str:
     """Why this split needs whole experts, which make it possible; empty if it does not, or if the
     operator decided whether experts are whole."""
-    cut = indivisible(model, size)
+    cut = indivisible(model, size, tiled=tiled)
     if cut is None or WHOLE_EXPERTS in verbatim or not model.experts or model.experts % size:
         return ""
-    return "" if indivisible(model, size, whole_experts=True) else cut.fact
+    return "" if indivisible(model, size, whole_experts=True, tiled=tiled) else cut.fact
 
 
-def largest_split(model: ModelCard, most: int, *, whole_experts: bool = False) -> int:
-    """The largest split that the model's shape allows, over `most` cards at most.
+def largest_split(
+    model: ModelCard, most: int, *, whole_experts: bool = False, tiled: bool = False
+) -> int:
+    """The largest split that the model's shape allows, over `most` cards at most; 1 if it allows
+    none.
 
     For an unknown model a power of two, which divides the heads of nearly every one.
     """
     if not model.architecture:
         return 1 << most.bit_length() - 1
-    return max(splits_below(model, most + 1, whole_experts=whole_experts))
+    allowed = splits_below(model, most + 1, whole_experts=whole_experts, tiled=tiled)
+    return max(allowed, default=1)
 
 
-def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> Problem | None:
+def indivisible(
+    model: ModelCard, size: int, *, whole_experts: bool = False, tiled: bool = False
+) -> Problem | None:
     """Why the model's shape does not allow this split, and which splits it allows; None if it
     allows this one.
 
-    With expert parallelism each card holds whole experts.
+    With expert parallelism each card holds whole experts. `tiled`: whether each rank's part of a
+    layer must be whole tiles of Marlin (`tiles.needs_whole`), also if the model is not split.
     """
-    if not model.architecture or size == 1:
+    if not model.architecture or (size == 1 and not tiled):
         return None
     if model.heads % size:
         fact, remedy = f"it has {model.heads} attention heads", f"choose a divisor of {model.heads}"
@@ -140,9 +154,11 @@ def indivisible(model: ModelCard, size: int, *, whole_experts: bool = False) -> 
         keys, values = linear.key_heads, linear.value_heads
         fact = f"its linear attention has {keys} key and {values} value heads"
         return Problem(split_over(size), fact, "choose a divisor of both")
-    return next(
-        filter(None, (_uneven(part, size) for part in _cut_dimensions(model, whole_experts))), None
-    )
+    dimensions = _cut_dimensions(model, whole_experts)
+    problems = [_uneven(part, size) for part in dimensions if size > 1]
+    if tiled:
+        problems += [_broken_tile(part, size, model) for part in (*dimensions, *_gates(model))]
+    return next(filter(None, problems), None)
 
 
 def split_over(size: int) -> str:
@@ -152,11 +168,12 @@ def split_over(size: int) -> str:
 @dataclass(frozen=True)
 class _Width:
     """A dimension that is cut over the ranks, and the unit of which each rank must get a
-    multiple."""
+    multiple. A part that is not `quantised` has floats."""
 
     part: str
     width: int
     multiple: int = 1
+    quantised: bool = True
 
 
 def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
@@ -166,7 +183,8 @@ def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
     quantised = lcm(group, block)
 
     def unless_spared(part: str, width: int) -> _Width:
-        return _Width(part, width, 1 if part in model.spared else quantised)
+        spared = part in model.spared
+        return _Width(part, width, 1 if spared else quantised, not spared)
 
     found = []
     if model.experts and model.expert_size:
@@ -192,6 +210,24 @@ def _uneven(cut: _Width, size: int) -> Problem | None:
         other = " or --enable-expert-parallel" if cut.part == "experts" else ""
         return Problem(split_over(size), fact, f"choose fewer GPUs{other}")
     return None
+
+
+def _gates(model: ModelCard) -> list[_Width]:
+    """The gates of a Gated DeltaNet, two rows per value head, which are quantised only while
+    loading: quantised checkpoints have them as floats."""
+    if model.linear is None or model.quantization:
+        return []
+    return [_Width("linear attention's gates", 2 * model.linear.value_heads)]
+
+
+def _broken_tile(cut: _Width, size: int, model: ModelCard) -> Problem | None:
+    tile, rows = tiles.side(model.hidden_size), cut.width // size
+    if not cut.quantised or rows % tile == 0:
+        return None
+    fact = f"its {cut.part} of {cut.width} would have {rows} rows a card, {tiles.lacks(tile)}"
+    if size == 1:
+        return Problem("compute its fp8 weights", fact, tiles.REMEDY)
+    return Problem(split_over(size), fact, f"choose fewer GPUs, or {tiles.REMEDY}")
 
 
 CARDS_ALIKE = 0.02

@@ -179,8 +179,6 @@ def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
     tokens = block * max(longest // page, 1) if page else block
     window_tokens = block * (longest // ceil(block * per_window)) if per_window else 0
     group = _group_size((full, window, states))
-    # Steps under way at once: one in each stage, and one being scheduled.
-    steps = len(candidate.stages) + 1 if candidate.stages else 1
     return Layout(
         block_tokens=tokens,
         block_bytes=longest * group,
@@ -190,11 +188,21 @@ def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
         # vLLM's mamba cache mode "align" keeps one more state per request.
         state_blocks=(2 if candidate.aligned_states else 1) + candidate.mtp,
         window=model.sliding_window or 1,
-        batch_tokens=candidate.batch_tokens * steps,
+        batch_tokens=candidate.batch_tokens * steps_under_way(candidate),
         held_blocks=1 if candidate.version >= releases.HELD_BLOCK else 0,
         window_tokens=window_tokens,
         encoder_blocks=ceil(full / group) * ceil(model.encoder_tokens / tokens),
     )
+
+
+def steps_under_way(candidate: Candidate) -> int:
+    """Steps whose tokens a sliding window holds at once.
+
+    Asynchronous scheduling, vLLM's default, prepares one while each stage computes another.
+    """
+    if candidate.version < releases.STEPS_UNDER_WAY_HOLD_WINDOWS:
+        return 1
+    return max(len(candidate.stages), 1) + 1
 
 
 def _group_size(counts: tuple[int, ...]) -> int:

@@ -226,16 +226,17 @@ def _because(name: str, why: str) -> str:
 
 
 def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
-    """The cards the plan uses."""
+    """The cards the plan uses, in the order in which vLLM sees them."""
     visible = plan.cards
     if visible is None or inventory.engine.build == "cpu":
         return inventory.gpus if inventory.engine.build == "cuda" else ()
-    wanted = [name.strip() for name in visible]
-    return tuple(
+    found = [
         gpu
+        for name in map(str.strip, visible)
         for gpu in inventory.gpus
-        if device_name(gpu) in wanted or any(name and gpu.uuid.startswith(name) for name in wanted)
-    )
+        if device_name(gpu) == name or (name and gpu.uuid.startswith(name))
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:

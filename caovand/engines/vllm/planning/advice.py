@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 from typing import Any
 
 from caovand.core.config.schema import Config
@@ -30,11 +30,11 @@ from caovand.engines.vllm.sizing.pace import step_cost
 MAX_CARDS = 64
 STEP = 256  # tokens
 SMALLER = (
-    ("an fp8 checkpoint", ("FP8",), "fp8", 8.0),
-    ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5),
+    ("an fp8 checkpoint", ("FP8",), "fp8", 8.0, "F8_E4M3", 0),
+    ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5, "I32", 128),
 )
-"""Quantised variants of a checkpoint: the usual suffixes of their names, and the bits of a weight,
-including its part of the scales."""
+"""Quantised variants of a checkpoint: the usual suffixes of their names, the bits of a weight,
+including its part of the scales, the stored type, and the most weights that share a scale."""
 PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
 STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
 """Bits of a weight in checkpoints for which smaller variants exist."""
@@ -232,16 +232,21 @@ def _smaller_checkpoints(case: PlannedRequest) -> Iterator[str]:
         return
     now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
-    for name, ends, method, each in SMALLER:
+    for name, ends, method, each, dtype, most in SMALLER:
         bits = _stored_bits(model)
         loaded = 8.0 if case.plan.value("quantization") == AT_LOAD else bits
         if each >= min(bits, loaded):
             continue
         weights = tuple(
-            replace(w, size=int(w.size * each / bits)) if w.part in ("layers", "experts") else w
+            replace(w, size=int(w.size * each / bits), dtype=dtype)
+            if w.part in ("layers", "experts")
+            else w
             for w in model.weights
         )
-        smaller: ModelCard = replace(model, weights=weights, quantization=method)
+        group = most and gcd(most, model.expert_size or model.intermediate_size)
+        smaller: ModelCard = replace(
+            model, weights=weights, quantization=method, group_size=group, block_size=0
+        )
         found = case.attempt({}, replace(machine, model=smaller))
         if found and found[0].value("cpu_offload_gb") is None:
             then, context = found[1].weights_mib / 1024, found[0].value("max_model_len")

@@ -105,7 +105,7 @@ DECISIONS = (
              goal=Goal("server", "reasoning_parser")),
     FlagDecision("tensor_parallel_size", parallel.tensor_parallel_size,
              goal=Goal("policy", "tensor_parallel_size"),
-             obstacles=(obstacles.cards, obstacles.split), eases=6),
+             obstacles=(obstacles.cards, obstacles.split, obstacles.order), eases=6),
     FlagDecision("pipeline_parallel_size", parallel.pipeline_parallel_size,
              obstacles=(obstacles.stages, obstacles.uncompiled), hinders=7),
     FlagDecision("data_parallel_size", parallel.data_parallel_size, hinders=8),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from types import MappingProxyType
@@ -16,16 +16,15 @@ from caovand.core.problem import Problem
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.capabilities import TURING
+from caovand.engines.vllm.machine.first_card import oldest_first
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
     PIPELINE,
     WHOLE_EXPERTS,
     Split,
-    alike,
     cards_lacking,
     indivisible,
     large,
-    largest_split,
     needs_whole_experts,
     ranks_here,
     serving,
@@ -33,7 +32,6 @@ from caovand.engines.vllm.machine.ranks import (
     spans_machines,
     split_for,
     split_over,
-    splits_below,
     tensor_groups,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
@@ -48,7 +46,8 @@ def choose_gpus(
     """The cards that the engine may use; none for a CPU build. `values` are the settings so far.
 
     Memory is taken evenly from all of them, so a display card is left out unless it is configured,
-    or pipeline stages have layers by the memory of each card.
+    or pipeline stages have layers by the memory of each card. The oldest comes first, unless they
+    are configured: vLLM chooses the kernels of all cards by the first.
     """
     if inventory.engine.build == "cpu":
         if why := old_processor(inventory.host):
@@ -90,7 +89,7 @@ def _chosen(
     wanted: tuple[int, ...] | None, inventory: Inventory, *, staged: bool
 ) -> tuple[Gpu, ...]:
     if wanted is None:
-        return _of_one_kind(inventory.gpus, staged=staged)
+        return oldest_first(_of_one_kind(inventory.gpus, staged=staged))
     # Parts of one partitioned card share its index: the part with the most free memory is meant.
     present = {gpu.index: gpu for gpu in sorted(inventory.gpus, key=lambda gpu: gpu.free_mib)}
     absent = [index for index in wanted if index not in present]
@@ -216,15 +215,20 @@ def tensor_parallel_in_node(partial: PartialPlan) -> Setting | None:
     if partial.split:
         return policy(partial.split.tensor, _why_split(partial, partial.split))
     cards = cards_to_split(partial)
-    size = split_for(partial.model, partial.verbatim, cards)
+    size = split_for(partial.model, partial.verbatim, cards, tiled=partial.tiled)
     if len(partial.gpus) == 1 and size == 1:
         return policy(size, "one card")
     reason = f"the largest split the model's shape allows on {len(partial.gpus)} cards"
-    whole = shards_whole_experts(partial.verbatim)
-    why = indivisible(partial.model, cards, whole_experts=whole) if size < cards else None
+    why = _cut(partial, cards) if size < cards else None
     reason = f"{reason} ({why.fact})" if why else reason
     reason = f"{reason}, {link_text(partial.gpus)}" if size > 1 else reason
     return policy(size, reason)
+
+
+def _cut(partial: PartialPlan, size: int) -> Problem | None:
+    """Why the model's shape does not allow this split; None if it does."""
+    whole = shards_whole_experts(partial.verbatim)
+    return indivisible(partial.model, size, whole_experts=whole, tiled=partial.tiled)
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:
@@ -247,7 +251,9 @@ def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
     spread = partial.model.experts and partial.split and partial.split.replicas > 1
     if spread and WHOLE_EXPERTS not in partial.verbatim:
         return policy(True, "the experts are spread over the cards of all replicas")
-    why = needs_whole_experts(partial.model, size, partial.verbatim) if partial.cuda else ""
+    if not partial.cuda:
+        return None
+    why = needs_whole_experts(partial.model, size, partial.verbatim, tiled=partial.tiled)
     return policy(True, f"each card holds whole experts: {why}") if why else None
 
 
@@ -259,26 +265,6 @@ def is_single_node(partial: PartialPlan) -> bool:
 def every_card(partial: PartialPlan) -> tuple[Gpu, ...]:
     """The cards that stages may use: of any size."""
     return choose_gpus(partial.config, partial.inventory, {**partial.verbatim, PIPELINE: 2})
-
-
-def wider_splits(partial: PartialPlan) -> Iterator[Split]:
-    """Splits that use cards which tensor parallelism alone leaves idle, or uses unevenly: with
-    whole experts, or in stages."""
-    model, verbatim, typed = partial.model, partial.verbatim, shards_whole_experts(partial.verbatim)
-    if not is_single_node(partial):
-        return
-    even, every = len(partial.gpus), every_card(partial)
-    most = largest_split(model, even, whole_experts=typed)
-    whole = [size for size in range(2, even + 1) if needs_whole_experts(model, size, verbatim)]
-    sizes = sorted({most, *splits_below(model, most, whole_experts=typed), *whole}, reverse=True)
-    yield from (Split(size) for size in sizes if size > most)
-    if PIPELINE in verbatim:
-        return
-    differ = not all(alike(every[0], gpu) for gpu in every)
-    for size in sizes:
-        split = Split(size, len(every) // size)
-        if split.stages > 1 and (differ or split.cards > sizes[0]):
-            yield split
 
 
 def split_is_ours(partial: PartialPlan) -> bool:
@@ -300,12 +286,12 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
     wanted = cards_lacking(size, verbatim, cards)
     if wanted:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
-        fits = split_for(partial.model, verbatim, cards)
+        fits = split_for(partial.model, verbatim, cards, tiled=partial.tiled)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
         return Problem(split_over(size), fact, remedy)
-    if needs_whole_experts(partial.model, size, verbatim):
+    if needs_whole_experts(partial.model, size, verbatim, tiled=partial.tiled):
         return None
-    return indivisible(partial.model, size, whole_experts=shards_whole_experts(verbatim))
+    return _cut(partial, size)
 
 
 FREE = "free the cards"

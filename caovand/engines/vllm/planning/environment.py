@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from caovand.core.facts.inventory import device_name
-from caovand.core.plan import Setting
+from caovand.core.plan import Plan, Setting
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
 from caovand.engines.vllm.machine.capabilities import HOPPER
+from caovand.engines.vllm.machine.first_card import float_weights, misplaced, never_runs
+from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
 from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
@@ -213,13 +215,29 @@ def _visible(partial: PartialPlan) -> Setting | None:
         return None
     names = ",".join(device_name(gpu) for gpu in partial.gpus)
     usable = len(choose_gpus(partial.config, partial.inventory, partial.values))
-    if usable == len(partial.gpus):
-        return policy(names, "the cards of this plan, as nvidia-smi numbers them")
-    return policy(
-        names,
-        f"the {len(partial.gpus)} of {usable} cards with the most free memory: the plan needs no"
-        " more",
-    )
+    reason = "the cards of this plan, as nvidia-smi numbers them"
+    if usable != len(partial.gpus):
+        reason = (
+            f"the {len(partial.gpus)} of {usable} cards with the most free memory: the plan needs"
+            " no more"
+        )
+    ours = partial.config.engine.gpus is None
+    if ours and len({gpu.compute_capability for gpu in partial.gpus}) > 1:
+        reason += (
+            "; the oldest comes first, as vLLM chooses the kernels of all cards by the first, and"
+            " an older card may not run those of a newer one"
+        )
+    return policy(names, reason)
+
+
+def order_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
+    """A warning if the operator's order of cards may select kernels that the oldest cannot run."""
+    gpus, model = gpus_of(plan, partial.inventory), partial.model
+    weights = float_weights(model, str(plan.value("quantization") or ""))
+    problem = misplaced(gpus, weights, str(plan.value("kv_cache_dtype") or ""))
+    if not problem or never_runs(gpus, weights):  # which is a conflict
+        return []
+    return [f"the engine may fail to {problem.cannot}: {problem.fact}; {problem.remedy}"]
 
 
 def _recursion(partial: PartialPlan) -> Setting | None:

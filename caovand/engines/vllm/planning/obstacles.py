@@ -12,6 +12,7 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
+from caovand.engines.vllm.machine import tiles
 from caovand.engines.vllm.machine.attention import (
     SHARED_ON_TURING,
     attends_as_encoder,
@@ -34,13 +35,16 @@ from caovand.engines.vllm.machine.capabilities import (
     refused_type,
     type_without_bfloat16,
 )
+from caovand.engines.vllm.machine.first_card import float_weights, misplaced, never_runs
 from caovand.engines.vllm.machine.ranks import (
     cards_lacking,
     indivisible,
+    replicas,
     shards_whole_experts,
     split_for,
 )
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning import parallel
 
 
@@ -57,6 +61,12 @@ class PlanOnCards:
         """The weights' quantisation, in the checkpoint or at load."""
         return str(self.inventory.model.quantization or self.plan.value("quantization") or "")
 
+    @property
+    def tiled(self) -> bool:
+        """Whether the weights must be whole tiles of Marlin on every rank."""
+        asked, engine = str(self.plan.value("quantization") or ""), self.inventory.engine
+        return tiles.needs_whole(self.inventory.model, asked, self.gpus, engine)
+
     def first(self, below: tuple[int, int]) -> str:
         """Description of the first card older than this; empty if there is none."""
         return oldest_without(self.gpus, below)
@@ -66,7 +76,8 @@ def cards(placed: PlanOnCards) -> Iterator[Problem]:
     size = count(placed.plan.value("tensor_parallel_size")) or 1
     wanted = cards_lacking(size, placed.plan.values, len(placed.gpus))
     if wanted and placed.gpus:
-        fits = split_for(placed.inventory.model, placed.plan.values, len(placed.gpus))
+        model, values = placed.inventory.model, placed.plan.values
+        fits = split_for(model, values, len(placed.gpus), tiled=placed.tiled)
         fewer = " and fewer stages or replicas" if wanted > size else ""
         yield Problem(
             f"use {wanted} GPUs",
@@ -78,7 +89,22 @@ def cards(placed: PlanOnCards) -> Iterator[Problem]:
 def split(placed: PlanOnCards) -> Iterator[Problem]:
     size = count(placed.plan.value("tensor_parallel_size")) or 1
     whole = shards_whole_experts(placed.plan.values)
-    why = indivisible(placed.inventory.model, size, whole_experts=whole)
+    why = indivisible(placed.inventory.model, size, whole_experts=whole, tiled=placed.tiled)
+    if why:
+        yield why
+
+
+def order(placed: PlanOnCards) -> Iterator[Problem]:
+    """A newer card before an older one that cannot run its kernels.
+
+    Replicas may choose their own, each by its card.
+    """
+    if replicas(placed.plan.values) > 1:
+        return
+    gpus = gpus_of(placed.plan, placed.inventory)
+    asked = str(placed.plan.value("quantization") or "")
+    weights = float_weights(placed.inventory.model, asked)
+    why = misplaced(gpus, weights, "") if never_runs(gpus, weights) else None
     if why:
         yield why
 
@@ -129,6 +155,14 @@ def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
             f"read {placed.quantization} weights as {asked}",
             "vLLM takes the checkpoint's own method",
             "remove --quantization",
+        )
+    seeing = not placed.plan.value("language_model_only") and placed.inventory.model.vision
+    rounds = placed.plan.value("quantization") and not placed.inventory.model.quantization
+    if rounds and seeing and placed.tiled and tiles.tower_breaks(placed.inventory.model):
+        yield Problem(
+            "quantise the vision tower while it loads",
+            f"the rows of its MLP are {tiles.lacks(tiles.SHORT)}",
+            f"use --language-model-only, or {tiles.REMEDY}",
         )
     least = MIN_CAPABILITY.get(placed.quantization, (0, 0))
     old = placed.first(least)

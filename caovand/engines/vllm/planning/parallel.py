@@ -131,7 +131,7 @@ def _why_staged(partial: PartialPlan) -> str:
     cards, whole = len(partial.gpus), shards_whole_experts(partial.verbatim)
     if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
         return "the cards differ, and each stage has as many layers as its own hold"
-    problem = indivisible(partial.model, cards, whole_experts=whole)
+    problem = indivisible(partial.model, cards, whole_experts=whole, tiled=partial.tiled)
     return f"{cards} cards hold more than fewer would{f': {problem.fact}' if problem else ''}"
 
 
@@ -210,7 +210,8 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
     if partial.config.policy.tensor_parallel_size is not None:
         return False, "[policy] tensor_parallel_size is the split inside each node"
     whole = shards_whole_experts(verbatim)
-    problem = indivisible(partial.model, nodes * each, whole_experts=whole)
+    ranks = nodes * each
+    problem = indivisible(partial.model, ranks, whole_experts=whole, tiled=partial.tiled)
     refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), machine)
     if refused and not problem:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"
@@ -326,9 +327,11 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
         return
     if model.experts:
         small = model.size() <= SMALL * min(gpu.total_mib for gpu in partial.gpus) * MIB
-        helps = model.latent or small or largest_split(model, cards) < cards
+        most = largest_split(model, cards, tiled=partial.tiled)
+        helps = model.latent or small or most < cards
         if not helps or model.experts % cards or not all_linked(partial.gpus):
             return
-    for size in splits_below(model, cards, whole_experts=bool(model.experts)):
+    whole = bool(model.experts)
+    for size in splits_below(model, cards, whole_experts=whole, tiled=partial.tiled):
         if cards % size == 0:
             yield Split(size, replicas=cards // size)

@@ -14,6 +14,7 @@ from caovand.core.plan import Origin, Setting, is_lookup
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, whole_number
+from caovand.engines.vllm.machine import tiles
 from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
 from caovand.engines.vllm.sizing.space import Choice
@@ -91,6 +92,13 @@ class PartialPlan:
     def turing(self) -> bool:
         """Whether a card is a Turing, for which few current kernels are written."""
         return any(gpu.compute_capability == TURING for gpu in self.cards)
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the weights must be whole tiles of Marlin on every rank."""
+        cards = (*self.gpus, *(gpu for node in self.inventory.others for gpu in node.gpus))
+        asked = str(self.values.get("quantization") or "")
+        return self.cuda and tiles.needs_whole(self.model, asked, cards, self.engine)
 
     @property
     def variables(self) -> dict[str, str]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
+from caovand.core.problem import Problem
 from caovand.engines.common.tensors import breaks_in_8_bits
-from caovand.engines.vllm import releases
+from caovand.engines.vllm.machine import tiles
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     SM75_HEADS,
@@ -33,6 +34,7 @@ from caovand.engines.vllm.machine.capabilities import (
     HALF,
     HOPPER,
 )
+from caovand.engines.vllm.machine.ranks import PIPELINE, indivisible, shards_whole_experts
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
@@ -41,9 +43,6 @@ EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
 AT_LOAD = "fp8"
 """The value of --quantization that quantises 16-bit weights layer by layer while they load: vLLM
 0.21 and 0.33 create each layer on the card only when it is its turn."""
-MARLIN_TILE = 64
-UNEVEN_TOWERS = ("qwen2_5_vl", "qwen2_5_omni", "qwen3_vl", "qwen3_omni", "qwen3_5")
-"""Beginnings of the types of models whose vision tower has rows that are no multiple of a tile."""
 TRITON_MIN_WIDTH = 32
 UNCALIBRATED = (
     "8 bits have no calibrated scales: without them models kept 94 to 99 % of their scores in"
@@ -255,37 +254,33 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
     wide = partial.value("dtype") in ("float32", "float")  # fp8 layers compute in 16 bits only
     if asked or wide or not partial.cards or not floats or not model.weights:
         return None
-    if _marlin_lacks_padding(partial) and _layers_break_tiles(partial):
-        return None
     reason = (
         "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
         "published in 8 or 4 bits is smaller on disk, and often better quantised"
     )
     settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
-    return replace(partial, settings=settings)
+    staged, why = settings.get(PIPELINE), breaks_at_load(partial, len(partial.gpus))
+    if staged and why:
+        settings[PIPELINE] = replace(staged, reason=f"each stage has its own card: {why.fact}")
+    rounded = replace(partial, settings=settings)
+    ranks, whole = partial.count("tensor_parallel_size"), shards_whole_experts(partial.values)
+    broken = indivisible(model, ranks, whole_experts=whole, tiled=rounded.tiled)
+    return None if broken else rounded
+
+
+def breaks_at_load(partial: PartialPlan, size: int) -> Problem | None:
+    """Why this split prevents quantising while loading, which a model that is not split allows."""
+    model, cards, engine = partial.model, partial.gpus, partial.engine
+    if model.quantization or not tiles.needs_whole(model, AT_LOAD, cards, engine):
+        return None
+    alone = indivisible(model, 1, tiled=True)
+    return None if alone else indivisible(model, size, tiled=True)
 
 
 def tower_breaks_tiles(partial: PartialPlan) -> bool:
-    """Whether the vision tower cannot be quantised while it loads: vLLM quantises it, too, and in
-    these models its MLP has 4304 or 3420 rows."""
-    return _marlin_lacks_padding(partial) and partial.model.model_type.startswith(UNEVEN_TOWERS)
-
-
-def _layers_break_tiles(partial: PartialPlan) -> bool:
-    """Whether some layer's part on a rank is no multiple of Marlin's tile.
-
-    A Gated DeltaNet has a projection of two rows per value head: 96 in all of Qwen3.6-27B.
-    """
-    model, ranks = partial.model, partial.count("tensor_parallel_size")
-    gates = 2 * model.linear.value_heads if model.linear else 0
-    return any(rows % (ranks * MARLIN_TILE) for rows in (gates, model.intermediate_size))
-
-
-def _marlin_lacks_padding(partial: PartialPlan) -> bool:
-    """Whether fp8 weights are Marlin's, as on cards without fp8, in a release that needs whole
-    tiles."""
-    old = any(gpu.compute_capability < ADA for gpu in partial.cards)
-    return old and partial.engine.release < releases.MARLIN_PADS
+    """Whether Marlin cannot compute the vision tower, which is quantised while it loads."""
+    rounds = partial.values.get("quantization") and not partial.model.quantization
+    return bool(rounds) and partial.tiled and tiles.tower_breaks(partial.model)
 
 
 def own_type(partial: PartialPlan) -> str:

@@ -207,7 +207,7 @@ def language_model_only(partial: PartialPlan) -> Setting | None:
     if partial.model.weights and not partial.model.size("vision"):
         return policy(True, "the model's folder holds no weights of a vision tower")
     if partial.choice and not partial.unweighed and not partial.choice.candidate.vision:
-        if partial.value("quantization") and precision.tower_breaks_tiles(partial):
+        if precision.tower_breaks_tiles(partial):
             return policy(
                 True,
                 f"vLLM {partial.engine.version} cannot quantise the vision tower while it loads:"

@@ -12,6 +12,7 @@ from typing import Any
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
+from caovand.engines.common.tensors import active_parameters
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
@@ -19,7 +20,6 @@ from caovand.engines.vllm.machine.attention import cuts_latent_graphs
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.parallel import drafts_refused
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
-from caovand.engines.vllm.sizing.pace import active_parameters
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
 DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"

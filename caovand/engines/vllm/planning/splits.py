@@ -8,7 +8,7 @@ and layers may be dealt to pipeline stages.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from caovand.core.facts.occupancy import without_other_processes
@@ -20,6 +20,9 @@ from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     TENSOR,
     Split,
+    alike,
+    largest_split,
+    needs_whole_experts,
     shards_whole_experts,
     splits_below,
 )
@@ -35,7 +38,6 @@ from caovand.engines.vllm.planning.devices import (
     memory_holders,
     spans_nodes,
     split_is_ours,
-    wider_splits,
     world_size,
 )
 from caovand.engines.vllm.planning.fit import (
@@ -47,6 +49,7 @@ from caovand.engines.vllm.planning.fit import (
 from caovand.engines.vllm.planning.parallel import replica_splits
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
 from caovand.engines.vllm.planning.precision import (
+    breaks_at_load,
     quantised_at_load,
     smaller_cache,
     tower_breaks_tiles,
@@ -81,9 +84,8 @@ def _best_of_splits(partial: PartialPlan) -> PartialPlan:
     if best and (best.choice is None or best.unweighed or not ours or spans_nodes(best)):
         return best
     most = best.count("tensor_parallel_size") if best else len(partial.gpus)
-    smaller = splits_below(
-        partial.model, most, whole_experts=shards_whole_experts(partial.verbatim)
-    )
+    whole = shards_whole_experts(partial.verbatim)
+    smaller = splits_below(partial.model, most, whole_experts=whole, tiled=partial.tiled)
     if partial.task in POOLING:
         # A pooling model reads prompts, whose activations all cards of a split exchange in each
         # layer.
@@ -110,7 +112,7 @@ def _best_of_splits(partial: PartialPlan) -> PartialPlan:
 def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None:
     """The best of this plan and those that use cards that it leaves idle, or uneven."""
     note, cheapest = "", (1, 0.0)
-    for split in wider_splits(partial):
+    for split in _wider_splits(partial):
         staged = split.stages > 1
         if staged and best and best.choice and best.choice.unbounded(partial.model):
             continue  # a pipeline is for memory
@@ -129,6 +131,28 @@ def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None
     size = best.settings["tensor_parallel_size"]
     size = replace(size, reason=f"{size.reason}; {note}")
     return replace(best, settings={**best.settings, "tensor_parallel_size": size})
+
+
+def _wider_splits(partial: PartialPlan) -> Iterator[Split]:
+    """Splits that use cards which tensor parallelism alone leaves idle, or uses unevenly: with
+    whole experts, or in stages."""
+    model, verbatim, typed = partial.model, partial.verbatim, shards_whole_experts(partial.verbatim)
+    if not is_single_node(partial):
+        return
+    even, every, tiled = len(partial.gpus), every_card(partial), partial.tiled
+    most = largest_split(model, even, whole_experts=typed, tiled=tiled)
+    smaller = splits_below(model, most, whole_experts=typed, tiled=tiled)
+    counts = range(2, even + 1)
+    whole = [one for one in counts if needs_whole_experts(model, one, verbatim, tiled=tiled)]
+    sizes = sorted({most, *smaller, *whole}, reverse=True)
+    yield from (Split(size) for size in sizes if size > most)
+    if PIPELINE in verbatim:
+        return
+    useful = not all(alike(every[0], gpu) for gpu in every) or bool(breaks_at_load(partial, most))
+    for size in sizes:
+        split = Split(size, len(every) // size)
+        if split.stages > 1 and (useful or split.cards > sizes[0]):
+            yield split
 
 
 def _is_sound_as_published(partial: PartialPlan) -> bool:
@@ -300,10 +324,12 @@ def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Cand
     weights."""
     pairs: list[tuple[PartialPlan, Candidate]] = []
     rounded = [*filter(None, map(quantised_at_load, partials))]
-    for alike, whole in ((partials, True), (rounded, not tower_breaks_tiles(partials[0]))):
-        bases = [(one, asked_candidate(one)) for one in alike]
+    open_vision = text_only_may_help(partials[0])
+    kept = not (open_vision and tower_breaks_tiles(partials[0]))
+    for plans, whole in ((partials, kept), (rounded, not any(map(tower_breaks_tiles, rounded)))):
+        bases = [(one, asked_candidate(one)) for one in plans]
         pairs += [(one, base) for one, base in bases if whole or not base.vision]
-        if bases and bases[0][1].vision and text_only_may_help(partials[0]):
+        if bases and bases[0][1].vision and open_vision:
             pairs += [(one, base.but(vision=False)) for one, base in bases]
     return pairs
 

@@ -27,7 +27,7 @@ from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import obstacles, parallel, precision
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import FREE, left_out
-from caovand.engines.vllm.planning.environment import allocator_warnings
+from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for, vision_warnings
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
@@ -152,6 +152,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *graph_warnings(partial, plan),
         *uncompiled_warnings(partial),
         *allocator_warnings(partial),
+        *order_warnings(partial, plan),
         *ACTIVATIONS.warnings(partial),
         *HEAD.warnings(partial),
         *spoiling_warnings(partial),

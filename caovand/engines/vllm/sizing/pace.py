@@ -117,12 +117,6 @@ LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 workload's users who are active half the time."""
 
 
-def active_parameters(model: ModelCard) -> float:
-    """The parameters that compute a token, without embedding and head; of quantised ones about."""
-    held = model.size("layers") + model.size("experts") * part_of_experts(model)
-    return held / BYTES_EACH.get(model.quantization, FOUR_BITS)
-
-
 class CandidatePace:
     """The pace of candidates that differ in context, sequences, step size and graphs.
 

@@ -21,6 +21,14 @@ _RAW = re.compile(
 ROWS = (
     signature("client.model", "consequence", "bad-arguments",
          r"[Tt]he model `(?P<asked>[^`]{1,300})` does not exist", _LATER),
+    # "POST /v1/load_lora_adapter HTTP/1.1" 404 Not Found, or of a client:
+    # HTTP Request: POST http://gpu:8000/v1/load_lora_adapter "HTTP/1.1 404 Not Found"
+    signature("client.switch", "consequence", "bad-arguments",
+         r"(?:\"[A-Z]{3,7} |HTTP Request: [A-Z]{3,7} https?://[^\s/]{1,100})"
+         r"(?P<route>(?P<lora>/v1/(?:un)?load_lora_adapter)"
+         r"|(?P<dev>/(?:sleep|wake_up|is_sleeping|collective_rpc|reset_prefix_cache|pause|resume))"
+         r"|(?P<profile>/(?:start|stop)_profile)|(?P<metrics>/metrics)|(?P<slots>/slots))"
+         r"(?:\?\S{0,200})? \"?HTTP/[\d.]{1,3}\"? (?:404|501)\b", _LATER),
     signature("client.path", "consequence", "bad-arguments",
          rf"\"[A-Z]{{3,7}} (?P<path>/(?:{_API}))(?:\?\S{{0,200}})? HTTP/[\d.]{{1,3}}\" 404\b"
          rf"|HTTP Request: [A-Z]{{3,7}} https?://[^\s/]{{1,100}}(?P<asked>/(?:{_API}))"
@@ -31,6 +39,16 @@ ROWS = (
          r"|openai\.AuthenticationError: Error code: 401", _LATER),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "client.switch": (
+        "The server has the route {route} only with a switch, which it was started without.",
+        "{lora} needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in vLLM's environment and "
+        "--enable-lora.",
+        "{dev} needs VLLM_SERVER_DEV_MODE=1 in vLLM's environment (sleeping also "
+        "--enable-sleep-mode); do not let strangers reach such a server.",
+        "{profile} needs VLLM_TORCH_PROFILER_DIR or --profiler-config.",
+        "{metrics} needs --enable-metrics of SGLang, --metrics of llama-server.",
+        "{slots} needs --slots of llama-server, and is that of one model, not of a router.",
+    ),
     "client.model": (
         "The client asks for {asked}, and the server serves the model by another name: its path or "
         "repository as the server was started with, or what --served-model-name says. GET "

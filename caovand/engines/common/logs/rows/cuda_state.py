@@ -23,6 +23,11 @@ ROWS = (
     # 34
     signature("driver.stub", "cause", "gpu-absent",
          r"CUDA driver is a stub library|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary"),
+    # 304: CUDA error 304 at ggml-cuda.cu:5065: OS call failed or operation not supported on this
+    # OS. PyTorch also says so of a call that only needs more rights than the ones before.
+    signature("driver.system", "cause", "gpu-absent",
+         r"(?<!CUDA error: )OS call failed or operation not supported|CUDA_ERROR_OPERATING_SYSTEM"
+         r"|cudaErrorOperatingSystem", {"serving": "launch-failure"}),
     # 3: ggml_cuda_init: failed to initialize CUDA: initialization error
     signature("driver.start", "cause", "gpu-absent",
          r"failed to initialize CUDA: initialization error|CUDA_ERROR_NOT_INITIALIZED"
@@ -44,6 +49,13 @@ COMPAT = (
     "Without such a folder, kernel module and libraries of the driver are of different releases: "
     "reboot after an update of the driver, and start containers anew.",
 )
+SYSTEM = (
+    "The kernel refused a call of the driver's library (CUDA_ERROR_OPERATING_SYSTEM). In a "
+    "container it lacks a device or a right: pass all of /dev/nvidia* with nvidia-uvm (--gpus "
+    "all), and try --security-opt seccomp=unconfined or a newer Docker. Otherwise reload the "
+    "module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) or reboot; `sudo dmesg | grep -i "
+    "nvrm` shows more."
+)
 START = "The driver's library refuses to start CUDA (CUDA_ERROR_NOT_INITIALIZED). " + _STARTS
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "driver.fabric": (
@@ -58,6 +70,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "the folder `stubs` of the CUDA toolkit from LD_LIBRARY_PATH and /etc/ld.so.conf.d; the "
         "driver's own library must be found.",
     ),
+    "driver.system": (SYSTEM,),
     "driver.start": (START,),
 }
 """Sentences by row."""

@@ -12,6 +12,7 @@ from caovand.engines.common.logs.rows import (
     clients,
     container,
     cuda_state,
+    files,
     kernel,
     rocm,
     servers,
@@ -39,7 +40,7 @@ _RAW = re.compile(
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
     r"|Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama"
-    r"|Program terminated with signal | {0,8}\[\[ [A-Z]"
+    r"|Program terminated with signal |(?:> )?Exception Type: {1,20}EXC_| {0,8}\[\[ [A-Z]"
     r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
     r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
@@ -47,6 +48,7 @@ _RAW = re.compile(
 
 ROWS = (
     *system.ROWS,
+    *files.ROWS,
     *clients.ROWS,
     signature("shm.full", "cause", "shm-full",
          r"[Ee]rror while creating shared memory segment(?: (?P<path>/dev/shm/\S{1,100}))?"
@@ -104,7 +106,8 @@ ROWS = (
     signature("pod.ended", "consequence", "engine-died",
          r"^ {0,12}Exit Code: {1,12}(?:(?P<silent>137)|13[249])$"),
     signature("signal.instruction", "cause", "backend-unsupported",
-         r"terminated by signal SIGILL|^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
+         r"terminated by signal SIGILL|EXC_BAD_INSTRUCTION"
+         r"|^(?:\S{1,60}: line \d{1,6}: +\d{1,10} |zsh: "
          r"|(?:\[\d{1,4}\])? {0,8}(?:\+ {1,4})?\d{2,10} )?[Ii]llegal (?:hardware )?instruction\b"
          r"|received SIGILL|Fatal signal \d{1,2} \(SIGILL"),
     signature("signal.ended", "consequence", "engine-died",
@@ -115,7 +118,8 @@ ROWS = (
          r"|received SIG[A-Z]{2,5}\b|terminated by signal SIG[A-Z]{3,5}"
          r"|^Fatal signal \d"),
     signature("signal.core", "consequence", "engine-died",
-         r"^Program terminated with signal (?P<signal>SIG\w{2,6})"),
+         r"^(?:Program terminated with signal |(?:> )?Exception Type: {1,20}EXC_\w{1,40} \()"
+         r"(?P<signal>SIG\w{2,6})"),
     signature("unit.ended", "consequence", "engine-died",
          r"\.service: [Mm]ain process exited, code=(?:(?P<silent>killed, status=9)|dumped"
          r"|exited, status=(?!0/|1/|2/)\d)"),

@@ -6,7 +6,7 @@ They affect every engine alike, and an engine's own log repeats some of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
@@ -86,6 +86,9 @@ _ELSEWHERE = (
          r"blk_update_request: .{0,20}I/O error|Buffer I/O error on dev|print_req_error: I/O error"
          r"|EXT4-fs error|XFS \(\S{1,40}\): .{0,60}(?:corruption|error)|BTRFS (?:error|critical)"
          r"|nvme\S{0,20}: (?:I/O .{0,60}timeout|controller is down)"),
+    # BUG: kernel NULL pointer dereference, address: 0000000000000000
+    signature("host.oops", "generic", "engine-died",
+         r"BUG: (?:kernel NULL pointer|unable to handle)|\bOops: |general protection fault, "),
     signature("host.machine", "cause", "engine-died",
          r"mce: \[Hardware Error\]|Machine [Cc]heck|Kernel panic - not syncing"
          r"|watchdog: BUG: soft lockup"),
@@ -98,6 +101,75 @@ _ELSEWHERE = (
          r"NVRM: Xid \(PCI:(?P<bus>[\da-fA-F:.]+)\): "
          r"(?P<xid>(?!63|9[23]|10[67]|121|141|15[2-4]|157|16[0-5])\d{1,3}),"),
 )  # fmt: skip
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "nvrm.init": (
+        "The driver cannot start the card: power the machine off and on. If that does not help, "
+        "install another driver release, update the firmware, and check the card's seat, power "
+        "and, in a virtual machine, how it is passed through.",
+    ),
+    "driver.mismatch": (
+        "The kernel runs another release of the NVIDIA driver than the installed libraries: reboot "
+        "after the update, or install kernel module and libraries of one release.",
+    ),
+    "driver.nouveau": (
+        "The nouveau driver holds the card: blacklist it (blacklist nouveau, options nouveau "
+        "modeset=0 in /etc/modprobe.d), rebuild the initramfs, and reboot.",
+    ),
+    "driver.unsupported": (
+        "This driver does not support the card: the newest cards need the open kernel modules, "
+        "old ones a legacy release. Install the flavour and release that NVIDIA lists for it.",
+    ),
+    "driver.unsigned": (
+        "Secure Boot rejects the driver's kernel module: sign it and enrol the key (sudo mokutil "
+        "--import /var/lib/shim-signed/mok/MOK.der, then reboot), or disable Secure Boot.",
+    ),
+    "driver.build": (
+        "The driver's kernel module does not build for this kernel, which is newer than the driver "
+        "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
+        "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
+        "has the error.",
+    ),
+    "driver.module": (
+        "The driver's kernel module does not load: install the headers of the running kernel, "
+        "rebuild it (sudo dkms autoinstall) or reinstall the driver, and reboot.",
+    ),
+    "nvswitch.fatal": (
+        "An NVSwitch reported a fatal fault: restart nvidia-fabricmanager, or reboot; if it comes "
+        "back, have the baseboard checked.",
+    ),
+    "pcie.link": (
+        "A PCIe link failed: check the card's seat, riser or cable and its power, lower the slot's "
+        "PCIe generation in the firmware, and reboot.",
+    ),
+    "amd.fault": (
+        "A kernel accessed invalid memory of the AMD card: update driver and ROCm, and use a build "
+        "for exactly this card (without HSA_OVERRIDE_GFX_VERSION).",
+    ),
+    "amd.reset": (
+        "The AMD card hung and its driver reset it: restart the engine; update kernel, firmware "
+        "and ROCm, and use smaller batches. If the reset failed, reboot.",
+    ),
+    "host.disk": (
+        "The kernel reports a fault of a disk or file system: `journalctl -k` and smartctl name "
+        "it.",
+    ),
+    "host.oops": (
+        "The kernel itself failed, in its own code or a driver's: the lines that follow name the "
+        "module in brackets ([amdgpu], [nvidia]). Reboot, then use another kernel (the "
+        "distribution's long-term one, or a newer one) and another release of the driver and its "
+        "firmware; the engine only called it.",
+    ),
+    "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
+    "pcie.fatal": (
+        "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
+        "PCIe generation in the firmware; reboot to get the card back.",
+    ),
+    "host.instruction": (
+        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
+        "build for it.",
+    ),
+}
+"""Sentences by row."""
 
 # Prefixes of the kernel's lines, also when an engine's log repeats them.
 KERNEL_LINE = re.compile(
@@ -111,7 +183,8 @@ _ANY_KERNEL_LINE = re.compile(
     r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"
     r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
     r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
-    r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG|traps: "
+    r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG"
+    r"|BUG: |Oops: |traps: "
     r"|segfault at [\da-f]|blk_update_request|Buffer I/O error|print_req_error"
     r"|EXT4-fs error|XFS \(|BTRFS |nvme\d|drmn\d: |SXid \()"
 )

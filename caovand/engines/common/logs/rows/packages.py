@@ -213,8 +213,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "last frame above the line shows it), or install the release of {of} that it requires; the "
         "same releases bring the same error.",
         "Here {importer} imports it.",
-        "Here {mixed} imports what is its own: files of two of its releases are mixed, a folder of "
-        "that name hides it, or its installation was cut short. Remove it with its folder, and "
+        "Here {mixed} imports its own module: files of two of its releases are mixed, a folder "
+        "named like it hides it, or its installation was cut short. Remove it with its folder, and "
         "install it again.",
     ),
     "python.triton": (

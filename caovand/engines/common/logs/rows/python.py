@@ -147,8 +147,6 @@ ROWS = (
          r"|expected (?:m1|mat1) and (?:m2|mat2) to have the same dtype, but got: "
          r"(?:c10::)?(?P<first>\w{1,20}) != (?:c10::)?(?P<second>\w{1,20})"
          r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
-    signature("nccl.library", "cause", "bad-arguments",
-         r"^NameError: name 'nccl\w{1,40}' is not defined"),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}"
@@ -287,7 +285,7 @@ _RAW = re.compile(
     r"Cannot access gated repo|Access to model |Error while creating shared memory"
     r"|\[?[EF]\d{4} \d\d:\d\d:\d\d\.\d{3,9} (?:\d{1,10} )?\w{1,60}\.cpp:\d{1,6}\] "
     r"|Call to |Proxy Call to rank |socket\w{1,40}: |Bootstrap : "
-    r"|nccl(?:System|Internal|Remote|UnhandledCuda)Error: "
+    r"|nccl(?:System|Internal|Remote|UnhandledCuda)Error: |Invalid config blocking "
     r"|(?:\S{1,200} )?(?:\[\d{1,4}\] )?(?:\S{1,100} )?NCCL WARN "
     r"|(?:[\w./+:-]{1,200}: )?fatal error: \S|.{0,100}\bfatal error C1083: |- \w{1,40}Error: "
     r"|[^\s:]{1,300}\.so[\w.]{0,20}: (?:undefined symbol|cannot open shared|file too short)"

@@ -42,6 +42,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "
         "VLLM_NCCL_SO_PATH name its libnccl.so.2 where it lies elsewhere.",
     ),
+    "nccl.failed": (
+        "NCCL, which links the cards, failed, and this line does not show why: NCCL_DEBUG=INFO "
+        "names the reason. Check /dev/shm, `nvidia-smi topo -m`, NCCL_P2P_DISABLE=1 and the "
+        "network's interface (NCCL_SOCKET_IFNAME), and that one release of NCCL is installed "
+        "(pip list | grep nccl).",
+    ),
     "nccl.duplicate": (
         "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
     ),
@@ -179,8 +185,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{module} has no {attribute}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
         "{holder} has no {asked}: what asks for it was written for another release of the engine. "
-        "Install the release that it requires, or a newer one of what asks; if the engine's own "
-        "code asks, its files are of two releases, or it is a fault of this one.",
+        "Install the release that it requires, or a newer release of the caller; if the engine's "
+        "own code asks, its files are of two releases, or it is a fault of this one.",
         "The called program does not accept {unknown}: the caller was written for another release. "
         "Install the release of the engine that the caller requires.",
         "Two packages of the installation do not fit together, or a setting and this release: "

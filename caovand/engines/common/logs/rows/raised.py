@@ -290,8 +290,11 @@ def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str,
     own = [frame for frame in frames if "importlib" not in frame and not frame.startswith("<")]
     if not own:
         return {}
-    package, file = _package_of(own[-1]), own[-1].rpartition(":")[0]
-    inside = package == lacking or f"/{lacking}/" in file
+    file = own[-1].rpartition(":")[0]
+    package = _package_of(own[-1]) if "-packages/" in file else ""
+    # A source tree has the package's folders below it; a single file there may be anyone's.
+    part = file.rpartition(f"/{lacking}/")
+    inside = package == lacking or (not package and bool(part[1]) and "/" in part[2])
     return {"mixed": lacking} if inside else {"importer": package or file.rpartition("/")[2]}
 
 

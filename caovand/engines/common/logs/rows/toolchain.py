@@ -52,6 +52,14 @@ ROWS = (
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
+    # libnccl.so.2: cannot open shared object file: ..., and of two releases:
+    # Invalid config blocking attribute value -2147483648
+    signature("nccl.library", "cause", "bad-arguments",
+         r"^NameError: name 'nccl\w{1,40}' is not defined|\blibnccl\.so[.\d]{0,12}: cannot open"
+         r"|Invalid config blocking attribute", SERVED),
+    # RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile
+    signature("jit.mismatch", "cause", "jit-toolchain",
+         r"The detected CUDA version \((?P<nvcc>[\d.]{1,8})\) mismatches the version"),
     # These libraries are numbered as CUDA is
     signature("engine.cuda", "cause", "bad-arguments",
          r"(?:^|[ \[(:'\"/])(?P<library>lib(?:nvrtc|cudart|cublas|cublasLt)\.so\."
@@ -100,6 +108,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A kernel uses {feature}, which this card does not have: let the engine use other kernels "
         "for that part (for experts --moe-backend), or install a newer release.",
     ),
+    "jit.mismatch": (
+        "A package is compiled here by the nvcc of CUDA {nvcc}, and PyTorch is built for another: "
+        "install the toolkit of PyTorch's CUDA (torch.version.cuda) and set CUDA_HOME to it, or "
+        "PyTorch for CUDA {nvcc}. pip fetches another PyTorch to build with, without "
+        "--no-build-isolation; a ready wheel needs no build.",
+    ),
     "jit.old": (
         "A kernel is compiled here, and the nvcc that was found is older than {wanted}: install a "
         "newer CUDA toolkit and set CUDA_HOME and PATH to it, or disable these kernels (for "
@@ -108,8 +122,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "jit.option": (
         "The nvcc that ran does not know {nvcc}: the CUDA toolkit is older than what compiles here "
         "(such as FlashInfer) is written for. Install a newer toolkit that the driver supports "
-        "(12.8 or newer for current releases), and set CUDA_HOME and PATH to it; or use the older "
-        "release of that package.",
+        "(12.8 or newer for current releases), and set CUDA_HOME and PATH to it; or use an older "
+        "release of the package.",
         "The compiler does not know {option}: it is older than the source asks for, or the source "
         "is built for another processor (options such as -mavx2 are of x86, not of ARM). Install a "
         "newer compiler, or take the engine's build for this architecture.",

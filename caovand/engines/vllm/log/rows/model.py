@@ -9,6 +9,10 @@ from caovand.engines.vllm.log.rows.by_phase import READING
 
 ROWS: tuple[Signature, ...] = (
     # The model's files
+    # FileNotFoundError: ... 'user/some-lora/adapter_config.json'
+    signature("adapter.missing", "cause", "model-missing",
+         r"No such file or directory: '(?P<folder>[^']{1,300})/adapter_config\.json'"
+         r"|Can't find 'adapter_config\.json' at '(?P<place>[^']{1,300})'", SERVED),
     signature("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
          r"|weights were not initialized from checkpoint|Could not detect config format"
