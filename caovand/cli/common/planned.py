@@ -102,7 +102,7 @@ def plan_for(
     try:
         plan = planned(config, steps)
         plan = tuned_plan(plan, depth_for(plan, config.policy, records), config, planned, fits)
-        plan, known = foresee(engine, config, plan, machine)
+        plan, known = foresee(engine, config, plan, machine, planned)
         plan = _spread(plan, config, engine, machine, no_rdma)
         plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
     except Unplannable as problem:

@@ -80,7 +80,7 @@ def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
     _, in_8 = _choose_cache_type(space, rounded, model, gpus)
     if in_8.sound and (not choice.sound or in_8.score < choice.score):
         return replace(in_8, score=BEHIND_EXACT + in_8.score)
-    return choice
+    return choice if choice.fits else replace(choice, longest=max(choice.longest, in_8.longest))
 
 
 def _choose_cache_type(
@@ -183,7 +183,8 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
         return min(candidates, key=lambda choice: choice.score)
     least = space.context or min(MIN_CONTEXT, model.max_model_len)
     lean = search.lean(space.bases[0], eager=space.eager[-1])
-    return Choice(with_context(lean, least, gpus, space), fits=False)
+    longest = CandidateSearch(replace(space, context=None), model, gpus).longest()
+    return Choice(with_context(lean, least, gpus, space), fits=False, longest=longest)
 
 
 def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
