@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from caovand.core.config.schema import Config
@@ -73,23 +74,21 @@ def _with_longest_context(
     replan: Callable[[Config], Plan],
     setting: str,
 ) -> Plan | None:
-    """The plan with the longest context that fits instead of the configured one, or with the
-    planner's own; None if the operator insists on his, or neither fits. `setting` is the context's
+    """The plan with the longest context that fits instead of the configured one, never shorter than
+    without one; None if the operator insists on his, or nothing fits. `setting` is the context's
     name."""
     asked, policy = config.model.max_model_len, config.policy
     insists = policy.strict or setting in policy.pinned or setting in plan.verbatim
     forbidden = policy.ladder is not None and "context" not in policy.ladder
     if asked is None or insists or forbidden or plan.taken:
         return None
-    longest = engine.planning.longest(config, inventory)
+    longest, found = engine.planning.longest(config, inventory), []
     for length in (longest, None) if 0 < longest < asked else ():
-        try:
-            found = replan(replace(config, model=replace(config.model, max_model_len=length)))
-        except Unplannable:
-            continue
-        if engine.planning.forecast(found, inventory).fits:
-            return _shortened(found, asked, setting, plan.advice)
-    return None
+        with suppress(Unplannable):
+            found.append(replan(replace(config, model=replace(config.model, max_model_len=length))))
+    fitting = [one for one in found if engine.planning.forecast(one, inventory).fits]
+    best = max(fitting, key=lambda one: engine.planning.context(one) or 0, default=None)
+    return _shortened(best, asked, setting, plan.advice) if best else None
 
 
 def _shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) -> Plan:
