@@ -190,7 +190,7 @@ KEPT = {"engine": {"extra_args": ["--enable-prefix-caching"]}}
     ("box", "name", "why"),
     [
         ("5090", "Qwen3.5-35B-A3B-AWQ", "fill no block of 2096"),
-        ("4090", "Qwen3.6-27B-AWQ", "1.25 times as many requests a second or more finish"),
+        ("4090", "Qwen3.6-27B-AWQ", "the cards finish more requests"),
     ],
 )
 def test_a_hybrids_batch_keeps_no_prefixes_where_they_cost_more_than_they_save(
@@ -208,3 +208,12 @@ def test_a_hybrids_batch_keeps_no_prefixes_where_they_cost_more_than_they_save(
 def test_a_batch_keeps_prefixes_that_cost_little() -> None:
     assert plan(box_with("5090", model("Qwen3.6-27B-AWQ")), **BATCH).value("enable_prefix_caching")
     assert plan(box_with("4090", model("Llama-3.1-8B")), **BATCH).value("enable_prefix_caching")
+
+
+def test_a_batch_without_prefixes_keeps_the_caches_own_type_where_that_is_enough() -> None:
+    """In 8 bits its blocks are longer than a prompt, in 16 bits they are not."""
+    machine = box_with("a6000-x4-pairs", model("Qwen3.5-35B-A3B-AWQ"))
+    found = plan(replace(machine, gpus=machine.gpus[:1]), **BATCH)
+    assert found.value("enable_prefix_caching") is False
+    assert found.value("max_num_seqs") == 256
+    assert found.value("kv_cache_dtype") is None

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
-from caovand.engines.common.usual_requests import WITHOUT_PREFIXES
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs, triton_lacks_shared
@@ -144,8 +143,10 @@ def _useless_prefixes(partial: PartialPlan) -> str:
         )
     if partial.prefixes:
         return ""
-    more = f"{WITHOUT_PREFIXES:g} times as many requests a second or more"
-    return f"a batch: without a prefix cache each request keeps fewer states, and {more} finish"
+    return (
+        "a batch: without a prefix cache each request keeps fewer recurrent states, and the cards"
+        " finish more requests"
+    )
 
 
 def mamba_cache_mode(partial: PartialPlan) -> Setting | None:

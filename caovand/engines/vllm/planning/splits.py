@@ -256,14 +256,17 @@ def _size_on_split(partial: PartialPlan) -> PartialPlan:
     apart = _size_on_freest(replace(partial, prefixes=False))
     if not apart.choice or not apart.choice.sound:
         return kept
+    # Without prefixes for one cache type already, the others are weighed without them, too.
     worth = apart.choice.score * WITHOUT_PREFIXES <= kept.choice.score
-    return apart if worth or not kept.choice.sound else kept
+    ended = not kept.value("enable_prefix_caching")
+    return apart if worth or ended or not kept.choice.sound else kept
 
 
 def _may_end_prefixes(partial: PartialPlan) -> bool:
-    """Whether the policy keeps prefixes for a batch of requests that each need more states then."""
+    """Whether the policy decides on prefixes for a batch of requests that each need more states
+    with them."""
     caching = partial.settings.get("enable_prefix_caching")
-    ours = caching is not None and caching.value is True and caching.origin == "policy"
+    ours = caching is not None and caching.origin == "policy"
     batch = WORKLOADS[partial.config.policy.workload].batch
     return ours and batch and partial.cuda and partial.model.hybrid
 
