@@ -16,7 +16,7 @@ from rich.text import Text
 
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli.common import candidates
-from caovand.cli.common.alternatives import instead_of
+from caovand.cli.common.alternatives import alternatives
 from caovand.cli.common.console import console
 from caovand.cli.common.drawing import COLOURS, LEGEND, cells
 from caovand.cli.common.errors import CommandError, Exit
@@ -33,7 +33,9 @@ from caovand.cli.common.survey import (
 )
 from caovand.cli.common.verb import Group, Verb
 from caovand.core.config.schema import MODES, Config
+from caovand.core.engine.record import Engine
 from caovand.core.facts import occupancy
+from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu
 from caovand.core.secrets import shown_value
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         return Exit.DONE if any(one.planned for one in every) else Exit.FAILED
     config = candidates.with_engine(config, args.engine) if args.engine else config
     found = plan(config)
-    others = instead_of(chosen_engine(config), found)
+    others = _instead_of(chosen_engine(config), found)
     if args.json:
         offered = [{"text": other.text, "remedy": other.remedy} for other in others]
         print(json.dumps({**found.as_json(), "alternatives": offered}))
@@ -99,6 +101,15 @@ def run(args: argparse.Namespace) -> int:
         for other in others:
             console().print(Text(f"instead: {other.text}; {other.remedy}"))
     return Exit.FAILED if found.refusal else Exit.DONE
+
+
+def _instead_of(engine: Engine, found: PlannedEngine) -> tuple[CheckResult, ...]:
+    """Other engines' offers in place of this plan; none if its speed is not modelled."""
+    machine, fits = found.inventory, found.memory is None or found.memory.fits is not False
+    tokens_s = engine.planning.speed(found.plan, machine) if fits and not found.refusal else 0.0
+    if tokens_s is None:
+        return ()
+    return tuple(alternatives(engine, machine.model, machine.gpus, machine.host, tokens_s))
 
 
 def print_plan(found: PlannedEngine, console: Console) -> None:

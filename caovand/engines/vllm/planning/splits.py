@@ -55,7 +55,7 @@ from caovand.engines.vllm.planning.precision import (
     tower_breaks_tiles,
 )
 from caovand.engines.vllm.planning.speculation import smaller_depths
-from caovand.engines.vllm.sizing.best import choose, longest_lean
+from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Choice
 
@@ -344,8 +344,12 @@ def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
     alone = longest_lean(bases, model, free)
     if alone >= least:
         who = memory_holders(partial.gpus, partial.inventory.others, partial.values)
+        most = longest_to_the_brim(bases, model, gpus)
+        room = f"room for a context of {most} tokens at most" if most else "no room"
+        anyway = f"set [model] max_model_len = {most} to serve that, " if most else ""
         raise Unplannable(
-            f"cannot start: {who}, which leaves the model no room (alone it would hold"
-            f" a context of {alone} tokens); stop them, or choose other cards in [engine] gpus",
+            f"cannot start: {who}, which leaves the model {room} (alone it would hold"
+            f" a context of {alone} tokens); stop them, choose other cards in [engine] gpus,"
+            f" {anyway}or serve a smaller model",
             "vram-busy",
         )
