@@ -258,7 +258,8 @@ class Gateway:
         """The body, and the request's identity for repetitions; raises Refused."""
         content, began = request.content, asyncio.get_running_loop().time()
         size, kept = 0, io.BytesIO()
-        known = hashlib.blake2b(f"{request.method} {request.path}\0".encode(), digest_size=16)
+        what = f"{request.method} {request.path}\0".encode("utf-8", "surrogateescape")
+        known = hashlib.blake2b(what, digest_size=16)
         while True:
             if not (piece := await _read_piece(content, began, size)):
                 # BytesIO hands it over without a copy.

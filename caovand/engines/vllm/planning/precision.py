@@ -40,6 +40,8 @@ from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
 EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
 """Cache types that are compared with the rules' own."""
+OWN_TYPE = "auto"
+"""The model's own type, which is compared where the rules' own choice is 8 bits."""
 AT_LOAD = "fp8"
 """The value of --quantization that quantises 16-bit weights layer by layer while they load: vLLM
 0.21 and 0.33 create each layer on the card only when it is its turn."""

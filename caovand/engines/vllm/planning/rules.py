@@ -63,6 +63,8 @@ def _gain(partial: PartialPlan) -> str:
 
 def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
     typed = partial.config.policy.kv_cache_dtype
+    if not typed and partial.cache == precision.OWN_TYPE:
+        return policy(None, "the model's own type")
     if not typed and partial.cache == precision.FOUR_BITS:
         return policy(
             partial.cache,

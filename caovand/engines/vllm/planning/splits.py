@@ -46,9 +46,11 @@ from caovand.engines.vllm.planning.fit import (
     fixed_space,
     text_only_may_help,
 )
+from caovand.engines.vllm.planning.own_cache import exact_or_rounded, may_stay_exact
 from caovand.engines.vllm.planning.parallel import replica_splits
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
 from caovand.engines.vllm.planning.precision import (
+    OWN_TYPE,
     breaks_at_load,
     quantised_at_load,
     smaller_cache,
@@ -290,7 +292,14 @@ def _size_on_freest(partial: PartialPlan) -> PartialPlan:
     depths = (None, *smaller_depths(first))
     caches = tuple(dict.fromkeys(("", smaller_cache(first))))
     others = [(depth, cache) for cache in caches for depth in depths][1:]
-    return size_plan([first, *(decided(depth, cache) for depth, cache in others)])
+    sized = size_plan([first, *(decided(depth, cache) for depth, cache in others)])
+    if not may_stay_exact(first):
+        return sized
+    try:
+        exact = size_plan([decided(depth, OWN_TYPE) for depth in depths])
+    except Unplannable:  # only 8 bits fit beside other processes
+        return sized
+    return exact_or_rounded(exact, sized)
 
 
 MIN_IN_FLOAT32 = 8192
