@@ -90,7 +90,7 @@ test-over-engine: $(TEST_MODELS)
 # What touches a library, and two whole daemons. The rest is for Python 3.10, in test-oldest-all.
 USES_LIBRARIES := $(addprefix tests/adapters/test_,config_file.py control.py gpu_samples.py log.py \
 	model_pull.py notify.py open_socket.py prometheus.py) tests/cli/test_caovanctl.py \
-	tests/page/test_server.py tests/gateway/test_server.py
+	tests/page/test_server.py tests/gateway/test_server.py tests/gateway/test_hostile.py
 WHOLE_DAEMONS := tests/scenarios/test_second_engine.py \
 	tests/scenarios/test_supervision.py::test_logs_and_events_are_followed_as_they_come
 .PHONY: test-oldest

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli.common import candidates
-from caovand.cli.common.alternatives import instead_of
+from caovand.cli.common.alternatives import alternatives
 from caovand.cli.common.console import console
 from caovand.cli.common.drawing import COLOURS, LEGEND, cells
 from caovand.cli.common.errors import CommandError, Exit
@@ -33,7 +33,9 @@ from caovand.cli.common.survey import (
 )
 from caovand.cli.common.verb import Group, Verb
 from caovand.core.config.schema import MODES, Config
+from caovand.core.engine.record import Engine
 from caovand.core.facts import occupancy
+from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.forecast import MemoryEstimate, RankForecast
 from caovand.core.facts.inventory import Gpu
 from caovand.core.secrets import shown_value
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
         return Exit.DONE if any(one.planned for one in every) else Exit.FAILED
     config = candidates.with_engine(config, args.engine) if args.engine else config
     found = plan(config)
-    others = instead_of(chosen_engine(config), found)
+    others = _instead_of(chosen_engine(config), found)
     if args.json:
         offered = [{"text": other.text, "remedy": other.remedy} for other in others]
         print(json.dumps({**found.as_json(), "alternatives": offered}))
@@ -99,6 +101,15 @@ def run(args: argparse.Namespace) -> int:
         for other in others:
             console().print(Text(f"instead: {other.text}; {other.remedy}"))
     return Exit.FAILED if found.refusal else Exit.DONE
+
+
+def _instead_of(engine: Engine, found: PlannedEngine) -> tuple[CheckResult, ...]:
+    """Other engines' offers in place of this plan; none if its speed is not modelled."""
+    machine, fits = found.inventory, found.memory is None or found.memory.fits is not False
+    tokens_s = engine.planning.speed(found.plan, machine) if fits and not found.refusal else 0.0
+    if tokens_s is None:
+        return ()
+    return tuple(alternatives(engine, machine.model, machine.gpus, machine.host, tokens_s))
 
 
 def print_plan(found: PlannedEngine, console: Console) -> None:
@@ -147,6 +158,11 @@ def _show_parts(found: PlannedEngine, memory: MemoryEstimate, console: Console) 
         for gpu in gpus:
             console.print(bar(gpu, memory))
         _print_legend(memory.parts, console, cards=bool(gpus))
+    if memory.host_parts:
+        host = found.inventory.host
+        others = ("others", float(host.ram_mib - host.available_mib))
+        console.print(_bar("RAM  ", (*memory.host_parts, others), host.ram_mib))
+        _print_legend(memory.host_parts, console, cards=False)
     said = "does not run: " if memory.conflicts else "does not fit: "
     verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from caovand.cli.common.client import connect
@@ -35,11 +35,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows))
         return Exit.DONE
-    for row in rows:
-        print(_line(row))
-    if not rows:
-        print("no such requests at the gateway since the daemon started")
+    for line in lines(rows):
+        print(line)
     return Exit.DONE
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each request."""
+    yield from map(_line, rows)
+    if not rows:
+        yield "no such requests at the gateway since the daemon started"
 
 
 def _line(row: Mapping[str, Any]) -> str:

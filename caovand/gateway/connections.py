@@ -35,7 +35,7 @@ class Connections:
 
     def __call__(self) -> Protocol:
         """The protocol of a new connection."""
-        return _Connection(self, self._make())
+        return _Connection(self, self._make)
 
     def opened(self, transport: asyncio.Transport, connection: _Connection) -> bool:
         """Admit or reject a connection."""
@@ -80,8 +80,8 @@ class Connections:
 
 
 class _Connection(Admitted):
-    def __init__(self, connections: Connections, inside: Protocol) -> None:
-        super().__init__(inside)
+    def __init__(self, connections: Connections, make: Callable[[], Protocol]) -> None:
+        super().__init__(make)
         self._connections = connections
         self._ahead = b""
         self.task: asyncio.Task[object] | None = None

@@ -192,6 +192,11 @@ class Desk:
         self.totals.add(record, at)
         self._changed.set()
 
+    def turn_away(self, status: int) -> None:
+        """Count a stranger's request, of which nothing is kept: there may be any number."""
+        self.totals.ended[str(status)] += 1
+        self._changed.set()
+
     def taken_records(self, most: int) -> list[dict[str, Any]]:
         """Remove and return the oldest records, up to `most`."""
         return [self.records.popleft() for _ in range(min(len(self.records), most))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from caovand.adapters.network.daemon_socket import Unreachable
@@ -22,6 +22,7 @@ TICK_S = 0.5
 STATUS_S = 1.0
 RECENT_S = 5.0
 CLUSTER_S = 2.0
+REQUESTS_S = 2.0
 EVENTS = 100
 LINES = 200
 BEHIND = 2000  # lines: a slower reader skips to the latest
@@ -30,10 +31,13 @@ ALWAYS_MOVING = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures",
 
 
 class Feed:
-    """The live data of one model; "" for the only or the first one."""
+    """The live data of one model; "" for the only or the first one.
 
-    def __init__(self, daemon: Daemon, model: str) -> None:
-        self._daemon, self._model = daemon, model
+    `names` says whether readers may know which client sent a request.
+    """
+
+    def __init__(self, daemon: Daemon, model: str, *, names: bool) -> None:
+        self._daemon, self._model, self._names = daemon, model, names
         self._readers: dict[Reader, asyncio.Event] = {}
         self._task: asyncio.Task[None] | None = None
         self._forget()
@@ -46,7 +50,8 @@ class Feed:
         self._pid: int | None = None
         self._steady: dict[str, Any] = {}
         self._nodes: Mapping[str, Any] | None = None
-        self._status_at = self._recent_at = self._nodes_at = float("-inf")
+        self._requests: Sequence[Mapping[str, Any]] | None = None
+        self._status_at = self._recent_at = self._nodes_at = self._requests_at = float("-inf")
 
     @contextlib.contextmanager
     def reading(self, seen: str) -> Iterator[tuple[Reader, asyncio.Event]]:
@@ -106,6 +111,9 @@ class Feed:
             shown = {**status, "processes": on_cards(status, model)}
             self._send("status", frame("status", shown))
         await self._poll_nodes(model, status.get("cluster"), now)
+        if status.get("gateway") and now >= self._requests_at + REQUESTS_S:
+            self._requests_at = now
+            await self._poll_requests(model)
         await self._poll_events()
         await self._poll_log(model)
         if now >= self._recent_at + RECENT_S:
@@ -118,6 +126,14 @@ class Feed:
         if summary and (summary != self._nodes or now >= self._nodes_at + CLUSTER_S):
             self._nodes, self._nodes_at = summary, now
             self._send("cluster", frame("cluster", await self._daemon.ask("cluster", model)))
+
+    async def _poll_requests(self, model: str) -> None:
+        requests = (await self._daemon.ask("requests", model))["requests"]
+        if not self._names:
+            requests = [{**one, "key": ""} for one in requests]
+        if requests != self._requests:
+            self._requests = requests
+            self._send("requests", frame("requests", requests))
 
     async def _poll_events(self) -> None:
         fresh: deque[Mapping[str, Any]] = deque(maxlen=EVENTS)
@@ -156,8 +172,8 @@ def default_model(status: Mapping[str, Any]) -> str:
 class Feeds:
     """The feeds by model, created on demand, for at most `most` readers in total."""
 
-    def __init__(self, daemon: Daemon, most: int) -> None:
-        self._daemon, self._left = daemon, most
+    def __init__(self, daemon: Daemon, most: int, *, names: bool) -> None:
+        self._daemon, self._left, self._names = daemon, most, names
         self._feeds: dict[str, Feed] = {}
         self._readers: dict[str, int] = {}
 
@@ -169,7 +185,7 @@ class Feeds:
             return
         self._left -= 1
         self._readers[model] = self._readers.get(model, 0) + 1
-        feed = self._feeds.setdefault(model, Feed(self._daemon, model))
+        feed = self._feeds.setdefault(model, Feed(self._daemon, model, names=self._names))
         try:
             with feed.reading(seen) as found:
                 yield found

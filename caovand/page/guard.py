@@ -49,7 +49,7 @@ class Guard:
 
     def __call__(self) -> Protocol:
         """The protocol of a new connection."""
-        return _Guarded(self, self._make())
+        return _Guarded(self, self._make)
 
     def opened(self, transport: asyncio.Transport) -> bool:
         """Admit or reject a connection."""
@@ -105,8 +105,8 @@ class _Guarded(Admitted):
     Further requests are dropped: the library would parse any number in advance.
     """
 
-    def __init__(self, guard: Guard, inside: Protocol) -> None:
-        super().__init__(inside)
+    def __init__(self, guard: Guard, make: Callable[[], Protocol]) -> None:
+        super().__init__(make)
         self._guard = guard
         self._head = b""
         self._body_left: int | None = None  # before the head is complete

@@ -56,7 +56,7 @@ class Page:
 
     def __init__(self, daemon: Daemon, access: Access, own: Mapping[str, files.File]) -> None:
         self._daemon, self._access, self._files = daemon, access, own
-        self._feeds = Feeds(daemon, live.MAX_READERS)
+        self._feeds = Feeds(daemon, live.MAX_READERS, names=access.asks)
         self._tries = Chats(daemon)
         self._faults = 0
         self.guard: Guard | None = None

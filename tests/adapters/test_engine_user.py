@@ -38,7 +38,7 @@ if user is not None:
     found["owner"] = os.stat(folder).st_uid
     nothing = os.open("/dev/null", os.O_RDWR)
     words = ["/bin/sleep", "1000"]
-    sleeper = engine_user.Program(user, user.start(words, {"MARK": "1"}, [nothing] * 3))
+    sleeper = engine_user.ProgramOfUser(user, user.start(words, {"MARK": "1"}, [nothing] * 3))
     def lives():
         environ = []
         while "MARK=1" not in environ:  # until it has executed the program
@@ -65,7 +65,7 @@ if user is not None:
         raise OSError(24, "too many open files")
     os.pidfd_open = too_many
     try:
-        engine_user.Program(user, user.start(words, {}, [nothing] * 3))
+        engine_user.ProgramOfUser(user, user.start(words, {}, [nothing] * 3))
     except OSError as problem:
         os.pidfd_open, pid = real, found.pop("unwatched")
     while user._link._abandoned:
@@ -144,13 +144,13 @@ GONE_PROGRAM = """
 import fcntl, functools, json, os, select, signal, sys, termios, threading
 sys.path.insert(0, sys.argv[1])
 from caovand.adapters.privileges import engine_user
-from caovand.adapters.privileges.program import Program
+from caovand.adapters.privileges.program import ProgramOfUser
 from caovand.adapters.system import processes
 answer_s = 0.2 if sys.argv[2] == "stopped" else 60.0
 engine_user.SpawnerLink = functools.partial(engine_user.SpawnerLink, answer_s=answer_s)
 engine_user.begin({"CAOVAN_ENGINE_USER": sys.argv[3]})
 user, nothing = engine_user.current(), os.open("/dev/null", os.O_RDWR)
-engine = Program(user, user.start(["/bin/sleep", "1000"], {}, [nothing] * 3))
+engine = ProgramOfUser(user, user.start(["/bin/sleep", "1000"], {}, [nothing] * 3))
 seen, link, found = processes.read(engine.pid), user._link._link, []
 def ask():
     try:

@@ -35,8 +35,8 @@ from tests.gateway.world import CHAT, STREAMED, FakeDaemon
 from tests.ports import free_port
 
 KEY = "sesame"
-STREAMS, EVENTS = 20, 100
-IDLE, REFUSED = 2000, 10_000
+STREAMS, EVENTS, AT_LEAST_S = 20, 25, 5.0
+IDLE, REFUSED, CROWD = 2000, 10_000, 10_000
 ATTACKERS = 8
 HUGE = 10
 MAX_BODY = 64 << 20
@@ -250,6 +250,15 @@ def refused(port: int, count: int, results: Any) -> None:
     results.put(Counter(send(port, wrong_key(chance)) for _ in range(count)))
 
 
+def crowd(port: int, count: int, results: Any) -> None:
+    """Connect as often as this, more than the gateway has seats, and ask for nothing."""
+    os.nice(5)
+    with contextlib.ExitStack() as held:
+        for _ in range(count):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
+        results.put(Counter({"connected": count}))
+
+
 def huge(port: int, results: Any) -> None:
     """Send bodies of 100 MB that nobody announced."""
     os.nice(5)
@@ -270,25 +279,33 @@ def huge(port: int, results: Any) -> None:
     results.put(found)
 
 
-async def bystanders(port: int, until: Callable[[], bool]) -> list[float]:
-    """STREAMS streams at any time as long as `until` is False: how late each event was."""
-    late: list[float] = []
-    body = json.dumps({**STREAMED, "events": EVENTS}).encode()
-    await asyncio.gather(*(_stand_by(port, body, until, late, n) for n in range(STREAMS)))
-    return late
+class Bystanders:
+    """STREAMS streams at any time as long as `until` is False: how long each request had to wait
+    for its first event, over a connection of its own, and how late each event was."""
 
+    def __init__(self, port: int, until: Callable[[], bool]) -> None:
+        self._port, self._until = port, until
+        self.first_s: list[float] = []
+        self.late_s: list[float] = []
 
-async def _stand_by(
-    port: int, body: bytes, until: Callable[[], bool], late: list[float], number: int
-) -> None:
-    await asyncio.sleep(number * EVENTS * streams.PACE_S / STREAMS)
-    while not until():
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(whole(body))
-        async for line in reader:
-            if found := streams.AT.search(line):
-                late.append(time.monotonic() - float(found[1]))
-        writer.close()
+    async def run(self) -> None:
+        """Stand by."""
+        await asyncio.gather(*(self._stand_by(number) for number in range(STREAMS)))
+
+    async def _stand_by(self, number: int) -> None:
+        request = whole(json.dumps({**STREAMED, "events": EVENTS}).encode())
+        await asyncio.sleep(number * EVENTS * streams.PACE_S / STREAMS)
+        while not self._until():
+            began, fresh = time.monotonic(), True
+            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+            writer.write(request)
+            async for line in reader:
+                if found := streams.AT.search(line):
+                    at = time.monotonic()
+                    self.late_s.append(at - float(found[1]))
+                    self.first_s += [at - began] if fresh else []
+                    fresh = False
+            writer.close()
 
 
 def started(work: Callable[..., object], *args: Any) -> multiprocessing.Process:
@@ -308,17 +325,17 @@ def phase(name: str, port: int, pid: int, works: list[tuple[Any, ...]]) -> None:
     results: Any = multiprocessing.Queue()
     before_s, began = cpu_s(pid), time.monotonic()
     attackers = [started(*work, results) for work in works]
-    end = began + 5.0 if not attackers else None
 
     def over() -> bool:
-        if end is not None:
-            return time.monotonic() > end
-        return not any(one.is_alive() for one in attackers)
+        early = time.monotonic() < began + AT_LEAST_S
+        return not early and not any(one.is_alive() for one in attackers)
 
-    late = asyncio.run(bystanders(port, over))
+    others = Bystanders(port, over)
+    asyncio.run(others.run())
     total: Counter[str] = sum((results.get() for _ in attackers), Counter())
     took_s = time.monotonic() - began
-    print(f"{name:<34} {len(late):>8} {in_ms(late):>18} {memory_mb(pid):>8.1f} MB"
+    print(f"{name:<34} {len(others.first_s):>8} {in_ms(others.first_s):>18}"
+          f" {in_ms(others.late_s):>18} {memory_mb(pid):>8.1f} MB"
           f" {(cpu_s(pid) - before_s) / took_s:>5.0%} {took_s:>6.0f} s", flush=True)  # fmt: skip
     if total:
         print(f"    {', '.join(f'{answer}: {n}' for answer, n in total.most_common())}")
@@ -330,7 +347,16 @@ def idle(port: int) -> Iterator[None]:
     with contextlib.ExitStack() as crowd:
         for _ in range(IDLE):
             crowd.enter_context(socket.create_connection(("127.0.0.1", port)))
+        wait_behind(port)
         yield
+    wait_behind(port)
+
+
+def wait_behind(port: int) -> None:
+    """Return once the gateway is done with all that came before."""
+    with socket.create_connection(("127.0.0.1", port)) as last:
+        last.sendall(whole(b"{}", key=b"wrong"))
+        last.recv(1)
 
 
 def main() -> None:
@@ -367,7 +393,8 @@ def attacked(port: int, pid: int, requests: int, seed: int) -> None:
     print(
         f"{STREAMS} streams of 50 events/s; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
     )
-    print(f"{'':<34} {'events':>8} {'late, p50 / p99':>18} {'RSS':>11} {'CPU':>5}")
+    print(f"{'p50 / p99':<34} {'requests':>8} {'first event':>18} {'events late':>18}"
+          f" {'RSS':>11} {'CPU':>5}")  # fmt: skip
     phase("alone", port, pid, [])
     attackers = [(refused, port, REFUSED)]
     with idle(port):
@@ -375,6 +402,7 @@ def attacked(port: int, pid: int, requests: int, seed: int) -> None:
     phase(f"{REFUSED} refused requests", port, pid, attackers)
     with idle(port):
         phase("both at once", port, pid, attackers)
+    phase(f"{CROWD} connections kept open", port, pid, [(crowd, port, CROWD)])
     phase(f"{HUGE} bodies of 100 MB", port, pid, [(huge, port)])
     each = requests // ATTACKERS // 4
     for part in range(4):

@@ -64,4 +64,4 @@ def test_what_people_wrote_outlives_a_rewrite() -> None:
 def test_one_draft_is_one_token() -> None:
     found = plan(box_with("5090", model("Qwen3.5-35B-A3B-AWQ")))
     assert found.mtp == 1
-    assert "drafting 1 token: with about 2 billion" in found.settings["speculative_config"].reason
+    assert "drafting 1 token: with about 3 billion" in found.settings["speculative_config"].reason

@@ -14,9 +14,11 @@ from caovand.adapters import model_folder
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.cli import plan as plan_verb
 from caovand.cli.common import candidates, drawing, survey
-from caovand.cli.common.errors import Exit
+from caovand.cli.common.errors import CommandError, Exit
+from caovand.cli.common.planned import plan_for
 from caovand.cli.main import main
 from caovand.cli.top import parts
+from caovand.core.config.parser import parse
 from caovand.core.config.schema import Config
 from caovand.core.engine.planning import Modelled
 from caovand.core.facts.forecast import MemoryPart
@@ -213,3 +215,13 @@ def test_a_gguf_model_on_a_card_is_shown_with_a_bar_by_part(
     assert "GPU 0" in shown
     assert "weights " in shown
     assert "compute buffers" in shown
+
+
+def test_a_card_that_others_use_has_another_engines_offer() -> None:
+    gpu = replace(turing(1)[0], free_mib=20000, users=((7, "Xorg", 2400),))
+    model = replace(QWEN_27B_AWQ, model_type="qwen3_5_text")
+    with pytest.raises(CommandError) as caught:
+        plan_for(parse({"model": {"path": model.path}}), inventory(model, (gpu,)), None)
+    assert "Xorg (pid 7) holds 2400 MiB" in caught.value.message
+    assert caught.value.hint.startswith("instead: llama.cpp would serve it from a GGUF file")
+    assert "tokens/s (modelled)" in caught.value.hint

@@ -64,6 +64,7 @@ def test_pages_keys_and_sizes(begin: Begin, daemon: FakeDaemon) -> None:
             "end": 2,
         },
         incidents={"incidents": []},
+        requests={"requests": []},
         mode={"mode": "fast", "overruled": "", "state": "RECYCLING"},
     )
     terminal = begin()
@@ -77,7 +78,9 @@ def test_pages_keys_and_sizes(begin: Begin, daemon: FakeDaemon) -> None:
     terminal.press(b"\x1b[A")  # an arrow is no Escape
     terminal.press(b"i")
     terminal.until_it_shows("no incidents")
-    terminal.press(b"i")
+    terminal.press(b"r")
+    terminal.until_it_shows("no such requests at the gateway")
+    terminal.press(b"r")
     terminal.until_it_shows("m mode")
     terminal.press(b"?")
     terminal.until_it_shows("l    the engine's latest output")

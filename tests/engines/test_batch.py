@@ -181,3 +181,30 @@ def test_reasons_of_batches_are_true() -> None:
     assert "would hold the same" in latent.settings["data_parallel_size"].reason
     embedder = plan(box_with("4090", model("Qwen3-Reranker-4B")))
     assert "texts of 512 tokens" in embedder.settings["max_num_seqs"].reason
+
+
+KEPT = {"engine": {"extra_args": ["--enable-prefix-caching"]}}
+
+
+@pytest.mark.parametrize(
+    ("box", "name", "why"),
+    [
+        ("5090", "Qwen3.5-35B-A3B-AWQ", "fill no block of 2096"),
+        ("4090", "Qwen3.6-27B-AWQ", "1.25 times as many requests a second or more finish"),
+    ],
+)
+def test_a_hybrids_batch_keeps_no_prefixes_where_they_cost_more_than_they_save(
+    box: str, name: str, why: str
+) -> None:
+    machine = box_with(box, model(name))
+    found, kept = plan(machine, **BATCH), plan(machine, **BATCH, **KEPT)
+    assert found.value("enable_prefix_caching") is False
+    assert found.value("mamba_cache_mode") is None
+    assert why in found.settings["enable_prefix_caching"].reason
+    assert found.value("max_num_seqs") > 1.25 * kept.value("max_num_seqs")
+    assert plan(machine).value("enable_prefix_caching") is True
+
+
+def test_a_batch_keeps_prefixes_that_cost_little() -> None:
+    assert plan(box_with("5090", model("Qwen3.6-27B-AWQ")), **BATCH).value("enable_prefix_caching")
+    assert plan(box_with("4090", model("Llama-3.1-8B")), **BATCH).value("enable_prefix_caching")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caovand.core.healing.answer import Answer
+from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.engines import registry
 from caovand.engines.common.healing.answer import answer_of
@@ -41,7 +41,7 @@ TOO_LONG = [
 ]
 
 
-def explained(lines: list[str]) -> tuple[Finding, tuple[str, ...], Answer]:
+def explained(lines: list[str]) -> tuple[Finding, tuple[str, ...], FailureAnswer]:
     found = explain_log("\n".join(lines))
     assert found is not None
     writer, explanation = found

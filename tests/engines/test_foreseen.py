@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from caovand.core.config.parser import parse
+from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.foreseen import foresee
@@ -15,6 +16,8 @@ from caovand.core.plan import Plan
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.advice import STEP
 from caovand.engines.vllm.planning.warnings import is_clear
+from tests.boxes import models as boxes
+from tests.boxes.machines import box_with
 from tests.core.machines import CUDA, H200, inventory, named
 
 ASKED = 262144
@@ -225,3 +228,57 @@ def test_the_advised_context_leaves_everything_else_as_it_is_and_no_longer_one_d
     else:
         assert advice.endswith(f"fits if these change: {', '.join(differing)}")
         assert rest(length + STEP) is None
+
+
+def replanned(machine: Inventory, *words: str, model: Any, **policy: Any) -> Plan:
+    """The plan as the daemon would have it, which plans again for a context that fits."""
+    model = {"path": machine.model.path, **model}
+    config = parse({"model": model, "policy": policy, "engine": {"extra_args": list(words)}})
+
+    def make(config: Config) -> Plan:
+        return ENGINE.planning.make(config, machine)
+
+    return foresee(ENGINE, config, make(config), machine, make)[0]
+
+
+ON_4090 = box_with("4090", boxes.model("Qwen3-32B-AWQ"))
+
+
+def test_a_context_that_no_settings_hold_gives_way_to_the_longest_that_some_do() -> None:
+    found = replanned(ON_4090, model={"max_model_len": 40960})
+    alone = ENGINE.planning.make(parse({"model": {"path": ON_4090.model.path}}), ON_4090)
+    context = found.settings["max_model_len"]
+    assert alone.value("max_model_len") <= context.value < 40960
+    assert context.value > 24576
+    assert found.value("kv_cache_dtype") == "fp8"
+    assert found.value("enforce_eager") is None
+    assert (context.origin, found.rungs) == ("policy", ())
+    assert ENGINE.planning.forecast(found, ON_4090).fits
+    (text,) = (one for one in found.warnings if "max_model_len = 40960 does not fit" in one)
+    assert f"the plan has {context.value}" in text
+    assert "tensor_parallel_size = 2" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "policy"),
+    [
+        ([], {"pinned": ["max_model_len"]}),
+        ([], {"strict": True}),
+        ([], {"ladder": ["mtp"]}),
+        (["--max-model-len", "40960"], {}),
+    ],
+)
+def test_a_context_that_the_operator_insists_on_is_not_planned_again(
+    words: list[str], policy: dict[str, Any]
+) -> None:
+    found = replanned(ON_4090, *words, model={"max_model_len": 40960}, **policy)
+    assert found.settings["max_model_len"].origin != "policy"
+    assert not any("the plan has" in one for one in found.warnings)
+
+
+def test_settings_of_the_operator_stand_where_the_context_gives_way() -> None:
+    found = replanned(ON_H200, model={"max_model_len": ASKED}, **LITTLE)
+    assert found.value("max_num_seqs") == 4
+    assert found.value("gpu_memory_utilization") == 0.17
+    shortened = planned(model={"max_model_len": ASKED}, **LITTLE)
+    assert found.value("max_model_len") >= shortened.value("max_model_len")

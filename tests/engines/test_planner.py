@@ -1037,3 +1037,16 @@ def test_cards_without_tensor_cores_compute_in_float32() -> None:
     four_bits = plan(inventory(in_four_bits(SMALL_HYBRID), gtx))
     assert four_bits.value("dtype") == "half"
     assert any("no tensor cores, for which" in text for text in four_bits.warnings)
+
+
+def test_what_fits_beside_other_programs_is_named_and_can_be_asked_for() -> None:
+    """A context that we choose leaves a margin; one that the operator sets may fill the cache."""
+    gpu = replace(turing(1)[0], free_mib=21500, users=((7, "Xorg", 900),))
+    machine = inventory(QWEN_27B_AWQ, (gpu,))
+    with pytest.raises(Unplannable, match="room for a context of") as caught:
+        plan(machine)
+    (most,) = map(int, re.findall(r"set \[model\] max_model_len = (\d+)", str(caught.value)))
+    served = plan(machine, model={"max_model_len": most})
+    assert forecast(served, machine).fits
+    with pytest.raises(Unplannable, match="room for a context of"):
+        plan(machine, model={"max_model_len": most + 256})

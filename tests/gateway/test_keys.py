@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from caovand.core.gateway.events import EngineIs, EngineState
 from caovand.core.gateway.keys import ClientKey, digest_of, to_document
-from caovand.core.gateway.record import is_row
+from caovand.core.gateway.record import NOTHING, Record, is_row
 from caovand.gateway import link
+from caovand.gateway.desk import Desk
+from caovand.gateway.facts import Facts
 from tests.gateway.test_server import run
 from tests.gateway.world import CHAT, HELLO, STREAMED, World, events, for_ever, whole
 from tests.patience import soon
@@ -41,6 +45,7 @@ def test_only_a_client_s_own_key_opens_and_the_engine_gets_the_engine_s(tmp_path
     async def test(one: World) -> None:
         for wrong in ("", "s3cret", "x"):
             assert (await post(one, wrong))[0] == 401
+        await soon(lambda: one.daemon.reports[-1]["totals"]["ended"] == {"401": 3})
         assert (await one.post(json=HELLO, headers={"x-api-key": "a"}))[0] == 200
         assert one.engine.asked[-1][2]["Authorization"] == "Bearer s3cret"
         # Revoked: refused at once, while what runs is finished.
@@ -113,6 +118,39 @@ def test_limits_are_said_with_when_they_end_and_use_is_reported(
         assert one.daemon.used[0][3] == -(-len(json.dumps(HELLO)) // 4)
 
     run(tmp_path, test, keys=KEYS)
+
+
+def test_requests_that_end_without_a_pause_keep_the_daemon_no_busier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "USAGE_S", 0.01)
+    asked: list[str] = []
+
+    async def test() -> None:
+        engine = EngineIs(at=0.0, state=EngineState.SERVING, generation=1)
+        desk, one_of_each = Desk(Facts(engine), time.monotonic), asyncio.Event()
+        one = link.Link(tmp_path, time.monotonic, 1)
+
+        def end_a_request() -> None:
+            desk.ended(Record(0.0, 0.0, "alice", CHAT))
+            desk.usage.add("alice", NOTHING, 0.0)
+
+        async def ask(op: str, **args: Any) -> dict[str, Any]:
+            asked.append(op)
+            assert len(asked) < 9
+            end_a_request()
+            if len(asked) == 2:
+                one_of_each.set()
+            return {}
+
+        monkeypatch.setattr(one, "_ask", ask)
+        end_a_request()
+        reports = asyncio.ensure_future(one._report_usage(desk))
+        await one_of_each.wait()
+        assert asked == ["gateway_used", "gateway_requests"]
+        reports.cancel()
+
+    asyncio.run(test())
 
 
 def test_each_request_that_ended_is_reported_without_its_text(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import itertools
 import json
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -588,6 +590,40 @@ def test_crowds_of_idle_connections_give_way_to_who_asks(
         for _, writer in idle:
             writer.transport.abort()
         begun.close()
+
+    run(tmp_path, test)
+
+
+def test_a_crowd_that_connects_at_once_leaves_others_their_turn(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        with contextlib.ExitStack() as crowd:
+            for _ in range(200):
+                crowd.enter_context(socket.create_connection(("127.0.0.1", one.port)))
+            gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
+            assert gateway.connections is not None
+            accepted = [0]
+            while accepted[-1] < 200:
+                await asyncio.sleep(0)
+                accepted.append(len(gateway.connections._open))
+            most = max(now - before for before, now in itertools.pairwise(accepted))
+            assert most <= server.ACCEPTED_AT_ONCE
+
+    run(tmp_path, test)
+
+
+def test_connections_that_ask_for_nothing_need_nothing_of_the_library(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
+        assert gateway.connections is not None
+        assert gateway.runner is not None
+        assert gateway.runner.server is not None
+        _, writer = await one.raw(b"")
+        await soon(lambda: len(gateway.connections._open) == 1)
+        assert gateway.runner.server.connections == []
+        writer.write(b"G")
+        await soon(lambda: len(gateway.runner.server.connections) == 1)
+        writer.close()
+        await soon(lambda: gateway.runner.server.connections == [])
 
     run(tmp_path, test)
 

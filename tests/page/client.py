@@ -69,6 +69,7 @@ class FakeDaemon:
         self.plan: dict[str, Any] | None = json.loads(json.dumps(PLAN))
         self.incidents = [{"number": 1}]
         self.cluster: dict[str, Any] = {"role": "off"}
+        self.requests: list[dict[str, Any]] = []
         self.recent = json.loads(json.dumps(RECENT))
         self.history = json.loads(json.dumps(HISTORY))
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
@@ -121,6 +122,7 @@ class FakeDaemon:
             "history": self.history,
             "endpoint": self.endpoint,
             "cluster": self.cluster,
+            "requests": {"requests": self.requests},
         }  # fmt: skip
         return Reply("", results[op])
 

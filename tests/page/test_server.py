@@ -372,6 +372,40 @@ def test_a_daemon_without_a_cluster_is_not_asked_for_its_nodes(folder: Path) -> 
     run(folder, test)
 
 
+REQUEST = {"at": 1.0, "key": "alice", "status": 200}
+
+
+def test_the_gateway_s_requests_come_as_they_change_and_to_whoever_comes_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "REQUESTS_S", 0.0)
+
+    async def test(one: Browser) -> None:
+        async with one.live(Authorization=f"Bearer {TOKEN}") as events:
+            await events.next("status")
+            await events.next("status")
+            assert "requests" not in [op for op, _, _ in one.daemon.asked], "there is no gateway"
+            one.daemon.status["gateway"] = {"waiting": 0}
+            assert (await events.next("requests"))[1] == []
+            one.daemon.requests = [REQUEST]
+            assert (await events.next("requests"))[1] == [REQUEST]
+            async with one.live(Authorization=f"Bearer {TOKEN}") as later:
+                assert (await later.next("requests"))[1] == [REQUEST]
+            assert (await events.next("requests", "recent"))[0] == "recent", "nothing has changed"
+
+    run(folder, test, token=TOKEN)
+
+
+def test_who_needs_no_token_does_not_learn_who_sent_a_request(folder: Path) -> None:
+    async def test(one: Browser) -> None:
+        one.daemon.status["gateway"] = {"waiting": 0}
+        one.daemon.requests = [REQUEST]
+        async with one.live() as events:
+            assert (await events.next("requests"))[1] == [{**REQUEST, "key": ""}]
+
+    run(folder, test)
+
+
 def test_who_comes_later_gets_the_backlog_and_who_comes_again_the_rest(folder: Path) -> None:
     async def test(one: Browser) -> None:
         async with one.live() as first:

@@ -22,7 +22,7 @@ FOR_SERVERS_ALONE = OF_THE_GATEWAY | {"endpoint"}
 OF_THE_PAGE = frozenset({
     "endpoint",
     "status", "version", "recent", "plan", "events", "logs", "incidents", "incident", "history",
-    "cluster",
+    "cluster", "requests",
 })  # fmt: skip
 MAX_LINE = 4096
 READ_S = 2.0

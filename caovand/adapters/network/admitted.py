@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections.abc import Callable
 
 
 class Admitted(asyncio.Protocol):
-    """Forward everything but data to `inside`; subclasses handle data."""
+    """Forward everything but data to the protocol behind it; subclasses handle data.
 
-    def __init__(self, inside: asyncio.Protocol) -> None:
-        self._inside = inside
+    `make` creates that protocol for the first data: those that ask for nothing cost little.
+    """
+
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
+        self._make = make
+        self._behind: asyncio.Protocol | None = None
         self._transport: asyncio.Transport | None = None  # None before and after
+
+    @property
+    def _inside(self) -> asyncio.Protocol:
+        """The protocol behind, while the connection is admitted."""
+        if self._behind is None:
+            assert self._transport is not None
+            self._behind = self._make()
+            self._behind.connection_made(self._transport)
+        return self._behind
 
     @abstractmethod
     def admit(self, transport: asyncio.Transport) -> bool:
@@ -31,22 +45,24 @@ class Admitted(asyncio.Protocol):
             transport.abort()
             return
         self._transport = transport
-        self._inside.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is not None:
             transport, self._transport = self._transport, None
             self.on_lost(transport)
-            self._inside.connection_lost(exc)
+            if self._behind is not None:
+                self._behind.connection_lost(exc)
 
     def eof_received(self) -> bool | None:
-        return self._inside.eof_received() if self._transport is not None else None
+        return self._behind.eof_received() if self._behind is not None else None
 
     def pause_writing(self) -> None:
-        self._inside.pause_writing()
+        if self._behind is not None:
+            self._behind.pause_writing()
 
     def resume_writing(self) -> None:
-        self._inside.resume_writing()
+        if self._behind is not None:
+            self._behind.resume_writing()
 
 
 def abort(transport: asyncio.BaseTransport) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import state_file
 from caovand.adapters.files.directories import directories
+from caovand.cli.common.alternatives import alternatives
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.core import addresses
 from caovand.core.config.schema import Config, Mode
@@ -100,16 +102,24 @@ def plan_for(
     try:
         plan = planned(config, steps)
         plan = tuned_plan(plan, depth_for(plan, config.policy, records), config, planned, fits)
-        plan, known = foresee(engine, config, plan, machine)
+        plan, known = foresee(engine, config, plan, machine, planned)
         plan = _spread(plan, config, engine, machine, no_rdma)
         plan = replace(plan, warnings=(*plan.warnings, alone)) if alone else plan
     except Unplannable as problem:
-        raise CommandError(Exit.FAILED, str(problem)) from None
+        raise CommandError(Exit.FAILED, str(problem), _offer(problem, engine, machine)) from None
     cache = cache or directories(os.environ, os.getuid()).cache
     command = engine.planning.command(plan, machine.engine, str(cache))
     cards = engine.planning.cards(plan, machine)
     memory, refusal = engine.planning.forecast(plan, machine), known.finding.text if known else ""
     return PlannedEngine(plan, command, memory, machine, cards, refusal)
+
+
+def _offer(problem: Unplannable, engine: Engine, machine: Inventory) -> str:
+    """How another engine would serve the model while others use the cards; "" for none."""
+    if problem.failure != "vram-busy":
+        return ""
+    found = alternatives(engine, machine.model, machine.gpus, machine.host, 0.0)
+    return "; ".join(f"instead: {one.text}; {one.remedy}" for one in islice(found, 1))
 
 
 def _with_others(config: Config, engine: Engine, machine: Inventory) -> tuple[Inventory, str]:

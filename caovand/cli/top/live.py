@@ -23,6 +23,7 @@ DRAW_S = 0.5
 OF_KEYS = {
     "l": ScreenPage.LOG,
     "i": ScreenPage.INCIDENTS,
+    "r": ScreenPage.REQUESTS,
     "?": ScreenPage.HELP,
     "m": ScreenPage.MODE,
 }

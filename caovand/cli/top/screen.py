@@ -14,13 +14,14 @@ from caovand.core.config.schema import MODES
 from caovand.core.printable import one_line
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
-KEYS = "m mode  l log  i incidents  ? help  q quit"
+KEYS = "m mode  l log  i incidents  r requests  ? help  q quit"
 BACK = "Esc back  q quit"
 MODE_KEYS = {mode[0]: mode for mode in (*MODES, "default")}
 HELP = (
     "m    choose the mode: the engine restarts if its plan changes",
     "l    the engine's latest output; l or Esc goes back",
     "i    the recorded failures; i or Esc goes back",
+    "r    the latest requests at the gateway; r or Esc goes back",
     "?    this page",
     "q    quit; engine and daemon keep running",
     "",
@@ -66,7 +67,7 @@ def lines(view: View, page: ScreenPage, width: int, height: int, look: TerminalS
     room = height - 1
     if page is ScreenPage.HELP:
         found = [Text("caovanctl top", style="bold"), Text(), *map(Text, HELP)]
-    elif page in (ScreenPage.LOG, ScreenPage.INCIDENTS):
+    elif page in (ScreenPage.LOG, ScreenPage.INCIDENTS, ScreenPage.REQUESTS):
         body = view.body if view.page is page else ()
         above = [_header(view), *_note(view)]
         found = [*above, *map(Text, body[-(room - len(above)) :])]

@@ -14,6 +14,7 @@ class ScreenPage(Enum):
     MAIN = "main"
     LOG = "log"
     INCIDENTS = "incidents"
+    REQUESTS = "requests"
     HELP = "help"
     MODE = "mode"
     """The main page, with a prompt for the mode."""
@@ -64,7 +65,7 @@ class View:
     event_lines: tuple[EventLine, ...] = ()
     page: ScreenPage = ScreenPage.MAIN
     body: tuple[str, ...] = ()
-    """Lines of `page` if it is the log or the incidents."""
+    """Lines of `page` if it is the log, the incidents or the requests."""
     note: str = ""
     """The result of a key, or the failure of a query."""
     lost: str = ""

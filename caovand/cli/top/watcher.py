@@ -8,7 +8,7 @@ from typing import Any
 
 from caovand.adapters.system import processes, usage
 from caovand.adapters.system.usage import ProcessUsage
-from caovand.cli import incidents
+from caovand.cli import incidents, requests
 from caovand.cli.common.client import DaemonClient
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.reach import user_name
@@ -113,6 +113,8 @@ class Watcher:
             yield from self._log()
         elif page is ScreenPage.INCIDENTS and (answer := self._asked("incidents")):
             yield from incidents.lines(answer["incidents"])
+        elif page is ScreenPage.REQUESTS and (answer := self._asked("requests")):
+            yield from requests.lines(answer["requests"])
 
     def _log(self) -> Iterator[str]:
         """The engine's latest lines; a reply holds as many as fit, oldest first."""

@@ -110,6 +110,9 @@ class Planning:
     alternative: FindAlternative = lambda model, gpus, host, tokens_s: ()
     foreseen: Callable[[Plan, Inventory], Foreseen | None] = lambda plan, inventory: None
     """The failure in which a start is known to end; None if none is known."""
+    longest: Callable[[Config, Inventory], int] = lambda config, inventory: 0
+    """The longest context that fits with any settings that are left to the planner, where the
+    configured one does not; 0 if there is none, or if the planner does not know."""
     all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
     """The plan's all-reduce over several cards; None without one."""
     coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True

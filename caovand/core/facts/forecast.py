@@ -35,7 +35,8 @@ class RankForecast:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """The forecast for the fullest card, in MiB; `parts` add up to the card's total.
+    """The forecast for the fullest card, in MiB; `parts` add up to the card's total, and
+    `host_parts` are what an engine with layers in host memory has there.
 
     `fits` is None without a forecast, and `reason` says why. `conflicts` are settings that cannot
     work, however much memory there is. `kv_tokens` is the cache size that vLLM will report,
@@ -59,6 +60,7 @@ class MemoryEstimate:
     reason: str = ""
     conflicts: tuple[Problem, ...] = ()
     ranks: tuple[RankForecast, ...] = ()
+    host_parts: tuple[tuple[MemoryPart, float], ...] = ()
 
     @property
     def no_room(self) -> str:

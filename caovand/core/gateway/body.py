@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 
 STEPS = 2000
 """Strings and brackets between two pauses: about a millisecond."""
+BACKSLASH, BACKSLASHES = ord("\\"), b"\\" * 128
 MAX_NAME_BYTES = 1024
 MAX_FIELDS = 64
 _NEXT = re.compile(rb'["{}\[\]]')
@@ -46,7 +47,7 @@ class Fields:
     """Where the parts of the prompt begin and end, each with its field."""
 
 
-def fields(body: bytes) -> Iterator[Fields]:
+def fields(body: bytes) -> Generator[Fields, None, None]:
     """The fields found so far, now and then, so that others can run meanwhile; at last all."""
     depth, place, steps = 0, 0, 0
     name, model, stream = "", None, False
@@ -66,7 +67,9 @@ def fields(body: bytes) -> Iterator[Fields]:
             else:
                 spans.close(depth, place)
             continue
-        end = _end_of_string(body, place)
+        end = body.find(b'"', place)
+        if end > 0 and body[end - 1] == BACKSLASH:
+            end = yield from _end_of_string(body, place)
         if end < 0:
             break
         begin, place = place, end + 1
@@ -120,11 +123,20 @@ class _Spans:
             self.found.append((name, begin, end))
 
 
-def _end_of_string(body: bytes, place: int) -> int:
-    """Where the quote is that ends the string which begins at `place`; -1 without one."""
+def _end_of_string(body: bytes, place: int) -> Generator[Fields, None, int]:
+    """Where the quote is that ends the string which begins at `place`; -1 without one.
+
+    Pauses as `fields` does: a string may have millions of quotes of its own.
+    """
+    steps = 0
     while (quote := body.find(b'"', place)) >= 0:
+        steps += 1
+        if steps % STEPS == 0:
+            yield Fields()
         before = quote
-        while before > place and body[before - 1] == ord("\\"):
+        while body.endswith(BACKSLASHES, place, before):
+            before -= len(BACKSLASHES)
+        while before > place and body[before - 1] == BACKSLASH:
             before -= 1
         if (quote - before) % 2 == 0:
             return quote

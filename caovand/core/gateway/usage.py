@@ -119,6 +119,10 @@ class Ledger:
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], list[int]] = {}
 
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._rows)
+
     def add(self, name: str, used: KeyUsage, unix: float) -> None:
         """Count a request."""
         self.put_back([[int(unix // DAY_S), name, 1, used.read, used.written]])

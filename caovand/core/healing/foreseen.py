@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from caovand.core.config.schema import Config
@@ -10,17 +12,25 @@ from caovand.core.facts import occupancy
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing import ladder
 from caovand.core.healing.failure import Foreseen
-from caovand.core.plan import Plan
+from caovand.core.plan import Plan, Setting, Unplannable
+
+SHORT = ("kv-cache-short", "kv-cache-none")
 
 
 def foresee(
-    engine: Engine, config: Config, plan: Plan, inventory: Inventory
+    engine: Engine,
+    config: Config,
+    plan: Plan,
+    inventory: Inventory,
+    replan: Callable[[Config], Plan] | None = None,
 ) -> tuple[Plan, Foreseen | None]:
     """The plan to start, and the failure in which its start is certain to end, if any.
 
-    A plan whose cache is too small takes the rungs of that failure until the forecast fits; if none
-    fits, up to the first plan that is not certain to fail. The plan stays unchanged if the operator
-    forbids the rungs, or if every plan is certain to fail.
+    A configured context that fits with no settings is replaced by the longest that does, with the
+    settings that `replan` decides for it. Otherwise a plan whose cache is too small takes the rungs
+    of that failure until the forecast fits; if none fits, up to the first plan that is not certain
+    to fail. The plan stays unchanged if the operator forbids the rungs, or if every plan is certain
+    to fail.
     """
     planning = engine.planning
 
@@ -30,6 +40,12 @@ def foresee(
         return None if insists else found
 
     known = predict(plan)
+    if known is not None and known.finding.failure in SHORT and replan is not None:
+        shorter = _with_longest_context(
+            engine, config, plan, inventory, replan, known.unless_pinned
+        )
+        if shorter is not None and predict(shorter) is None:
+            return shorter, None
     rules = ladder.rules_of(
         engine.healing,
         config.policy,
@@ -48,6 +64,46 @@ def foresee(
             worth_trying = step
         lower, found = step, problem or found
     return (plan, known) if worth_trying is None else (_as_lowered(worth_trying), None)
+
+
+def _with_longest_context(
+    engine: Engine,
+    config: Config,
+    plan: Plan,
+    inventory: Inventory,
+    replan: Callable[[Config], Plan],
+    setting: str,
+) -> Plan | None:
+    """The plan with the longest context that fits instead of the configured one, never shorter than
+    without one; None if the operator insists on his, or nothing fits. `setting` is the context's
+    name."""
+    asked, policy = config.model.max_model_len, config.policy
+    insists = policy.strict or setting in policy.pinned or setting in plan.verbatim
+    forbidden = policy.ladder is not None and "context" not in policy.ladder
+    if asked is None or insists or forbidden or plan.taken:
+        return None
+    longest, found = engine.planning.longest(config, inventory), []
+    for length in (longest, None) if 0 < longest < asked else ():
+        with suppress(Unplannable):
+            found.append(replan(replace(config, model=replace(config.model, max_model_len=length))))
+    fitting = [one for one in found if engine.planning.forecast(one, inventory).fits]
+    best = max(fitting, key=lambda one: engine.planning.context(one) or 0, default=None)
+    return _shortened(best, asked, setting, plan.advice) if best else None
+
+
+def _shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) -> Plan:
+    """Say in the plan that its context is shorter than the configured one, and what would hold
+    that."""
+    context = plan.value(setting)
+    reason = (
+        f"[model] max_model_len = {asked} does not fit; this is the longest that does, with a"
+        " margin for the forecast's error"
+    )
+    text = f"[model] max_model_len = {asked} does not fit with any settings that are left open"
+    others = [one for one in advice if not one.startswith(setting)][:2]
+    warning = "; ".join((f"{text}: the plan has {context}", *others))
+    settings = {**plan.settings, setting: Setting(context, "policy", reason)}
+    return replace(plan, settings=settings, warnings=(*plan.warnings, warning))
 
 
 def _as_lowered(plan: Plan) -> Plan:

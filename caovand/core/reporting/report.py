@@ -51,6 +51,7 @@ def _values(memory: MemoryEstimate) -> dict[str, Any]:
         "concurrency": round(memory.concurrency, 2),
         "reserve_mib": round(memory.reserve_mib),
         "parts_mib": {name: round(size) for name, size in memory.parts},
+        "host_parts_mib": {name: round(size) for name, size in memory.host_parts},
         "ranks": [_rank(rank) for rank in memory.ranks],
         "advice": list(memory.advice),
         "reason": "; ".join(map(str, memory.conflicts)) or memory.reason,

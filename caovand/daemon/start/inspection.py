@@ -216,7 +216,7 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
         plan = _planned(request, inventory, mark, used)
     except Unplannable as problem:
         raise obstacle_of(problem) from problem
-    plan, known = foresee(engine, config, plan, inventory)
+    plan, known = foresee(engine, config, plan, inventory, partial(_make, request, inventory))
     if known is not None:
         raise StartObstacle(known.finding.failure, known.finding.text, hold=known.hold)
     return PreparedStart(plan, inventory, mark, request.chosen_mode)
@@ -279,6 +279,18 @@ def inspect(request: PlanRequest, directories: Directories) -> Inventory:
     return Inventory(gpus, machine, engine, model)
 
 
+def _make(
+    request: PlanRequest, inventory: Inventory, config: Config, remembered: Plan | None = None
+) -> Plan:
+    return request.engine.planning.make(
+        config,
+        inventory,
+        mode=request.mode,
+        environ=request.environ,
+        remembered=remembered,
+    )
+
+
 def _planned(
     request: PlanRequest, inventory: Inventory, mark: str, used: occupancy.Used | None
 ) -> Plan:
@@ -286,27 +298,17 @@ def _planned(
     healing = request.engine.healing
     kept = degraded.from_document(request.good_plan, mark, request.chosen_mode, used, healing)
 
-    def plan(remembered: Plan | None, config: Config = request.config) -> Plan:
-        return request.engine.planning.make(
-            config,
-            inventory,
-            mode=request.mode,
-            environ=request.environ,
-            remembered=remembered,
-        )
-
+    plan = partial(_make, request, inventory)
     try:
-        found = plan(kept)
+        found = plan(request.config, kept)
     except Unplannable:
         raise
     except Exception as problem:  # a file of another version that passed the check
         if kept is None:
             raise
         text = f"cannot use the degraded plan that served: {type(problem).__name__}: {problem}"
-        full = plan(None)
+        full = plan(request.config)
         return replace(full, warnings=(*full.warnings, text))
     depth = request.tuned(found) if request.tuned else None
     forecast = request.engine.planning.forecast
-    return tuned_plan(
-        found, depth, request.config, partial(plan, None), lambda one: forecast(one, inventory).fits
-    )
+    return tuned_plan(found, depth, request.config, plan, lambda one: forecast(one, inventory).fits)

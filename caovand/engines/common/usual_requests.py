@@ -18,6 +18,8 @@ class UsualRequest:
         return self.prompt + self.answer // 2
 
 
+WITHOUT_PREFIXES = 1.25
+"""How many times the requests a second a batch must finish to do without a prefix cache."""
 USUAL_REQUESTS = {
     "chat": UsualRequest(4096, 500),
     "long": UsualRequest(100_000, 1000),

@@ -23,6 +23,7 @@ from caovand.engines.llamacpp.planning.alternative import alternative
 from caovand.engines.llamacpp.planning.checkup import checkup
 from caovand.engines.llamacpp.planning.conflicts import conflicts
 from caovand.engines.llamacpp.planning.drafting import overruling
+from caovand.engines.llamacpp.planning.foreseen import foreseen
 from caovand.engines.llamacpp.planning.planner import at_once, context_of, make_plan
 from caovand.engines.llamacpp.probe import PROBE
 
@@ -61,6 +62,7 @@ ENGINE = Engine(
         speed=speed,
         modelled=one_answer(speed),
         alternative=alternative,
+        foreseen=foreseen,
     ),
     arguments=Arguments(
         shown=options.redact,

@@ -4,7 +4,7 @@
 const SILENT_MS = 4000; // statuses come each second
 const DEAD_MS = 15000; // of an open connection behind which nobody is left
 const MAX_WAIT_MS = 8000;
-const KINDS = ["status", "recent", "event", "log", "daemon", "cluster"];
+const KINDS = ["status", "recent", "event", "log", "daemon", "cluster", "requests"];
 
 export class Live {
   /** `take(kind, data)` hears of everything, `lost(why)` of a connection that ends, or "" again. */

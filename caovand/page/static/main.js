@@ -11,13 +11,14 @@ import * as nodes from "./nodes.js";
 import * as plan from "./plan.js";
 import * as plots from "./plots.js";
 import * as processes from "./processes.js";
+import * as requests from "./requests.js";
 import * as state from "./state.js";
 import * as timeline from "./timeline.js";
 import * as trial from "./try.js";
 import { t } from "./words.js";
 
 const MAX_EVENTS = 300;
-const seen = { status: null, cluster: null, events: [], at: 0, page: "connecting", daemon: null };
+const seen = { status: null, cluster: null, requests: [], events: [], at: 0, page: "connecting", daemon: null };
 let model = "";
 let due = false;
 let planned = "";
@@ -38,6 +39,7 @@ function take(kind, data) {
     if (data.kind === "incident") timeline.showIncidents(model);
   } else if (kind === "recent") plots.showRecent(data);
   else if (kind === "cluster") seen.cluster = data;
+  else if (kind === "requests") seen.requests = data;
   else if (kind === "log") log.add(data.lines);
   else if (kind === "daemon") seen.daemon = data.reachable ? null : data.message;
   draw();
@@ -65,6 +67,7 @@ function sections() {
   state.show(status);
   figures.show(status);
   nodes.show(status.cluster ? seen.cluster : null);
+  requests.show(status.gateway, seen.requests);
   cards.show(status);
   processes.show(status);
   trial.show(status);
@@ -97,6 +100,7 @@ function choices(status) {
 
 function choose(name) {
   model = name;
+  seen.requests = [];
   log.clear();
   live.open(name);
   trial.choose(name);

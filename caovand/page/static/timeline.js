@@ -67,7 +67,7 @@ function report({ remedy, obstacles, answer, cause, text }) {
   if (remedy) shown.push(el("p", { lang: "en" }, t("remedy", { text: remedy })));
   for (const one of obstacles) shown.push(el("p", { lang: "en" }, t("obstacle", { text: one })));
   if (answer.length > 0) {
-    shown.push(el("h3", {}, t("answer")), el("pre", { lang: "en" }, answer.map((line) => `${line.trim()}\n`).join("")));
+    shown.push(el("h3", {}, t("meaning")), el("pre", { lang: "en" }, answer.map((line) => `${line.trim()}\n`).join("")));
   }
   if (cause) {
     shown.push(el("h3", {}, t("cause-line")), el("pre", { class: "cause", translate: false },

@@ -63,6 +63,9 @@ export const english = {
   "no-card": "none", "lost-remedy": "See whether its machine and caovan are up.",
   "missing-remedy": "On that machine, journalctl -u caovan names what keeps it from the head at {head}.",
 
+  "ended-with": "{status}: {n}", "no-requests": "No request has ended yet.", "client-gone": "client left",
+  time: "Time", outcome: "Answer", key: "Key", waited: "Waited", whole: "Whole", read: "Read", written: "Written",
+
   "no-cards": "No GPU is visible: the engine runs on the CPU.",
   "of-limit": "of {limit} W", throttled: "Throttled",
   "memory-of": "{used} of {total} GiB", "memory-clock": "memory {mhz} MHz",
@@ -84,7 +87,7 @@ export const english = {
   "no-plan": "There is no plan yet.", "no-events": "Nothing has happened yet.",
   "no-incidents": "No failure so far: nothing to show.",
   action: "Action",
-  "in-phase": "in phase {phase}", "answer": "What it means, and what helps", "cause-line": "The causing line, in the log", "whole-report": "The report",
+  "in-phase": "in phase {phase}", meaning: "What it means, and what helps", "cause-line": "The causing line, in the log", "whole-report": "The report",
   "report-title": "Incident {n}: {failure}",
 
   "follow": "{n} new lines · to the end", "to-end": "To the end", "no-log": "The engine has printed nothing yet.",

@@ -63,6 +63,9 @@ export const chinese = {
   "no-card": "无", "lost-remedy": "请检查这台机器和它的 caovan 是否在运行。",
   "missing-remedy": "在那台机器上运行 journalctl -u caovan，看它为什么没有连上主节点 {head}。",
 
+  "ended-with": "{status}：{n}", "no-requests": "还没有请求结束。", "client-gone": "客户端已离开",
+  time: "时间", outcome: "回答", key: "密钥", waited: "等待", whole: "总时长", read: "读入", written: "写出",
+
   "no-cards": "没有可见的显卡：引擎运行在 CPU 上。",
   "of-limit": "上限 {limit} W", throttled: "已降频",
   "memory-of": "{used} / {total} GiB", "memory-clock": "显存 {mhz} MHz",
@@ -83,7 +86,7 @@ export const chinese = {
 
   "no-plan": "还没有计划。", "no-events": "还没有事件。", "no-incidents": "至今没有故障。",
   action: "处理",
-  "in-phase": "阶段 {phase}", "answer": "含义与对策", "cause-line": "日志里出错的一行", "whole-report": "完整报告",
+  "in-phase": "阶段 {phase}", meaning: "含义与对策", "cause-line": "日志里出错的一行", "whole-report": "完整报告",
   "report-title": "故障记录 {n}：{failure}",
 
   "follow": "{n} 行新日志 · 跳到末尾", "to-end": "跳到末尾", "no-log": "引擎还没有输出。",

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from caovand.core.gateway import prefixes
 from caovand.core.gateway.body import fields
 from caovand.core.gateway.prefixes import (
     MAX_BODY_BYTES,
@@ -31,6 +32,13 @@ def took(one: Prefixes, *messages: Any, client: str = "a", **more: Any) -> str:
 
 
 A, B, C, D = (says(letter) for letter in "ABCD")
+
+
+def test_a_message_without_a_mark_is_not_searched_for_it_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prefixes, "_CACHE_CONTROL", None)
+    assert took(Prefixes(), SYSTEM, A, B) == ""
 
 
 def test_a_conversation_that_goes_on_or_comes_again_has_not_changed() -> None:

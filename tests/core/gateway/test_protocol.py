@@ -60,6 +60,13 @@ def test_where_parsers_could_differ(body: bytes, expected: str | None) -> None:
 
 def test_a_long_body_is_read_with_pauses() -> None:
     assert len(list(fields(b'{"messages": [' + b'"",' * (3 * STEPS) + b"]}"))) == 3 + 1
+    assert len(list(fields(b'{"prompt": "' + b'\\"' * (3 * STEPS) + b'"}'))) == 3 + 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 127, 128, 129, 256, 257, 10_000])
+def test_a_string_ends_where_a_parser_ends_it_however_many_backslashes_it_has(count: int) -> None:
+    text = "\\" * count + '", "model": "other'
+    assert read(json.dumps({"prompt": text, "model": "mine"}).encode()).model == "mine"
 
 
 def test_each_form_has_its_errors() -> None:

@@ -19,7 +19,10 @@ MADE = ("about-", "step-", "part-", "theme-", "n-", "mark-", "span-", "origin-",
 
 
 def words(language: str) -> dict[str, str]:
-    return dict(ENTRY.findall((STATIC / f"words.{language}.js").read_text(encoding="utf-8")))
+    found = ENTRY.findall((STATIC / f"words.{language}.js").read_text(encoding="utf-8"))
+    keys = [key for key, _ in found]
+    assert [key for key in keys if keys.count(key) > 1] == [], "the last one alone would count"
+    return dict(found)
 
 
 def test_both_languages_have_the_same_sentences_with_the_same_values() -> None:

@@ -31,8 +31,8 @@ KNOWN = frozenset({
     "cohere", "cohere2", "deepseek_v2", "deepseek_v3", "exaone", "falcon_h1", "gemma", "gemma2",
     "gemma3", "gemma3_text", "glm4", "glm4_moe", "gpt_oss", "granite", "granitemoe", "internlm2",
     "llama", "mamba2", "mistral", "mixtral", "nemotron", "olmo2", "phi3", "qwen2", "qwen2_moe",
-    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "stablelm",
-    "starcoder2",
+    "qwen3", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe_text",
+    "qwen3_vl_text", "stablelm", "starcoder2",
 })  # fmt: skip
 """Model types for which llama.cpp's converter makes GGUF files (convert_hf_to_gguf.py)."""
 GROUP = "other engines"

@@ -16,10 +16,7 @@ from caovand.engines.common.options import count
 from caovand.engines.common.plans import cards_in
 from caovand.engines.llamacpp.planning.options import CONTEXT
 
-ADVICE = (
-    "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache",
-    "a GGUF file of fewer bits has smaller weights",
-)
+FEWER_BITS = "a GGUF file of fewer bits, or of a smaller model"
 
 
 def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -71,7 +68,7 @@ def _shares(text: object, cards: int) -> list[float]:
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast for the fullest device."""
+    """The forecast for the fullest card, or for host memory without one."""
     model = inventory.model
     share = plan.value("gpu_memory_utilization")
     if model.gguf is None or not count(plan.value(CONTEXT)):
@@ -82,7 +79,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
         )
     gpus = gpus_of(plan, inventory)
     share = share if isinstance(share, (int, float)) else None
-    return estimate(_devices(plan, inventory), gpus, inventory, load_of(plan), share, ADVICE)
+    return estimate(_devices(plan, inventory), gpus, inventory, load_of(plan), share, FEWER_BITS)
 
 
 def speed(plan: Plan, inventory: Inventory) -> float | None:
@@ -93,6 +90,12 @@ def speed(plan: Plan, inventory: Inventory) -> float | None:
     found = _devices(plan, inventory)
     seconds = step_seconds(found, gpus_of(plan, inventory), inventory.host)
     return 1 / seconds if seconds else None
+
+
+def host_mib(plan: Plan, inventory: Inventory) -> float:
+    """MiB of host memory that the engine needs, apart from earlier prompts, which give way."""
+    host = _devices(plan, inventory)[-1]
+    return (host.total - host.prompts) / MIB
 
 
 def _devices(plan: Plan, inventory: Inventory) -> Sequence[Device]:

@@ -268,7 +268,8 @@ def _on_cards(
         return {}
     placement = sized.placement
     filled = min(sized.load.filled, sized.load.context)
-    tokens_s = 1 / sized.seconds if sized.seconds and generates else 0.0
+    paced = sized.fits and sized.seconds and generates
+    tokens_s = 1 / sized.seconds if paced else 0.0
     pace = f"modelled {tokens_s:.{0 if tokens_s >= 10 else 1}f} tokens/s" if tokens_s else ""
     if pace and filled > sizing.FILLED["chat"]:
         pace += f" at {filled} tokens of context"

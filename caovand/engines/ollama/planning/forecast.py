@@ -17,10 +17,7 @@ from caovand.engines.ollama.planning import variables
 
 MINIMUM_MIB = 457
 """Memory that Ollama leaves free on each card when it places layers, CUDA's context included."""
-ADVICE = (
-    "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache",
-    "a tag of fewer bits, such as NAME:8b-q4_K_M, has smaller weights",
-)
+FEWER_BITS = "a tag of fewer bits, such as NAME:8b-q4_K_M, or of a smaller model"
 
 
 def cards_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -55,7 +52,7 @@ def load_of(plan: Plan) -> GgufLoad:
 
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
-    """The forecast for the fullest device."""
+    """The forecast for the fullest card, or for host memory without one."""
     if inventory.model.gguf is None:
         return unknown("no GGUF file")
     gpus, load = cards_of(plan, inventory), load_of(plan)
@@ -64,7 +61,7 @@ def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     if not placement.on_cards:
         placement = replace(placement, on_cards=(0,) * len(gpus))
     found = devices(inventory.model, load, placement)
-    return estimate(found, gpus, inventory, load, None, ADVICE)
+    return estimate(found, gpus, inventory, load, None, FEWER_BITS)
 
 
 def speed(plan: Plan, inventory: Inventory) -> float | None:

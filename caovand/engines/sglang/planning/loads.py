@@ -12,7 +12,7 @@ from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.engines.common.options import count
 from caovand.engines.common.tensors import FLOATS
-from caovand.engines.common.usual_requests import USUAL_REQUESTS
+from caovand.engines.common.usual_requests import USUAL_REQUESTS, WITHOUT_PREFIXES
 from caovand.engines.sglang.memory.forecast import cache_room, estimate
 from caovand.engines.sglang.memory.load import MIB, SglangLoad, weights_bytes
 from caovand.engines.sglang.memory.states import SLOTS, divide
@@ -189,7 +189,7 @@ def without_prefixes(given: SizingInput, sized: LoadChoice, stated: int | None) 
     single = at(max(many, 1))
     if not sized.load.prefixes:
         return single
-    worth = single.tokens >= context and rate(single) >= rate(sized) * FAR_MORE
+    worth = single.tokens >= context and rate(single) >= rate(sized) * WITHOUT_PREFIXES
     return single if worth else sized
 
 

@@ -32,6 +32,8 @@ MAX_CALL = 200
 _OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
 # Files whose code answers requests.
 _ANSWERING = re.compile(r"(?:.{1,60}/)?serving(?:_\w{1,30})?\.py$")
+_IN_REQUESTS = frozenset({"python.locale", "python.database", "hub.streamer", "args.parser"})
+"""Causes that code which answers a request also raises for that request alone."""
 _HANDLER = re.compile(
     r"/(?:starlette|fastapi)/|/vllm/entrypoints/(?:openai/|serve/|pooling/)?(?:\w{1,30}/){0,3}"
     r"(?:serving|chat_utils)\w{0,30}\.py:|/vllm/multimodal/(?:media|utils|image|audio|video)"
@@ -183,7 +185,9 @@ def _in_handler(parts: VllmLine, row: Signature | None, frames: Sequence[str]) -
 
     From 0.22 on such lines have no process; the engine core's tracebacks show its own loop.
     """
-    if parts.level or parts.process or (row is not None and row.kind in ("wrapper", "consequence")):
+    if parts.level or parts.process:
+        return False
+    if row is not None and row.kind != "generic" and row.id not in _IN_REQUESTS:
         return False
     handles = any(map(_HANDLER.search, frames))
     return handles and not any(map(_ENGINE.search, frames))

@@ -2,7 +2,7 @@
 
 Every rank asks for the capability of device 0, in 0.21 as in 0.33. What is chosen for an older card
 runs on newer ones; what is chosen for a newer one may not run, or not compile, on an older, such as
-Triton's fp8 on an RTX 3090 beside a 4090 (vllm#19741).
+Triton's fp8 on an RTX 3090 next to a 4090 (vllm#19741).
 """
 
 from __future__ import annotations

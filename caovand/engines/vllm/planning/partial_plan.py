@@ -31,7 +31,8 @@ class PartialPlan:
     `cards` the cards of all nodes.
 
     `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
-    try instead of the rules' own; `in_half` tries float16 where the rules prefer float32. `choice`
+    try instead of the rules' own; `in_half` tries float16 where the rules prefer float32, and
+    without `prefixes` nothing is kept of earlier prompts. `choice`
     is set once the cards are sized; `unweighed` says why its context is unknown, for example
     because the weights on a card are. `plugins` names those that vLLM may load; None is all. `task`
     is the model's task by the verbatim flags.
@@ -50,6 +51,7 @@ class PartialPlan:
     depth: int | None = None
     cache: str = ""
     in_half: bool = False
+    prefixes: bool = True
     choice: Choice | None = None
     unweighed: str = ""
     weights_unknown: bool = False

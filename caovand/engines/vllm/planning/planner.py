@@ -80,6 +80,16 @@ def _is_short(plan: Plan, model: ModelCard) -> bool:
     return context.value < min(SHORT, model.max_model_len)
 
 
+def longest_context(config: Config, inventory: Inventory) -> int:
+    """The longest context for which the policy finds settings, if the one in `config` does not fit;
+    0 for none."""
+    try:
+        choice = VllmRequest(config, inventory).decide().choice
+    except Unplannable:
+        return 0
+    return choice.longest if choice and not choice.fits else 0
+
+
 def make_plan(
     config: Config,
     inventory: Inventory,

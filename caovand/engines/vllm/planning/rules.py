@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
+from caovand.engines.common.usual_requests import WITHOUT_PREFIXES
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs, triton_lacks_shared
@@ -27,6 +28,7 @@ from caovand.engines.vllm.planning.fit import (
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, policy, user
 from caovand.engines.vllm.planning.precision import cannot_build, own_type
+from caovand.engines.vllm.sizing.space import WORKLOADS
 
 MATCHED = 16  # tokens; divides each block of attention
 STOCK_COMPILE = 1  # vLLM's CompilationMode.STOCK_TORCH_COMPILE
@@ -106,6 +108,8 @@ def enable_prefix_caching(partial: PartialPlan) -> Setting | None:
             f"steps of {step} tokens are shorter than a block of {block_tokens(partial)}, at whose"
             " borders a hybrid model's state is kept",
         )
+    if useless := _useless_prefixes(partial):
+        return policy(False, f"{useless}; --enable-prefix-caching in [engine] extra_args keeps it")
     if partial.drafts_spoil_states:
         fixed = releases.name(releases.DRAFTS_KEEP_STATES)
         return policy(
@@ -126,6 +130,24 @@ def enable_prefix_caching(partial: PartialPlan) -> Setting | None:
     if partial.value("speculative_config"):
         return policy(False, "on the CPU build MTP with prefix caching kills the engine")
     return None
+
+
+def _useless_prefixes(partial: PartialPlan) -> str:
+    """Why a batch does without the prefix cache of a hybrid, for which each request keeps one more
+    recurrent state; empty if it does not."""
+    usual = WORKLOADS[partial.config.policy.workload]
+    if not (partial.cuda and partial.model.hybrid and usual.batch):
+        return ""
+    block = block_tokens(partial)
+    if block > usual.prompt:
+        return (
+            f"a batch: prompts of {usual.prompt} tokens fill no block of {block}, at whose borders"
+            " a hybrid model's state is kept, and a prefix cache would never hit"
+        )
+    if partial.prefixes:
+        return ""
+    more = f"{WITHOUT_PREFIXES:g} times as many requests a second or more"
+    return f"a batch: without a prefix cache each request keeps fewer states, and {more} finish"
 
 
 def mamba_cache_mode(partial: PartialPlan) -> Setting | None:

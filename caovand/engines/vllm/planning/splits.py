@@ -14,6 +14,7 @@ from dataclasses import replace
 from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Unplannable
+from caovand.engines.common.usual_requests import WITHOUT_PREFIXES
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
@@ -56,7 +57,7 @@ from caovand.engines.vllm.planning.precision import (
     tower_breaks_tiles,
 )
 from caovand.engines.vllm.planning.speculation import smaller_depths
-from caovand.engines.vllm.sizing.best import choose, longest_lean
+from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Choice
 
@@ -249,7 +250,28 @@ def _context(partial: PartialPlan | None) -> int:
 
 
 def _size_on_split(partial: PartialPlan) -> PartialPlan:
-    """The plan on the cards that its split uses, those with the most free memory."""
+    """The plan on the cards that its split uses; of a hybrid's batch without a prefix cache if that
+    finishes far more requests."""
+    kept = _size_on_freest(partial)
+    if not kept.choice or kept.unweighed or not _may_end_prefixes(kept):
+        return kept
+    apart = _size_on_freest(replace(partial, prefixes=False))
+    if not apart.choice or not apart.choice.sound:
+        return kept
+    worth = apart.choice.score * WITHOUT_PREFIXES <= kept.choice.score
+    return apart if worth or not kept.choice.sound else kept
+
+
+def _may_end_prefixes(partial: PartialPlan) -> bool:
+    """Whether the policy keeps prefixes for a batch of requests that each need more states then."""
+    caching = partial.settings.get("enable_prefix_caching")
+    ours = caching is not None and caching.value is True and caching.origin == "policy"
+    batch = WORKLOADS[partial.config.policy.workload].batch
+    return ours and batch and partial.cuda and partial.model.hybrid
+
+
+def _size_on_freest(partial: PartialPlan) -> PartialPlan:
+    """The plan on the cards with the most free memory, as many as its split uses."""
 
     def decided(depth: int | None = None, cache: str = "") -> PartialPlan:
         first = decide(FIRST, replace(partial, depth=depth, cache=cache))
@@ -331,8 +353,12 @@ def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
     alone = longest_lean(bases, model, free)
     if alone >= least:
         who = memory_holders(partial.gpus, partial.inventory.others, partial.values)
+        most = longest_to_the_brim(bases, model, gpus)
+        room = f"room for a context of {most} tokens at most" if most else "no room"
+        anyway = f"set [model] max_model_len = {most} to serve that, " if most else ""
         raise Unplannable(
-            f"cannot start: {who}, which leaves the model no room (alone it would hold"
-            f" a context of {alone} tokens); stop them, or choose other cards in [engine] gpus",
+            f"cannot start: {who}, which leaves the model {room} (alone it would hold"
+            f" a context of {alone} tokens); stop them, choose other cards in [engine] gpus,"
+            f" {anyway}or serve a smaller model",
             "vram-busy",
         )

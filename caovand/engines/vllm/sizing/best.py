@@ -9,8 +9,10 @@ Weights go to host memory only if no candidate holds a usual prompt.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import ceil
 
@@ -64,6 +66,8 @@ OFFLOADED_BATCHES = (4096, 2048, 1024, LEAN_BATCH)
 its tokens need, and from some 500 tokens on that is nearly all experts, so each prompt step takes
 as long as the bus needs for all of them; larger steps need memory that displaces more weights."""
 OFFLOAD_MARGIN_GIB = 0.25
+CONTEXT_STEP = 256
+"""Tokens by which contexts that could be asked for differ."""
 
 
 def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
@@ -76,7 +80,7 @@ def choose(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
     _, in_8 = _choose_cache_type(space, rounded, model, gpus)
     if in_8.sound and (not choice.sound or in_8.score < choice.score):
         return replace(in_8, score=BEHIND_EXACT + in_8.score)
-    return choice
+    return choice if choice.fits else replace(choice, longest=max(choice.longest, in_8.longest))
 
 
 def _choose_cache_type(
@@ -179,7 +183,8 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
         return min(candidates, key=lambda choice: choice.score)
     least = space.context or min(MIN_CONTEXT, model.max_model_len)
     lean = search.lean(space.bases[0], eager=space.eager[-1])
-    return Choice(with_context(lean, least, gpus, space), fits=False)
+    longest = CandidateSearch(replace(space, context=None), model, gpus).longest()
+    return Choice(with_context(lean, least, gpus, space), fits=False, longest=longest)
 
 
 def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
@@ -188,6 +193,21 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
     search = CandidateSearch(space, model, gpus)
     lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
     return max(longest_context(model, candidate, gpus) for candidate in lean)
+
+
+def longest_to_the_brim(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
+    """The longest context that an operator may ask for: in whole steps, without the margin of one
+    that we choose; 0 for none."""
+    space = Space(tuple(bases))
+    search = CandidateSearch(space, model, gpus)
+
+    def lacks(steps: int, lean: Candidate) -> bool:
+        return not holds(with_context(lean, steps * CONTEXT_STEP, gpus, space), model, gpus)
+
+    counts = range(1, model.max_model_len // CONTEXT_STEP + 1)
+    lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
+    most = (bisect_left(counts, True, key=partial(lacks, lean=one)) for one in lean)
+    return max(most) * CONTEXT_STEP
 
 
 def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:

@@ -247,6 +247,11 @@ class CandidateSearch:
         tokens = PASSAGE if self._model.task in POOLING else tokens
         return requests_that_fit(candidate, self._model, self._gpus, min(candidate.context, tokens))
 
+    def longest(self) -> int:
+        """The longest context of the leanest candidates; 0 for none."""
+        every = range(len(self._space.bases))
+        return max(self._ceiling(base, eager=self._space.eager[-1]) for base in every)
+
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
         if (base, eager) not in self._ceilings:
@@ -268,8 +273,7 @@ class CandidateSearch:
             spared.add("speed")
         longest, runner_up = 0, None
         if not space.context and candidate.context < self._model.max_model_len:
-            every = range(len(space.bases))
-            longest = max(self._ceiling(base, eager=space.eager[-1]) for base in every)
+            longest = self.longest()
         if second:
             seconds = self._paces[second.base].seconds(second.candidate)
             slower = seconds / self._paces[first.base].seconds(candidate)

@@ -94,7 +94,7 @@ class Choice:
 
     `offloaded`: weights had to leave the cards. `spared` names what is smaller than these cards
     would have with enough memory ("sequences", "batch", "speed"); `longest` is the context that the
-    leanest candidate would hold.
+    leanest candidate would hold, whatever was requested.
     """
 
     candidate: Candidate

@@ -27,7 +27,7 @@ ROWS = (
     # OS. PyTorch also says so of a call that only needs more rights than the ones before.
     signature("driver.system", "cause", "gpu-absent",
          r"(?<!CUDA error: )OS call failed or operation not supported|CUDA_ERROR_OPERATING_SYSTEM"
-         r"|cudaErrorOperatingSystem"),
+         r"|cudaErrorOperatingSystem", {"serving": "launch-failure"}),
     # 3: ggml_cuda_init: failed to initialize CUDA: initialization error
     signature("driver.start", "cause", "gpu-absent",
          r"failed to initialize CUDA: initialization error|CUDA_ERROR_NOT_INITIALIZED"
