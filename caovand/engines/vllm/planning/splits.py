@@ -8,7 +8,7 @@ and layers may be dealt to pipeline stages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from caovand.core.facts.occupancy import without_other_processes
@@ -20,9 +20,6 @@ from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     TENSOR,
     Split,
-    alike,
-    largest_split,
-    needs_whole_experts,
     shards_whole_experts,
     splits_below,
 )
@@ -51,12 +48,12 @@ from caovand.engines.vllm.planning.parallel import replica_splits
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
 from caovand.engines.vllm.planning.precision import (
     OWN_TYPE,
-    breaks_at_load,
     quantised_at_load,
     smaller_cache,
     tower_breaks_tiles,
 )
 from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.planning.wider import wider_splits
 from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Choice
@@ -114,7 +111,7 @@ def _best_of_splits(partial: PartialPlan) -> PartialPlan:
 def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None:
     """The best of this plan and those that use cards that it leaves idle, or uneven."""
     note, cheapest = "", (1, 0.0)
-    for split in _wider_splits(partial):
+    for split in wider_splits(partial):
         staged = split.stages > 1
         if staged and best and best.choice and best.choice.unbounded(partial.model):
             continue  # a pipeline is for memory
@@ -133,28 +130,6 @@ def _wider(partial: PartialPlan, best: PartialPlan | None) -> PartialPlan | None
     size = best.settings["tensor_parallel_size"]
     size = replace(size, reason=f"{size.reason}; {note}")
     return replace(best, settings={**best.settings, "tensor_parallel_size": size})
-
-
-def _wider_splits(partial: PartialPlan) -> Iterator[Split]:
-    """Splits that use cards which tensor parallelism alone leaves idle, or uses unevenly: with
-    whole experts, or in stages."""
-    model, verbatim, typed = partial.model, partial.verbatim, shards_whole_experts(partial.verbatim)
-    if not is_single_node(partial):
-        return
-    even, every, tiled = len(partial.gpus), every_card(partial), partial.tiled
-    most = largest_split(model, even, whole_experts=typed, tiled=tiled)
-    smaller = splits_below(model, most, whole_experts=typed, tiled=tiled)
-    counts = range(2, even + 1)
-    whole = [one for one in counts if needs_whole_experts(model, one, verbatim, tiled=tiled)]
-    sizes = sorted({most, *smaller, *whole}, reverse=True)
-    yield from (Split(size) for size in sizes if size > most)
-    if PIPELINE in verbatim:
-        return
-    useful = not all(alike(every[0], gpu) for gpu in every) or bool(breaks_at_load(partial, most))
-    for size in sizes:
-        split = Split(size, len(every) // size)
-        if split.stages > 1 and (useful or split.cards > sizes[0]):
-            yield split
 
 
 def _is_sound_as_published(partial: PartialPlan) -> bool:
