@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.gguf import Gguf
-from caovand.core.facts.inventory import Inventory
+from caovand.core.facts.inventory import Inventory, Weights
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import LadderRules, decide
 from caovand.core.plan import Plan, Unplannable
@@ -36,6 +36,7 @@ from tests.core.machines import (
     A100,
     CUDA,
     GEMMA_4,
+    GIB,
     H200,
     LLAMA_70B_AWQ,
     QWEN_27B,
@@ -45,6 +46,7 @@ from tests.core.machines import (
     named,
     plan,
     turing,
+    weights,
 )
 from tests.examples import examples
 
@@ -252,6 +254,20 @@ def test_checkpoints_in_fewer_bits_are_named_where_weights_leave_the_cards() -> 
     ]
     assert "use a 4-bit checkpoint (DeepSeek-R1-AWQ or DeepSeek-R1-GPTQ-Int4): about" in told
     assert "a context of 163840 tokens" in told
+
+
+def test_scales_in_fp8_make_no_8_bit_checkpoint_of_one_of_4() -> None:
+    """A 4-bit one has no smaller variant to advise."""
+
+    def advised(stored: str, scales: str) -> bool:
+        parts = (Weights("layers", "sharded", stored, 27 * GIB), *weights(lm_head=2.4))
+        scale = Weights("layers", "sharded", scales, 3 * GIB)
+        four = replace(QWEN_27B, quantization="compressed-tensors", weights=(*parts, scale))
+        texts = plan(inventory(four, named("RTX 5090"))).warnings
+        return any("4-bit checkpoint" in text for text in texts)
+
+    assert advised("F8_E4M3", "F32")
+    assert not advised("U8", "F8_E4M3")
 
 
 def test_a_card_that_is_left_out_for_its_size_is_named() -> None:

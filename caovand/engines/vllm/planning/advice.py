@@ -261,8 +261,10 @@ def _stored_bits(model: ModelCard) -> float:
     """Bits of a weight in this checkpoint; 0 if there are none with fewer."""
     if model.quantization is None:
         return 16
-    eight = any(w.dtype.startswith("F8") for w in model.weights if w.part in ("layers", "experts"))
-    return STORED.get(model.quantization, 8.0 if eight else 0)
+    parts = [w for w in model.weights if w.part in ("layers", "experts")]
+    # Weights of 4 bits may have scales in fp8, a ninth of their bytes.
+    eight = sum(w.size for w in parts if w.dtype.startswith("F8"))
+    return STORED.get(model.quantization, 8.0 if 2 * eight > sum(w.size for w in parts) else 0)
 
 
 def _offloaded_gib(plan: Plan) -> float:
