@@ -9,11 +9,13 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml
 from caovand.engines.common.logs.rows import (
     building,
+    checkpoint,
     clients,
     container,
     cuda_state,
     exits,
     files,
+    flashinfer,
     ggml_families,
     kernel,
     links,
@@ -92,10 +94,12 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,
+    **checkpoint.ADVICE,
     **container.ADVICE,
     **cuda_state.ADVICE,
     **exits.ADVICE,
     **files.ADVICE,
+    **flashinfer.ADVICE,
     **kernel.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,

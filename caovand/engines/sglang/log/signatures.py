@@ -43,8 +43,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"
          r"|No space left for only one request"),
     signature("sglang.slots", "cause", "kv-cache-short", r"alloc_req_slots runs out of memory"),
-    signature("sglang.workspace", "cause", "device-oom-run",
-         r"Failed to allocate memory for (?P<buffer>\w{1,60}) with size (?P<wanted>\d{1,18})"),
     signature("sglang.ram", "cause", "host-oom",
          r"\[Errno 12\] Cannot allocate memory|^MemoryError\b"
          r"|DefaultCPUAllocator: can't allocate memory|std::bad_alloc"),

@@ -291,13 +291,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "variable VLLM_ATTENTION_BACKEND, for gpt-oss TRITON_ATTN_VLLM_V1), or install a newer "
         "release.",
     ),
-    "jit.major": (
-        "FlashInfer has this kernel only for compute capabilities that begin with {majors}, and "
-        "found none of them to build for: the card has another one (nvidia-smi "
-        "--query-gpu=compute_cap), or FLASHINFER_CUDA_ARCH_LIST leaves it out. Let the engine use "
-        "another backend for that part (the traceback names it), or install a release of "
-        "FlashInfer and of the engine that supports the card.",
-    ),
     "ray.resources": (
         "Ray offers fewer cards than the plan has ranks: check that CUDA_VISIBLE_DEVICES on each "
         "node names as many cards as on the head, and that nothing else uses this Ray.",

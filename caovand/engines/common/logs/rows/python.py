@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows import links, packages, requests, runtime
+from caovand.engines.common.logs.rows import (
+    checkpoint,
+    flashinfer,
+    links,
+    packages,
+    requests,
+    runtime,
+)
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(
@@ -39,6 +46,7 @@ UNSURE: Mapping[str, Failure] = {
 rung."""
 ROWS = (
     *runtime.ROWS,
+    *flashinfer.ROWS,
     *packages.ROWS,
     *links.ROWS,
     *requests.ROWS,
@@ -100,22 +108,7 @@ ROWS = (
          r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
     signature("model.adapter", "cause", "model-missing",
          r"No supported config format found in (?P<folder>\S{1,300})"),
-    signature("model.tied", "cause", "model-missing",
-         r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
-         r"|no module or parameter named '?"
-         r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
-    # The checkpoint is whole, but the engine's class for it has no such tensor
-    signature("model.tensor", "cause", "model-missing",
-         r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight"
-         r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
-         r"|absmax"
-         r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
-         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
-         r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight)\w{0,20}))?(?P<parameter>[\w.]{1,200})"
-         r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
-         r"|size mismatch for [\w.]{1,200}: copying a param"),
+    *checkpoint.ROWS,
     signature("model.code", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '(?P<code>transformers_modules[^']{0,200})'"
          r"|requires you to execute the \w{0,30} ?file in that repo"

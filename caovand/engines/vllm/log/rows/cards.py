@@ -53,8 +53,6 @@ ROWS: tuple[Signature, ...] = (
     signature("smem.tvm", "cause", "shared-memory-limit",
          r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
     *toolchain.ROWS,
-    signature("jit.major", "generic", "jit-toolchain",
-         r"No supported CUDA architectures found for major versions \[(?P<majors>[\d, ]{1,40})\]"),
     signature("jit.toolkit", "cause", "jit-toolchain",
          r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
          r"'(?!compute_No )(?P<arch>[\w']{1,40})"

@@ -15,7 +15,7 @@ ROWS: tuple[Signature, ...] = (
          r"|Can't find 'adapter_config\.json' at '(?P<place>[^']{1,300})'", SERVED),
     signature("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
-         r"|weights were not initialized from checkpoint|Could not detect config format"
+         r"|Could not detect config format"
          r"|No adapter found for"
          r"|is not a valid JSON file|Unrecognized model in |No model architectures are specified"
          r"|" + python.NO_MODEL + r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
