@@ -26,7 +26,7 @@ PUBLIC = [
     ("cuda-no-memory-cache", "kv-cache-none", "ollama.cuda.cache", "resolve"),
     ("cuda-no-memory-weights", "device-oom-load", "ollama.cuda.weights", "load"),
     ("no-merges", "model-missing", "ollama.model.vocabulary", "load"),
-    ("no-permission", "access-denied", "ollama.access.home", "resolve"),
+    ("no-permission", "access-denied", "ollama.access.made", "resolve"),
     ("no-permission-models", "access-denied", "ollama.access.home", "resolve"),
     ("no-space", "unknown", "disk.full", "resolve"),
     ("port-taken", "port-busy", "ollama.port", "resolve"),

@@ -114,6 +114,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **packages.ADVICE,
     **python_advice.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
+    "oom.others": ("Without them the model may fit as it is configured.",),
+    "oom.unstaged": (
+        "The card's memory ran out; these lines do not show at which step. The lines before them "
+        "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",
+        "Most probable first: another process uses the card (nvidia-smi before the start); the "
+        "weights are larger than the card (a smaller quantization, more cards); a step is too "
+        "large (a shorter context, fewer requests and tokens at once, smaller images); or the "
+        "engine's share of the card leaves too little for it.",
+    ),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= "
         "include AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 "

@@ -45,6 +45,10 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "engine-died": ("A runner ended by itself, or something killed it; the line shows how.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "ollama.cuda.oom": (
+        "The card has too little free memory for weights, cache and buffers together: pull a tag "
+        "of fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
+    ),
     "ollama.driver": (
         "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
         "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "

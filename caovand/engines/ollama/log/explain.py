@@ -23,7 +23,9 @@ _NO_CARD = re.compile(
     r"no (?:compatible )?GPUs? (?:were discovered|detected)|inference compute.{0,80} library=cpu\b"
     r"|vram-based default context.{0,20} total_vram=\"0 B\""
 )
-_INTEGRATED = re.compile(r"dropping integrated GPU\b.{0,300}? description=\"?(?P<name>[^\"]{1,100})")
+_INTEGRATED = re.compile(
+    r"dropping integrated GPU\b.{0,300}? description=\"?(?P<name>[^\"]{1,100})"
+)
 """The only card that was found, if none is left."""
 _CARD = re.compile(
     r"(?:CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HSA_OVERRIDE_GFX_VERSION):"

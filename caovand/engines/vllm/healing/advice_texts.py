@@ -127,6 +127,16 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 
 # Signatures with better advice than their failure.
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "oom.unstaged": (
+        "The card's memory ran out; these lines do not show at which step. The lines before them "
+        'do: "Starting to load model", "Available KV cache memory", "Capturing CUDA graphs", or '
+        "load_model, profile_run and capture_model in a worker's own traceback.",
+        "Most probable first: another process uses the card (nvidia-smi before the start); the "
+        "weights are larger than the cards (a smaller quantization, or more of them: "
+        "tensor_parallel_size); the step that vLLM measures is too large (lower max_num_seqs, "
+        "max_num_batched_tokens and max_model_len; for images and video --limit-mm-per-prompt); "
+        "or CUDA graphs have no room (lower gpu_memory_utilization).",
+    ),
     "states.short": (
         "Set max_num_seqs = {most}: the states of {most} requests fit.",
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
