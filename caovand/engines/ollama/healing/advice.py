@@ -15,7 +15,10 @@ from caovand.engines.ollama.healing.cures import HEALING
 
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
-    "device-oom-load": ("The weights do not fit the card: pull a tag of fewer bits.",),
+    "device-oom-load": (
+        "The card's free memory does not hold the model: pull a tag of fewer bits, lower num_ctx, "
+        "or check with nvidia-smi what else uses the card.",
+    ),
     "device-oom-capture": (
         "The card has no memory left for the buffers of a step: Ollama's estimate was too low. "
         "Keep some free with OLLAMA_GPU_OVERHEAD (bytes, such as 1073741824), or lower num_ctx.",
@@ -127,9 +130,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A folder outside of /home in OLLAMA_MODELS avoids both.",
     ),
     "ollama.access.made": (
-        "The server may not write {path}: let its user (ollama, for its service) own the folder "
-        "(chown) and pass those above (`namei -l {path}`), or set OLLAMA_MODELS to a folder that "
-        "it may write. If the permissions are right, the unit forbids it: ReadWritePaths= and "
+        "The server may not create or change {path}: let its user (ollama, for its service) pass "
+        "every folder above (`namei -l {path}`; below /media/USER only that user may) and own the "
+        "folder (chown), or set OLLAMA_MODELS to a folder that it may write. If the permissions are right, the unit forbids it: ReadWritePaths= and "
         "ProtectSystem= (`systemctl cat ollama`), or SELinux.",
     ),
     "ollama.cards.integrated": (

@@ -89,12 +89,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
-         r"|Unrecognized model in (?P<model>\S{1,400})\. Should have"
+         r"|(?P<unrecognized>Unrecognized model in (?P<model>\S{1,400})\. Should have)"
          r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"
          r"|" + python.NO_MODEL),
     signature("args.split", "cause", "bad-arguments", python.UNEVEN),
     signature("sglang.model.broken", "cause", "model-missing",
-         r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"
+         r"(?P<cut>SafetensorError: Error while deserializing header"
+         r"|safetensors_rust\.SafetensorError)"
          r"|" + python.NO_TENSOR),
     *python.HUB,
     # The machine

@@ -49,7 +49,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "This card cannot run these settings; a model in another quantization may run.",
     ),
     "bad-arguments": (
-        "vLLM refused its arguments; starting again cannot help. Correct the argument in the line.",
+        "vLLM refused a setting, and starting again cannot help: the line names it. It is an "
+        "argument, or a value that the checkpoint's own files bring.",
     ),
     "model-missing": (
         "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
@@ -73,8 +74,9 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "compile-failed": ("torch.compile failed.",),
     "engine-died": (
-        "The engine process ended while serving; the line names the error. vLLM then exits with "
-        "status 0, so a supervisor that reads only the exit status does nothing.",
+        "The engine process ended; the line shows how, and a reason of its own stands in the lines "
+        "before. If it served, vLLM then exits with status 0, so a supervisor that reads only the "
+        "exit status does nothing.",
         "A process of it ended with {fault}: start the same plan again first.",
     ),
     "start-stall": (

@@ -48,7 +48,45 @@ ROWS = (
          r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
          r"|size mismatch for [\w.]{1,200}: copying a param"),
 )  # fmt: skip
+_MISSING = (
+    "config.json names no architecture that this release of Transformers knows ({unrecognized}): "
+    "what lies there is an adapter, a GGUF file, or a part of a model, config.json is incomplete, "
+    "or the installed release is older than the model.",
+    "Neither a folder of this machine nor a repository of the hub has that name ({unnamed}): "
+    "correct the path, which counts inside a container (is it mounted there?), or write OWNER/NAME "
+    "as the hub has it; a private or gated repository needs HF_TOKEN.",
+    "The hub may not be asked ({offline}), and the cache lacks the model or a file of it: download "
+    "it as this user (`hf download`; HF_HOME names the cache), or unset HF_HUB_OFFLINE and "
+    "TRANSFORMERS_OFFLINE.",
+    "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
+    "download missing or broken files again.",
+)
+_MISFIT = (
+    "A tensor of the checkpoint has another shape than this release's code expects ({misfit}). "
+    "The file can be read, so that fetching it again does not help.",
+    "A tensor of the checkpoint has another shape than this release's code expects ({size} ...). "
+    "The file can be read, so that fetching it again does not help.",
+)
+_CAUSES = (
+    "Most probable first: config.json and weights are not of one model (a changed vocabulary, an "
+    "adapter that is not merged); the weights are quantized in a way that this release does not "
+    "support for this architecture, or that --quantization contradicts; the split over cards cuts "
+    "a quantized group; or the release is too old."
+)
+_BROKEN = (
+    "A file of weights is cut off or damaged ({cut}): compare its size with the hub's, check the "
+    "free disk space (df -h), and download it again. A file of some hundred bytes is a pointer of "
+    "Git LFS.",
+    *(f"{text} {_CAUSES}" for text in _MISFIT),
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "model.missing": _MISSING,
+    "sglang.model.missing": _MISSING,
+    "model.broken": (
+        *_BROKEN,
+        "Check that the folder has config.json, the tokenizer and all weights of one revision.",
+    ),
+    "sglang.model.broken": _BROKEN,
     "model.head": (
         "The checkpoint has no {head}, which a model that classifies or scores needs: it is a "
         "generative one. For rerankers made of one (Qwen3-Reranker) pass --hf-overrides with the "

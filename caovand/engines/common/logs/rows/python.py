@@ -153,31 +153,32 @@ ROWS = (
 )  # fmt: skip
 # What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
 NO_MODEL = (
-    r"is not a local folder and is not a valid model identifier"
+    r"(?P<unnamed>is not a local folder and is not a valid model identifier"
     r"|Incorrect path_or_model_id: "
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
-    r"|HFValidationError: |Repo id must (?:be in the form|use alphanumeric chars)"
+    r"|HFValidationError: |Repo id must (?:be in the form|use alphanumeric chars))"
+    r"|(?P<offline>outgoing traffic has been disabled|OfflineModeIsEnabled"
+    r"|offline mode is enabled)"
     r"|RevisionNotFoundError|Found 0 files matching the pattern: "
     r"|does not appear to have (?:a file named|files named)|Error no file named "
-    r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
     r"|Can't load (?:the )?configuration"
 )
-NO_TENSOR = r": assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\))"
+NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\)))"
 BUILD = (
-    r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
-    r"|ninja: build stopped: subcommand failed|Ninja build failed"
+    r"(?P<absent>Could not find nvcc|nvcc: not found|No such file or directory: '\S*nvcc'"
     r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b"
-    r"|Error building extension '|Ninja is required to load C\+\+ extensions"
+    r"|Ninja is required to load C\+\+ extensions)"
+    r"|(?P<failed>nvcc fatal|ninja: build stopped: subcommand failed|Ninja build failed"
+    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b|Error building extension ')"
 )
 COMPILER = (
-    r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
+    r"(?P<compiler>Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
     r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)(?:\.exe)?'?, "
-    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"
+    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)')"
 )
 PTXAS = (
-    r"PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
-    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"
+    r"(?P<ptxas>PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
+    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal)"
 )
 UNEVEN = (
     r"^AssertionError: \d+ is not divisible by \d+$"
