@@ -132,8 +132,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.access.made": (
         "The server may not create or change {path}: let its user (ollama, for its service) pass "
         "every folder above (`namei -l {path}`; below /media/USER only that user may) and own the "
-        "folder (chown), or set OLLAMA_MODELS to a folder that it may write. If the permissions are right, the unit forbids it: ReadWritePaths= and "
-        "ProtectSystem= (`systemctl cat ollama`), or SELinux.",
+        "folder (chown), or set OLLAMA_MODELS to a folder that it may write. If the permissions "
+        "are right, the unit forbids it: ReadWritePaths= and ProtectSystem= (`systemctl cat "
+        "ollama`), or SELinux.",
     ),
     "ollama.cards.integrated": (
         "Ollama found only graphics in the processor ({name}), which it leaves out, and no other "
