@@ -41,7 +41,7 @@ FAILED = [
     ("watchdog", "hang", "sglang.watchdog", "serving"),
     ("watchdog-0.5.23", "hang", "sglang.watchdog", "serving"),
     ("weights-no-memory", "device-oom-load", "sglang.oom", "load"),
-    ("workspace", "device-oom-run", "sglang.workspace", "serving"),
+    ("workspace", "backend-unsupported", "flashinfer.workspace", "serving"),
 ]
 SERVED = ("serving", "serving-0.5.6", "serving-0.5.17")
 

@@ -14,11 +14,15 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import REACTIONS
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.healing import backends
+from caovand.engines.common.healing import backends, stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
 from caovand.engines.common.healing.line_hints import line_hints
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS
 
+_OTHERS = (
+    "By PyTorch's own figures other processes use {others} of this card's {card} GiB: nvidia-smi "
+    "names them. End them, or let the engine use a smaller share of the card."
+)
 _UNSURE = (
     "That is what the line says; it came from code that was already running, so another start or "
     "another kernel may not need the change."
@@ -59,7 +63,11 @@ def sentences(
 
     `known` are the values for the sentences; one that lacks a value is left out.
     """
-    signature, failure, backend = finding.signature, finding.failure, backends.backend_of(finding)
+    signature, failure, backend = (
+        stages.key_of(finding),
+        finding.failure,
+        backends.backend_of(finding),
+    )
     templates = (
         backends.ADVICE.get((signature, backend))
         or special.get(signature)
@@ -68,7 +76,10 @@ def sentences(
         or general.get(failure)
         or GENERAL.get(failure, ())
     )
-    texts = [text for text in (_fill(template, known) for template in templates) if text]
+    known = {**known, **stages.of_others(finding)}
+    texts = [
+        text for text in (_fill(template, known) for template in (_OTHERS, *templates)) if text
+    ]
     if failure == "unknown" and signature in UNSURE_ROWS:
         texts.append(_UNSURE)
     return [*texts, *line_hints(finding, texts)]

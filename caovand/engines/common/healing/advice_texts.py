@@ -9,11 +9,13 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml
 from caovand.engines.common.logs.rows import (
     building,
+    checkpoint,
     clients,
     container,
     cuda_state,
     exits,
     files,
+    flashinfer,
     ggml_families,
     kernel,
     links,
@@ -23,6 +25,7 @@ from caovand.engines.common.logs.rows import (
     raised,
     requests,
     rocm,
+    runtime,
     servers,
     system,
     toolchain,
@@ -92,15 +95,18 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **building.ADVICE,
+    **checkpoint.ADVICE,
     **container.ADVICE,
     **cuda_state.ADVICE,
     **exits.ADVICE,
     **files.ADVICE,
+    **flashinfer.ADVICE,
     **kernel.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
     **requests.ADVICE,
     **rocm.ADVICE,
+    **runtime.ADVICE,
     **servers.ADVICE,
     **system.ADVICE,
     **clients.ADVICE,
@@ -110,6 +116,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **packages.ADVICE,
     **python_advice.ADVICE,
     "disk.full": ("The disk is full: free some space, then start again.",),
+    "oom.others": ("Without them the model may fit as it is configured.",),
+    "oom.unstaged": (
+        "The card's memory ran out; these lines do not show at which step. The lines before them "
+        "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",
+        "Most probable first: another process uses the card (nvidia-smi before the start); the "
+        "weights are larger than the card (a smaller quantization, more cards); a step is too "
+        "large (a shorter context, fewer requests and tokens at once, smaller images); or the "
+        "engine's share of the card leaves too little for it.",
+    ),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= "
         "include AF_UNIX AF_INET AF_INET6 AF_NETLINK; on a kernel without IPv6, bind to an IPv4 "

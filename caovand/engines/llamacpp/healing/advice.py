@@ -13,7 +13,10 @@ from caovand.engines.llamacpp.healing.cures import HEALING
 
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
-    "device-oom-load": ("The weights do not fit the card: use a GGUF file of fewer bits.",),
+    "device-oom-load": (
+        "The card has no memory left for the weights: use a GGUF file of fewer bits, keep fewer "
+        "layers on the card (--gpu-layers), or see what else uses it.",
+    ),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
     "device-oom-run": ("A step needed more memory than the card has left.",),
@@ -159,6 +162,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This build cannot download over HTTPS: build it with -DLLAMA_OPENSSL=ON (libssl-dev; "
         "before b7000 -DLLAMA_CURL=ON), take a release's package, or download the file yourself "
         "and name it with -m.",
+    ),
+    "llama.download.denied": (
+        "The hub refuses the download (401 or 403): the repository is private or gated, or the "
+        "token is wrong. Accept the model's licence on its page, and set HF_TOKEN; without "
+        "either, correct the name.",
+    ),
+    "llama.draft.missing": (
+        "The draft model {path} cannot be loaded: correct its path (--model-draft), or download "
+        "the file again; the lines before this one have the loader's reason.",
     ),
     "llama.download.folder": (
         "There is no folder for downloads: set HOME, LLAMA_CACHE or HF_HOME to one that the "

@@ -15,7 +15,10 @@ from caovand.engines.ollama.healing.cures import HEALING
 
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
-    "device-oom-load": ("The weights do not fit the card: pull a tag of fewer bits.",),
+    "device-oom-load": (
+        "The card's free memory does not hold the model: pull a tag of fewer bits, lower num_ctx, "
+        "or check with nvidia-smi what else uses the card.",
+    ),
     "device-oom-capture": (
         "The card has no memory left for the buffers of a step: Ollama's estimate was too low. "
         "Keep some free with OLLAMA_GPU_OVERHEAD (bytes, such as 1073741824), or lower num_ctx.",
@@ -45,6 +48,10 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "engine-died": ("A runner ended by itself, or something killed it; the line shows how.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "ollama.cuda.oom": (
+        "The card has too little free memory for weights, cache and buffers together: pull a tag "
+        "of fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
+    ),
     "ollama.driver": (
         "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
         "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
@@ -112,6 +119,31 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.capability": (
         "The model's template does not declare {what}: choose a model whose page lists that "
         "capability, or do not request it in the client.",
+    ),
+    "ollama.access.home": (
+        "The server may not use {path}, in a folder of homes. A unit with ProtectHome= hides them "
+        "whatever their permissions are, and several distributions' ollama.service has it: "
+        "`systemctl show -p ProtectHome -p User ollama`. If it is not no, write ProtectHome=no "
+        "under [Service] in `sudo systemctl edit ollama`, and restart it.",
+        "If it is no, the permissions are at fault: the unit's user must pass every folder above "
+        "(`namei -l {path}`; chmod o+x) and own or be able to write the models' folder.",
+        "A folder outside of /home in OLLAMA_MODELS avoids both.",
+    ),
+    "ollama.access.made": (
+        "The server may not create or change {path}: let its user (ollama, for its service) pass "
+        "every folder above (`namei -l {path}`; below /media/USER only that user may) and own the "
+        "folder (chown), or set OLLAMA_MODELS to a folder that it may write. If the permissions "
+        "are right, the unit forbids it: ReadWritePaths= and ProtectSystem= (`systemctl cat "
+        "ollama`), or SELinux.",
+    ),
+    "ollama.cards.integrated": (
+        "Ollama found only graphics in the processor ({name}), which it leaves out, and no other "
+        "card that it can use: it serves on the processor.",
+        "If this machine has an NVIDIA or AMD card, see first why that one is not found: run "
+        "nvidia-smi (rocminfo) as Ollama's user, install or update the driver, and read the log "
+        "with OLLAMA_DEBUG=1; OLLAMA_LLM_LIBRARY (such as cuda_v13) names one library to try.",
+        "If it has none, OLLAMA_IGPU_ENABLE=1 lets Ollama use the integrated one, which may be "
+        "slower than the processor.",
     ),
     "ollama.path": (
         "A file with the folder's name is in the way at {path}: correct HOME or OLLAMA_MODELS of "

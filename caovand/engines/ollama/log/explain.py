@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT
@@ -20,7 +21,12 @@ _BEGIN = "server config"
 
 _NO_CARD = re.compile(
     r"no (?:compatible )?GPUs? (?:were discovered|detected)|inference compute.{0,80} library=cpu\b"
+    r"|vram-based default context.{0,20} total_vram=\"0 B\""
 )
+_INTEGRATED = re.compile(
+    r"dropping integrated GPU\b.{0,300}? description=\"?(?P<name>[^\"]{1,100})"
+)
+"""The only card that was found, if none is left."""
 _CARD = re.compile(
     r"(?:CUDA_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|ROCR_VISIBLE_DEVICES|HSA_OVERRIDE_GFX_VERSION):"
     r"[\w.-]|Discovered GPU libraries: \[[^\]]|\bamdgpu\b|init failure"
@@ -40,15 +46,19 @@ def _find_cause(
     """The cause of a failure, else what ends no server: a card not used, a prompt cut short."""
     if found := find_cause(lines, phase, alive=alive):
         return found
-    unused, cut, hinted = None, None, False
+    unused, cut, hinted, integrated = None, None, False, None
     for number, line in enumerate(lines, 1):
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
+        integrated = integrated or _INTEGRATED.search(line[: MAX_TEXT * 4])
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
         if cut is None and (said := _CUT.search(line[:MAX_TEXT])):
             text, sizes = line.strip()[:MAX_TEXT], said.groupdict()
             cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
+    if unused is not None and integrated is not None and not hinted:
+        named = integrated.groupdict()
+        return replace(unused, signature="ollama.cards.integrated", captures=named)
     return unused if hinted and unused is not None else cut
 
 

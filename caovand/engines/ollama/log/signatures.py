@@ -164,6 +164,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
          r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"
          r"|Unable to load dynamic (?:server )?library"),
+    # A unit with ProtectHome= is refused what its user may read
+    signature("ollama.access.home", "cause", "access-denied",
+         r"(?:open|mkdir|stat|lstat|remove|rename|chmod|unlinkat) "
+         r"(?P<path>/(?:home|run/user)(?:/\S{1,300}?)?): ?(?:permission denied|read-only file)"),
+    signature("ollama.access.made", "cause", "access-denied",
+         r"(?:mkdir|remove|rename|chmod|unlinkat) (?P<path>\S{1,300}?): ?permission denied"),
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"

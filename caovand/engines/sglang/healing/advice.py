@@ -38,6 +38,14 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "start-stall": ("The start made no progress: its disk may be slow.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "oom.unstaged": (
+        "The card's memory ran out; these lines do not show at which step. The lines before them "
+        'do: "Load weight begin", "Memory pool end", "Capture cuda graph begin", or requests.',
+        "Most probable first: another process uses the card (nvidia-smi before the start); the "
+        "weights are larger than the cards (a quantised checkpoint, or more of them: --tp); or a "
+        "step has too little room (lower --mem-fraction-static, --chunked-prefill-size and "
+        "--cuda-graph-max-bs).",
+    ),
     "sglang.health": (
         "The scheduler sent nothing for {seconds} s, and the health check gave up: it computes a "
         "long prompt, or it hangs. What it sent last shows which (last_heartbeat {heartbeat}): a "

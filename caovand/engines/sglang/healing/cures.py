@@ -36,6 +36,8 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": ("attention",),
+    "flashinfer.card": ("attention",),
+    "flashinfer.workspace": ("step", "attention"),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.old": (),

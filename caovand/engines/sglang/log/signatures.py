@@ -43,8 +43,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:Prefill|Decode) out of memory\. Try to lower your batch size"
          r"|No space left for only one request"),
     signature("sglang.slots", "cause", "kv-cache-short", r"alloc_req_slots runs out of memory"),
-    signature("sglang.workspace", "cause", "device-oom-run",
-         r"Failed to allocate memory for (?P<buffer>\w{1,60}) with size (?P<wanted>\d{1,18})"),
     signature("sglang.ram", "cause", "host-oom",
          r"\[Errno 12\] Cannot allocate memory|^MemoryError\b"
          r"|DefaultCPUAllocator: can't allocate memory|std::bad_alloc"),
@@ -91,12 +89,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
-         r"|Unrecognized model in (?P<model>\S{1,400})\. Should have"
+         r"|(?P<unrecognized>Unrecognized model in (?P<model>\S{1,400})\. Should have)"
          r"|Cannot find any model weights with `(?P<folder>[^`]{1,400})`"
          r"|" + python.NO_MODEL),
     signature("args.split", "cause", "bad-arguments", python.UNEVEN),
     signature("sglang.model.broken", "cause", "model-missing",
-         r"SafetensorError: Error while deserializing header|safetensors_rust\.SafetensorError"
+         r"(?P<cut>SafetensorError: Error while deserializing header"
+         r"|safetensors_rust\.SafetensorError)"
          r"|" + python.NO_TENSOR),
     *python.HUB,
     # The machine

@@ -33,7 +33,7 @@ _WHERE: Mapping[str, str] = {
     "weights": "The weights do not fit config.json, or this release cannot read them: check that "
     "both are of the same model and revision, then try a newer release of the engine.",
 }
-_SAY_MORE = frozenset({"model.tied", "model.tensor"})
+_SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor"})
 """Texts that name what in the checkpoint does not fit."""
 
 

@@ -49,7 +49,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "This card cannot run these settings; a model in another quantization may run.",
     ),
     "bad-arguments": (
-        "vLLM refused its arguments; starting again cannot help. Correct the argument in the line.",
+        "vLLM refused a setting, and starting again cannot help: the line names it. It is an "
+        "argument, or a value that the checkpoint's own files bring.",
     ),
     "model-missing": (
         "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
@@ -73,8 +74,9 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
     "compile-failed": ("torch.compile failed.",),
     "engine-died": (
-        "The engine process ended while serving; the line names the error. vLLM then exits with "
-        "status 0, so a supervisor that reads only the exit status does nothing.",
+        "The engine process ended; the line shows how, and a reason of its own stands in the lines "
+        "before. If it served, vLLM then exits with status 0, so a supervisor that reads only the "
+        "exit status does nothing.",
         "A process of it ended with {fault}: start the same plan again first.",
     ),
     "start-stall": (
@@ -127,6 +129,16 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 
 # Signatures with better advice than their failure.
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "oom.unstaged": (
+        "The card's memory ran out; these lines do not show at which step. The lines before them "
+        'do: "Starting to load model", "Available KV cache memory", "Capturing CUDA graphs", or '
+        "load_model, profile_run and capture_model in a worker's own traceback.",
+        "Most probable first: another process uses the card (nvidia-smi before the start); the "
+        "weights are larger than the cards (a smaller quantization, or more of them: "
+        "tensor_parallel_size); the step that vLLM measures is too large (lower max_num_seqs, "
+        "max_num_batched_tokens and max_model_len; for images and video --limit-mm-per-prompt); "
+        "or CUDA graphs have no room (lower gpu_memory_utilization).",
+    ),
     "states.short": (
         "Set max_num_seqs = {most}: the states of {most} requests fit.",
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
@@ -290,13 +302,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "another attention backend that has them (--attention-backend TRITON_ATTN; before 0.11 the "
         "variable VLLM_ATTENTION_BACKEND, for gpt-oss TRITON_ATTN_VLLM_V1), or install a newer "
         "release.",
-    ),
-    "jit.major": (
-        "FlashInfer has this kernel only for compute capabilities that begin with {majors}, and "
-        "found none of them to build for: the card has another one (nvidia-smi "
-        "--query-gpu=compute_cap), or FLASHINFER_CUDA_ARCH_LIST leaves it out. Let the engine use "
-        "another backend for that part (the traceback names it), or install a release of "
-        "FlashInfer and of the engine that supports the card.",
     ),
     "ray.resources": (
         "Ray offers fewer cards than the plan has ranks: check that CUDA_VISIBLE_DEVICES on each "

@@ -58,11 +58,12 @@ ILLEGAL = (
     r"|operation not supported on global/shared address space"
 )
 LAUNCH = (
-    r"unspecified launch failure|misaligned address|device-side assert triggered"
+    r"(?P<fault>unspecified launch failure|misaligned address"
     r"|UR_RESULT_ERROR_DEVICE_LOST|PI_ERROR_DEVICE_LOST|DEVICE_LOST\b|ErrorDeviceLost"
     r"|DeviceLostError|ggml_vulkan: device lost on|HW Exception by GPU node"
     r"|kIO\w{2,6}CommandBufferCallbackError\w{1,60}|HSA_STATUS_ERROR_(?:EXCEPTION|HARDWARE)\w{0,60}"
-    r"|the launch timed out and was terminated|an illegal instruction was encountered"
+    r"|the launch timed out and was terminated|an illegal instruction was encountered)"
+    r"|(?P<asserted>device-side assert triggered)"
 )
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows import links, packages, requests, runtime
+from caovand.engines.common.logs.rows import (
+    checkpoint,
+    flashinfer,
+    links,
+    packages,
+    requests,
+    runtime,
+)
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, signature
 
 _FRAME = re.compile(
@@ -39,6 +46,7 @@ UNSURE: Mapping[str, Failure] = {
 rung."""
 ROWS = (
     *runtime.ROWS,
+    *flashinfer.ROWS,
     *packages.ROWS,
     *links.ROWS,
     *requests.ROWS,
@@ -100,22 +108,7 @@ ROWS = (
          r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
     signature("model.adapter", "cause", "model-missing",
          r"No supported config format found in (?P<folder>\S{1,300})"),
-    signature("model.tied", "cause", "model-missing",
-         r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
-         r"|no module or parameter named '?"
-         r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
-    # The checkpoint is whole, but the engine's class for it has no such tensor
-    signature("model.tensor", "cause", "model-missing",
-         r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight"
-         r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
-         r"|absmax"
-         r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
-         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
-         r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight)\w{0,20}))?(?P<parameter>[\w.]{1,200})"
-         r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
-         r"|size mismatch for [\w.]{1,200}: copying a param"),
+    *checkpoint.ROWS,
     signature("model.code", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '(?P<code>transformers_modules[^']{0,200})'"
          r"|requires you to execute the \w{0,30} ?file in that repo"
@@ -160,31 +153,32 @@ ROWS = (
 )  # fmt: skip
 # What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
 NO_MODEL = (
-    r"is not a local folder and is not a valid model identifier"
+    r"(?P<unnamed>is not a local folder and is not a valid model identifier"
     r"|Incorrect path_or_model_id: "
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
-    r"|HFValidationError: |Repo id must (?:be in the form|use alphanumeric chars)"
+    r"|HFValidationError: |Repo id must (?:be in the form|use alphanumeric chars))"
+    r"|(?P<offline>outgoing traffic has been disabled|OfflineModeIsEnabled"
+    r"|offline mode is enabled)"
     r"|RevisionNotFoundError|Found 0 files matching the pattern: "
     r"|does not appear to have (?:a file named|files named)|Error no file named "
-    r"|outgoing traffic has been disabled|OfflineModeIsEnabled|offline mode is enabled"
     r"|Can't load (?:the )?configuration"
 )
-NO_TENSOR = r": assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\))"
+NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\)))"
 BUILD = (
-    r"Could not find nvcc|nvcc fatal|nvcc: not found|No such file or directory: '\S*nvcc'"
-    r"|ninja: build stopped: subcommand failed|Ninja build failed"
+    r"(?P<absent>Could not find nvcc|nvcc: not found|No such file or directory: '\S*nvcc'"
     r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b"
-    r"|Error building extension '|Ninja is required to load C\+\+ extensions"
+    r"|Ninja is required to load C\+\+ extensions)"
+    r"|(?P<failed>nvcc fatal|ninja: build stopped: subcommand failed|Ninja build failed"
+    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b|Error building extension ')"
 )
 COMPILER = (
-    r"Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
+    r"(?P<compiler>Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
     r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)(?:\.exe)?'?, "
-    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)'"
+    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)')"
 )
 PTXAS = (
-    r"PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
-    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal"
+    r"(?P<ptxas>PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
+    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal)"
 )
 UNEVEN = (
     r"^AssertionError: \d+ is not divisible by \d+$"

@@ -134,25 +134,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",
     ),
-    "model.tied": (
-        "The checkpoint has its own output layer (lm_head), and this release's code for the "
-        "model has none, because config.json ties it to the embeddings (tie_word_embeddings): "
-        "install a newer release, which skips it, or save the checkpoint again without it.",
-    ),
-    "model.tensor": (
-        "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
-        "have: the release is too old for it, or config.json belongs to another checkpoint.",
-        "{scale} is part of a quantization, which this release may not support for this "
-        "architecture: try another quantization of the model.",
-        "{scales} is part of a quantization, which this release may not support for this "
-        "architecture: try a newer release, another quantization of the model, or the checkpoint "
-        "without one.",
-        "The checkpoint has {parameter}, which this release's code for the model does not have: "
-        "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
-        "too old.",
-        "The files are readable, so fetching them again does not help: check that config.json and "
-        "the weights are of one model, and try a newer release.",
-    ),
     "feature.model": (
         "This release's code for {model} has no {attribute}: a setting or a request requires "
         "something that it does not support (the task, an adapter, drafts, a split, a "

@@ -41,13 +41,12 @@ ROWS = (
          r"[Cc]onversation roles must alternate|[Ss]ystem role (?:is )?not supported"
          r"|[Oo]nly user(?:, tool)? and assistant roles are supported"
          r"|Error in applying chat template|[Ss]ystem message must be at the beginning", _LATER),
+    # What a template's author wrote for messages that it does not take
+    signature("args.raised", "consequence", "bad-arguments",
+         r"jinja2\.exceptions\.TemplateError: (?P<raised>.{3,300})", _LATER),
     signature("args.runner", "cause", "bad-arguments",
          r"Model Runner V2 (?:supports|does not|doesn't|requires|is not)\b"
          r"|V2 model runner does not"),
-    signature("model.head", "cause", "bad-arguments",
-         r"not initialized from checkpoint: \{[^}]{0,200}'(?:\w{1,40}\.){0,4}"
-         r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight"
-         r"|bias))'"),
 )  # fmt: skip
 OF_LLAMA = (
     signature("llama.request.image", "cause", "bad-arguments",
@@ -58,6 +57,11 @@ OF_LLAMA = (
          r"exceeds the available context size|exceed_context_size_error|Prompt exceeds n_ctx"
          r"|Context size has been exceeded"
          r"|[Rr]equested tokens \(\d{1,9}\) exceed context window", _LATER),
+    # minja's form: TEXT at row 290, column 178:\n{{- raise_exception(
+    signature("llama.template.raised", "generic", "bad-arguments",
+         r"(?:message['\"\\]{1,4}: ?['\"\\]{1,4}|: |^)(?P<raised>[A-Z][^\"{}]{3,300}?) at row "
+         r"\d{1,6}, column \d{1,6}:",
+         _LATER),
     signature("llama.template.request", "generic", "bad-arguments",
          r"While executing \w{1,40} at line \d|Jinja Exception: (?P<why>.{1,200})"
          r"|[Uu]nable to generate parser for this template"
@@ -122,16 +126,20 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and often no system role, or one system message at the beginning. Let the client send "
         "them so, or pass another template with --chat-template.",
     ),
+    "args.raised": (
+        'The model\'s chat template refuses the messages that a client sent: "{raised}" Let the '
+        "client, or what stores its history, send them as that requires, or pass another template "
+        "with --chat-template. The server goes on.",
+    ),
+    "llama.template.raised": (
+        'The model\'s chat template refuses the messages that a client sent: "{raised}" Let the '
+        "client, or what stores its history, send them as that requires (for reasoning and tool "
+        "calls often without one of two fields), or set another template (--chat-template-file); a "
+        "newer release may convert them. Neither the model's file nor the server is broken.",
+    ),
     "args.runner": (
         "vLLM's newer model runner (V2) does not support this: set VLLM_USE_V2_MODEL_RUNNER=0, or "
         "install a release whose runner does.",
-    ),
-    "model.head": (
-        "The checkpoint has no {head}, which a model that classifies or scores needs: it is a "
-        "generative one. For rerankers made of one (Qwen3-Reranker) pass --hf-overrides with the "
-        "architecture ...ForSequenceClassification, classifier_from_token and "
-        "is_original_qwen3_reranker, as the model's page says; otherwise remove --convert and "
-        "--runner pooling.",
     ),
 }
 """Sentences by row; one with an unknown {name} is left out."""

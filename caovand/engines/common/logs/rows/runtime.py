@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from caovand.engines.common.logs.signature import signature
 
 ABSENT = (
     r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
-    r"|cudaErrorUnknown|Driver/library version mismatch|Found no NVIDIA driver on your system"
+    r"|cudaErrorUnknown|Found no NVIDIA driver on your system"
     r"|Unexpected error from cudaGetDeviceCount\(\)"
-    r"|CUDA driver version is insufficient|Error 80[34]: "
-    r"|cudaErrorInsufficientDriver|CUDA_ERROR_NO_DEVICE"
+    r"|(?P<older>CUDA driver version is insufficient|cudaErrorInsufficientDriver)|Error 80[34]: "
+    r"|CUDA_ERROR_NO_DEVICE"
     r"|No HIP GPUs are available"
-    r"|(?:CUDA|HIP) error: (?:invalid device ordinal|initialization error)"
-    r"|NVML/RM version mismatch"
+    r"|(?:CUDA|HIP) error: (?:(?P<ordinal>invalid device ordinal)|initialization error)"
+    r"|(?P<releases>(?:Driver/library|NVML/RM) version mismatch)"
     r"|Device string must not be empty|CUDA driver initialization failed"
     r"|Failed to detect NVIDIA driver version"
     r"|No supported (?:GPU\(s\)|devices?|accelerators?) (?:was |were )?(?:detected|found)"
@@ -29,8 +31,8 @@ NO_KERNEL = (
     r"|Unknown GPU architecture: gfx|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)"
 )
 STREAM = (
-    r"(?:CUDA|HIP) error: operation (?:not permitted when stream is capturing"
-    r"|failed due to a previous error during capture)|cudaErrorStreamCapture\w+"
+    r"(?P<captured>(?:CUDA|HIP) error: operation (?:not permitted when stream is capturing"
+    r"|failed due to a previous error during capture)|cudaErrorStreamCapture\w+)"
 )
 ROWS = (
     # A kernel prints it before the launch that fails: This kernel only supports sm120.
@@ -60,3 +62,44 @@ ROWS = (
          r"|cudaErrorPeerAccessUnsupported"),
 )  # fmt: skip
 """Codes that mean the same for each of these engines."""
+_ABSENT = (
+    "A rank asked for a card whose number is not there ({ordinal}): the plan has more ranks "
+    "(tensor_parallel_size, --tp) than the cards that CUDA_VISIBLE_DEVICES or the container shows "
+    "(nvidia-smi -L).",
+    "The driver is older than the CUDA release that PyTorch was built for ({older}): update the "
+    "host's NVIDIA driver, or install PyTorch and the engine built for the driver's CUDA.",
+    "The kernel's part of the driver is of another release than its libraries ({releases}): reboot "
+    "after an update.",
+    "This build of the engine found nothing that it can run on ({platform}): it may be for another "
+    "machine, as a CUDA wheel is for AMD's or Intel's cards; `python -c 'import torch; "
+    "print(torch.version.cuda, torch.version.hip)'` shows for which.",
+    "No usable card was found: run nvidia-smi where the engine runs. If it fails in a container "
+    "only, start that with its cards (--gpus all); after a driver update, reboot; after suspend, "
+    "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
+    "If nvidia-smi shows the card, CUDA_VISIBLE_DEVICES names none that is there, or the installed "
+    "PyTorch is a build without CUDA (torch.version.cuda is None).",
+)
+_LAUNCH = (
+    "A check inside a kernel failed ({asserted}): most often an index beyond its table, such as a "
+    "token beyond the vocabulary, a position beyond the context, or an expert that is not there. A "
+    "line with Assertion and failed before this one names it; with CUDA_LAUNCH_BLOCKING=1 the "
+    "traceback shows the call. The driver is not at fault.",
+    "CUDA graphs cannot record an operation ({captured}), or an earlier error ended the capture: "
+    "the first error before this line is the cause.",
+    "A computation on the card failed ({fault}). Update the card's driver; a newer or older "
+    "release of the engine may do without. If the card is NVIDIA's, the kernel log of Linux may "
+    "name the fault: journalctl -k | grep -i xid",
+)
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "gpu.absent": _ABSENT,
+    "sglang.absent": _ABSENT,
+    "cuda.launch": _LAUNCH,
+    "sglang.launch": _LAUNCH,
+    "cublas.failed": (
+        "cuBLAS or cuDNN failed, and its code hides the reason. Most probable first: the card has "
+        "too little memory left for its workspace (mostly NOT_INITIALIZED: see nvidia-smi, lower "
+        "gpu_memory_utilization); a library of another CUDA is loaded before PyTorch's own (unset "
+        "LD_LIBRARY_PATH); or an earlier kernel failed, which CUDA_LAUNCH_BLOCKING=1 shows.",
+    ),
+}
+"""Sentences by row; one with an unknown {name} is left out."""

@@ -76,7 +76,26 @@ ROWS = (
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
+_BUILDING = (
+    "A kernel must be built here, and a tool for it is missing ({absent}): install gcc and g++, "
+    "and an engine that brings nvcc and ninja (sudo caovanctl engine install), or the CUDA toolkit "
+    "that fits the driver, and set CUDA_HOME.",
+    "Building a kernel failed ({failed}): the tools are there, and their reason stands in the "
+    "lines before, the first with error:, fatal error or Killed. Most probable first: the CUDA "
+    "toolkit in use (nvcc --version, CUDA_HOME) does not fit PyTorch's CUDA, the card or gcc; the "
+    "compilers had too little memory (MAX_JOBS=4); or the disk is full.",
+    "Triton's assembler failed ({ptxas}): it is older than the card, or the kernel is wrong for "
+    "it. Let TRITON_PTXAS_PATH name the ptxas of a newer CUDA toolkit, or install a newer release "
+    "of the engine with its Triton.",
+    "The C compiler is missing, or ran and failed ({compiler}): install gcc and g++, and check the "
+    "lines before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
+    "Triton does not find the driver's {unlinked}: run sudo ldconfig, or link libcuda.so.1 as "
+    "libcuda.so into a folder of LIBRARY_PATH.",
+    "FlashInfer's sampler and its kernels for experts can be done without "
+    "(VLLM_USE_FLASHINFER_SAMPLER=0, another backend).",
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("jit.nvcc", "jit.ptxas", "sglang.jit"), _BUILDING),
     "build.no-card": (
         "The build needs this machine's own card and sees none, as in `docker build`: set the "
         "architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "

@@ -39,8 +39,7 @@ ROWS: tuple[Signature, ...] = (
          r"|^(?:ValueError|AssertionError|RuntimeError): .{0,300}\bdivisible by\b"
          r"|^AssertionError at \S{1,200}: assert [\w.]{1,80} % [\w.]{1,80} == 0$", SPLITTING),
     signature("args.combination", "cause", "bad-arguments",
-         r"Quantization method specified in the model config|Unknown quantization method"
-         r"|Unsupported speculative method|The supplied chat template string"
+         r"Unsupported speculative method|The supplied chat template string"
          r"|invalid (?:tool call|reasoning) parser: (?P<parser>[\w.-]{1,60})"
          r"|(?:does not|doesn't) support (?:LoRA|pipeline parallel)|[Pp]ipeline parallelism is "
          r"not supported"

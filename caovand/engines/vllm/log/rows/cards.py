@@ -16,7 +16,7 @@ ROWS: tuple[Signature, ...] = (
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"
          r"(?:/\S{1,200}/)?libcuda\.so"),
     signature("gpu.absent", "cause", "gpu-absent",
-         runtime.ABSENT + r"|Failed to infer device type"),
+         runtime.ABSENT + r"|(?P<platform>Failed to infer device type)"),
     signature("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", OPENING),
     signature("gpu.count", "cause", "gpu-absent",
@@ -29,8 +29,9 @@ ROWS: tuple[Signature, ...] = (
          r"an illegal memory access was encountered|cudaErrorIllegalAddress"
          r"|CUDA_ERROR_ILLEGAL_ADDRESS"),
     signature("cuda.launch", "cause", "launch-failure",
-         r"unspecified launch failure|cudaErrorLaunchFailure|device-side assert triggered"
-         r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered"
+         r"(?P<fault>unspecified launch failure|cudaErrorLaunchFailure"
+         r"|CUDA error: misaligned address|CUDA error: an illegal instruction was encountered)"
+         r"|(?P<asserted>device-side assert triggered)"
          r"|" + runtime.STREAM),
     # A fault surfaces in the next library that launches a kernel, which cannot explain it
     signature("cublas.failed", "generic", "launch-failure",
@@ -53,14 +54,12 @@ ROWS: tuple[Signature, ...] = (
     signature("smem.tvm", "cause", "shared-memory-limit",
          r"Failed to set the allowed dynamic shared memory size to (?P<required>\d+)"),
     *toolchain.ROWS,
-    signature("jit.major", "generic", "jit-toolchain",
-         r"No supported CUDA architectures found for major versions \[(?P<majors>[\d, ]{1,40})\]"),
     signature("jit.toolkit", "cause", "jit-toolchain",
          r"FlashInfer requires GPUs with sm75 or higher|Unsupported gpu architecture "
          r"'(?!compute_No )(?P<arch>[\w']{1,40})"
          r"|\brequires (?:a )?CUDA (?:[Tt]oolkit |version )?(?:>=|\d)"),
     signature("jit.nvcc", "generic", "jit-toolchain",
-         python.BUILD + r"|libcuda\.so cannot found"),
+         python.BUILD + r"|(?P<unlinked>libcuda\.so) cannot found"),
     signature("jit.refused", "cause", "backend-unsupported",
          r"^ptxas \S{1,200}, line \d{1,9}; error {1,9}: (?P<why>.{1,200})"),
     signature("jit.ptxas", "generic", "jit-toolchain",

@@ -15,9 +15,10 @@ ROWS: tuple[Signature, ...] = (
          r"|Can't find 'adapter_config\.json' at '(?P<place>[^']{1,300})'", SERVED),
     signature("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
-         r"|weights were not initialized from checkpoint|Could not detect config format"
+         r"|Could not detect config format"
          r"|No adapter found for"
-         r"|is not a valid JSON file|Unrecognized model in |No model architectures are specified"
+         r"|is not a valid JSON file|(?P<unrecognized>Unrecognized model in "
+         r"|No model architectures are specified)"
          r"|" + python.NO_MODEL + r"|^FileNotFoundError: .{0,40}No such file or directory: .{0,400}"
          r"(?:\.(?:safetensors|gguf|bin|pth?|jinja)|/(?:tokenizer\w*|\w*config|\S*\.index)\.json)\b"),
     signature("model.json", "generic", "unknown",
@@ -26,10 +27,10 @@ ROWS: tuple[Signature, ...] = (
          {**READING, **SERVED}),
     signature("model.broken", "cause", "model-missing",
          r"[Ff]ailed to map GGUF parameters"
-         r"|SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
-         r"|PytorchStreamReader failed"
+         r"|(?P<cut>SafetensorError: |Error while deserializing header|MetadataIncompleteBuffer"
+         r"|PytorchStreamReader failed)"
          r"|" + python.NO_TENSOR +
-         r"|^AssertionError: (?:Attempted to load weight \(|Tried to load weights of size )"),
+         r"|^AssertionError: (?P<size>Attempted to load weight \(|Tried to load weights of size )"),
     signature("model.denied", "cause", "access-denied",
          r"^PermissionError: (?!\[Errno 13)|(?:\[Errno 13\]|\(os error 13\))(?: Permission denied)?"
          r"(?:: '(?P<path>[^']{1,300})')?"

@@ -1,0 +1,54 @@
+"""What used up a card's memory, where an allocation's line alone does not prove it.
+
+Weights, a measured step, CUDA graphs and other processes fail in the same words. Only the stage of
+the start, or PyTorch's own figures, tell them apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.core.healing.failure import Failure, Finding
+
+UNSTAGED = "oom.unstaged"
+"""Key of the sentences about memory that ran out at an unknown step."""
+OTHERS = "oom.others"
+"""Key of the sentences about memory that other processes use."""
+_OF_ANY_STEP = frozenset({"oom.cuda", "sglang.oom", "sglang.oom.plain"})
+_LOADING = ("load", "drafter")
+_OF_CARD: frozenset[Failure] = frozenset(
+    {"device-oom-load", "device-oom-capture", "device-oom-run", "kv-cache-none"}
+)
+_FIGURES = re.compile(
+    r"total capacity of (?P<total>[\d.]{1,12} [KMG]iB) of which (?P<free>[\d.]{1,12} [KMG]iB) is "
+    r"free\..{0,300}?\bthis process has (?P<own>[\d.]{1,12} [KMG]iB) memory in use"
+)
+_IN_GIB: Mapping[str, float] = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0}
+_SHARE = 0.125
+"""The part of a card that a driver and its context never take: other processes have more."""
+
+
+def key_of(finding: Finding) -> str:
+    """The key of a finding's sentences: its signature, unless its line proves another cause than
+    that, or no step."""
+    if finding.failure != "device-oom-load" or finding.signature not in _OF_ANY_STEP:
+        return finding.signature
+    if of_others(finding):
+        return OTHERS
+    return finding.signature if finding.phase in _LOADING else UNSTAGED
+
+
+def of_others(finding: Finding) -> Mapping[str, str]:
+    """The card's memory that other processes use and its size, in GiB, if the line proves it."""
+    found = _FIGURES.search(finding.text) if finding.failure in _OF_CARD else None
+    if found is None:
+        return {}
+    total, free, own = (_gib(found[name]) for name in ("total", "free", "own"))
+    others = total - free - own
+    return {"others": f"{others:.1f}", "card": f"{total:.1f}"} if others > _SHARE * total else {}
+
+
+def _gib(text: str) -> float:
+    number, unit = text.split(" ")
+    return float(number) * _IN_GIB[unit]

@@ -1,0 +1,149 @@
+"""What a checkpoint holds and lacks, by the names of its tensors and its quantization: rows for
+engines in Python.
+
+An engine that misses tensors has read all files: only their names show whether one of them is
+absent, or the engine reads another architecture than the one that was saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_PART = r"(?:\w{1,60}\.){0,6}"
+_LACKS = r"(?:not|n't) initialized from (?:the )?checkpoints?: \{"
+ROWS = (
+    signature("model.head", "cause", "bad-arguments",
+         _LACKS + r"[^}]{0,200}'(?:\w{1,40}\.){0,4}"
+         r"(?P<head>(?:score|classifier|classification_head|dense)(?:\.\w{1,20}){0,2}\.(?:weight"
+         r"|bias))'"),
+    signature("model.lacking", "cause", "model-missing",
+         _LACKS + rf"(?:'(?P<output>{_PART}lm_head\.(?:weight|bias))'\}}"
+         r"|[^}]{0,400}?'(?P<scale>[\w.]{1,200}(?:scale|absmax|qweight|qzeros|g_idx)\w{0,20})'"
+         rf"|[^}}]{{0,400}}?'(?P<sense>{_PART}(?:visual|vision|audio|multi_modal|mm_)\w{{0,40}}"
+         r"\.[\w.]{1,200})'"
+         rf"|[^}}]{{0,400}}?'(?P<draft>{_PART}(?:mtp|eagle|medusa|draft)\w{{0,40}}\.[\w.]{{1,200}})'"
+         r"|'(?P<lacking>[\w.]{1,200})')"),
+    signature("model.method", "cause", "bad-arguments",
+         r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
+    signature("model.methods", "cause", "bad-arguments",
+         r"Quantization method specified in the model config \((?P<saved>[\w-]{1,60})\) does not "
+         r"match the quantization method specified in the `quantization` argument "
+         r"\((?P<passed>[\w-]{1,60})\)"),
+    signature("model.tied", "cause", "model-missing",
+         r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
+         r"|no module or parameter named '?"
+         r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
+    # The checkpoint is whole, but the engine's class for it has no such tensor
+    signature("model.tensor", "cause", "model-missing",
+         r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
+         r"(?:scale|absmax|zero|g_idx|qweight"
+         r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
+         r"|absmax"
+         r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
+         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
+         r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
+         r"(?:scale|absmax|zero|g_idx|qweight)\w{0,20}))?(?P<parameter>[\w.]{1,200})"
+         r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
+         r"|size mismatch for [\w.]{1,200}: copying a param"),
+)  # fmt: skip
+_MISSING = (
+    "config.json names no architecture that this release of Transformers knows ({unrecognized}): "
+    "what lies there is an adapter, a GGUF file, or a part of a model, config.json is incomplete, "
+    "or the installed release is older than the model.",
+    "Neither a folder of this machine nor a repository of the hub has that name ({unnamed}): "
+    "correct the path, which counts inside a container (is it mounted there?), or write OWNER/NAME "
+    "as the hub has it; a private or gated repository needs HF_TOKEN.",
+    "The hub may not be asked ({offline}), and the cache lacks the model or a file of it: download "
+    "it as this user (`hf download`; HF_HOME names the cache), or unset HF_HUB_OFFLINE and "
+    "TRANSFORMERS_OFFLINE.",
+    "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
+    "download missing or broken files again.",
+)
+_MISFIT = (
+    "A tensor of the checkpoint has another shape than this release's code expects ({misfit}). "
+    "The file can be read, so that fetching it again does not help.",
+    "A tensor of the checkpoint has another shape than this release's code expects ({size} ...). "
+    "The file can be read, so that fetching it again does not help.",
+)
+_CAUSES = (
+    "Most probable first: config.json and weights are not of one model (a changed vocabulary, an "
+    "adapter that is not merged); the weights are quantized in a way that this release does not "
+    "support for this architecture, or that --quantization contradicts; the split over cards cuts "
+    "a quantized group; or the release is too old."
+)
+_BROKEN = (
+    "A file of weights is cut off or damaged ({cut}): compare its size with the hub's, check the "
+    "free disk space (df -h), and download it again. A file of some hundred bytes is a pointer of "
+    "Git LFS.",
+    *(f"{text} {_CAUSES}" for text in _MISFIT),
+)
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "model.missing": _MISSING,
+    "sglang.model.missing": _MISSING,
+    "model.broken": (
+        *_BROKEN,
+        "Check that the folder has config.json, the tokenizer and all weights of one revision.",
+    ),
+    "sglang.model.broken": _BROKEN,
+    "model.head": (
+        "The checkpoint has no {head}, which a model that classifies or scores needs: it is a "
+        "generative one. For rerankers made of one (Qwen3-Reranker) pass --hf-overrides with the "
+        "architecture ...ForSequenceClassification, classifier_from_token and "
+        "is_original_qwen3_reranker, as the model's page says; otherwise remove --convert and "
+        "--runner pooling.",
+    ),
+    "model.lacking": (
+        "The checkpoint lacks only {output}, the output layer of a model that generates, so its "
+        "files are complete. If the model embeds or reranks, serve it so: --runner pooling (before "
+        "0.10 --task embed; SGLang: --is-embedding).",
+        "The checkpoint lacks values of a quantization ({scale}): it was quantized otherwise than "
+        "its config.json says, or this release does not read its scheme. Install a newer release, "
+        "or use another quantization of the model.",
+        "The checkpoint lacks the part that reads images or sound ({sense}): it is the text model "
+        "of a multimodal architecture. Use the whole checkpoint, or name the text architecture "
+        "(architectures in config.json, --hf-overrides).",
+        "The checkpoint lacks the tensors of a draft model ({draft}): name a checkpoint that has "
+        "them in --speculative-config, or do without drafts.",
+        "The checkpoint has no {lacking}, which this release's code for the model requires. "
+        "Compare its folder with model.safetensors.index.json: if a file is absent, download it.",
+        "Otherwise the release reads another architecture or layout than the one that was saved: "
+        "install a newer release, and see what the model's page requires (release, "
+        "tie_word_embeddings or architectures in config.json).",
+    ),
+    "model.method": (
+        "This release does not know the quantization {method}, which it takes from "
+        "quantization_config in the checkpoint's config.json (or hf_quant_config.json) unless "
+        "--quantization names it: install a newer release, or a plugin or package that has it, or "
+        "use another quantization of the model.",
+        "The checkpoint's quantization_config names no method (quant_method in config.json is "
+        "empty{none}): pass --quantization with the one that the model's page names (NVIDIA's "
+        "ModelOpt: modelopt, for FP4 modelopt_fp4), write it into config.json, or install a newer "
+        "release, which may recognise it.",
+    ),
+    "model.methods": (
+        "The checkpoint is quantized with {saved}, and --quantization says {passed}: remove "
+        "--quantization, since the engine reads the method from config.json.",
+    ),
+    "model.tied": (
+        "The checkpoint has its own output layer (lm_head), and this release's code for the "
+        "model has none, because config.json ties it to the embeddings (tie_word_embeddings): "
+        "install a newer release, which skips it, or save the checkpoint again without it.",
+    ),
+    "model.tensor": (
+        "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
+        "have: the release is too old for it, or config.json belongs to another checkpoint.",
+        "{scale} is part of a quantization, which this release may not support for this "
+        "architecture: try another quantization of the model.",
+        "{scales} is part of a quantization, which this release may not support for this "
+        "architecture: try a newer release, another quantization of the model, or the checkpoint "
+        "without one.",
+        "The checkpoint has {parameter}, which this release's code for the model does not have: "
+        "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
+        "too old.",
+        "The files are readable, so fetching them again does not help: check that config.json and "
+        "the weights are of one model, and try a newer release.",
+    ),
+}
+"""Sentences by row; one with an unknown {name} is left out."""

@@ -1,0 +1,116 @@
+"""Advice says what its line proves: the step, the part or the tool that the text names, no more."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from caovand.core.healing.failure import Finding
+from caovand.engines.common.healing import stages
+from caovand.engines.writer import explain_log
+
+VLLM = "(EngineCore_DP0 pid=1) ERROR 11-20 09:13:16 [core.py:708] "
+SGLANG = (
+    "[2025-01-01 00:00:00 TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+)
+LOADING = VLLM + '  File "/x/vllm/v1/worker/gpu_worker.py", line 9, in load_model\n'
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB. GPU 0 has a total "
+    "capacity of 23.66 GiB of which 98.25 MiB is free. Including non-PyTorch memory, this process "
+    "has {own} GiB memory in use."
+)
+PLAIN = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB"
+
+
+def advice(text: str) -> str:
+    found = explain_log(text)
+    assert found is not None
+    return "\n".join(found[1].advice)
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "never"),
+    [
+        (VLLM + PLAIN, "do not show at which step", "weights do not fit"),
+        (SGLANG + PLAIN, "do not show at which step", "weights do not fit"),
+        (PLAIN, "do not show at which step", "weights do not fit"),
+        (LOADING + VLLM + FULL.format(own="23.30"), "weights do not fit", "do not show"),
+        (LOADING + VLLM + FULL.format(own="3.53"), "use 20.0 of this card's 23.7", "do not fit"),
+        (VLLM + "RuntimeError: CUDA error: invalid device ordinal", "tensor_parallel", "build for"),
+        (VLLM + "RuntimeError: CUDA driver version is insufficient", "driver is older", "build of"),
+        (VLLM + "RuntimeError: Failed to infer device type", "build of the engine", "more ranks"),
+        (SGLANG + "RuntimeError: No CUDA GPUs are available", "--gpus all", "more ranks"),
+        (VLLM + "RuntimeError: CUDA error: device-side assert triggered", "index", "Update"),
+        (SGLANG + "RuntimeError: CUDA error: device-side assert triggered", "index", "Update"),
+        (VLLM + "RuntimeError: CUDA error: unspecified launch failure", "driver", "index"),
+        (VLLM + "RuntimeError: CUDA error: operation not permitted when stream is capturing",
+         "cannot record", "Update"),
+        (VLLM + "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCr`",
+         "LD_LIBRARY_PATH", "Update"),
+        (VLLM + "RuntimeError: Could not find nvcc and default cuda_home", "a tool .* missing",
+         "are there"),
+        (VLLM + "RuntimeError: Ninja build failed. Ninja output:", "tools are there", "missing"),
+        (SGLANG + "RuntimeError: Error building extension 'x'", "tools are there", "is missing"),
+        (VLLM + "RuntimeError: `ptxas` failed with error code 255:", "TRITON_PTXAS_PATH",
+         "missing"),
+        (VLLM + "ValueError: Unrecognized model in /m. Should have a `model_type` key in its "
+         "config.json", "adapter", "OWNER/NAME"),
+        (VLLM + "OSError: x/y is not a local folder and is not a valid model identifier",
+         "OWNER/NAME", "adapter"),
+        (VLLM + "OSError: outgoing traffic has been disabled", "HF_HUB_OFFLINE", "OWNER/NAME"),
+        (VLLM + "AssertionError: Attempted to load weight (torch.Size([8])) into parameter",
+         "fetching it again does not help", "cut off"),
+        (VLLM + "safetensors_rust.SafetensorError: Error while deserializing header: x",
+         "cut off or damaged", "another shape"),
+        ('Error: mkdir /home/me/models: permission denied', "ProtectHome", "^Let "),
+        ('Error: mkdir /mnt/models/blobs: permission denied', "own the folder", "ProtectHome"),
+        ('Error: open /mnt/models/blobs/sha256-1: permission denied', "read", "ProtectHome"),
+        ("0.00.014.789 E common_download_file_single: status code: 401", "HF_TOKEN", "chmod"),
+    ],
+)  # fmt: skip
+def test_advice_says_what_its_line_proves(text: str, says: str, never: str) -> None:
+    said = advice(text)
+    assert re.search(says, said), said
+    assert not re.search(never, said), said
+
+
+def test_only_the_processes_own_figures_show_that_others_use_the_card() -> None:
+    def finding(text: str, failure: str = "device-oom-load") -> Finding:
+        return Finding(failure, text, "load", {}, "oom.cuda", 1)  # type: ignore[arg-type]
+
+    assert stages.of_others(finding(FULL.format(own="21.00"))) == {}
+    assert stages.of_others(finding(FULL.format(own="20.00")))["others"] == "3.6"
+    assert stages.of_others(finding(PLAIN)) == {}
+    assert stages.of_others(finding(FULL.format(own="3.53"), "unknown")) == {}
+
+
+def test_an_integrated_card_alone_is_named_and_not_praised_as_the_cure() -> None:
+    dropped = (
+        'level=INFO source=runner.go:405 msg="dropping integrated GPU; to enable, set '
+        'OLLAMA_IGPU_ENABLE=1" id=0 library=Vulkan description="Intel(R) Iris(R) Xe Graphics"\n'
+    )
+    none = 'level=INFO source=routes.go:1 msg="vram-based default context" total_vram="0 B"\n'
+    some = none.replace("0 B", "7.5 GiB")
+    found = explain_log(dropped + none)
+    assert found is not None
+    assert found[1].finding is not None
+    assert found[1].finding.signature == "ollama.cards.integrated"
+    first, second, last = found[1].advice
+    assert "Iris" in first
+    assert "nvidia-smi" in second
+    assert "OLLAMA_IGPU_ENABLE=1" in last
+    for text in (dropped + some, none):
+        found = explain_log(text)
+        assert found is None or found[1].finding is None
+
+
+def test_a_template_that_raises_blames_the_client_in_the_template_s_own_words() -> None:
+    for text in (
+        '500:Internal Server Error:{"error":{"code":500,"message":"No two users! at row 2, column '
+        "8:\\n {{- raise_exception(",
+        VLLM + "jinja2.exceptions.TemplateError: No two users!",
+    ):
+        said = advice(text)
+        assert "No two users!" in said
+        assert "client" in said
