@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.rows.runtime import NO_CODE
 
 # One row a failure. A sentence with an unknown {name} is left out.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -200,8 +201,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE if that is set.",
     ),
     "cuda.arch": (
-        "The engine's CUDA code does not run here: update the NVIDIA driver, or use an engine "
-        "that was built for this card and driver.",
+        NO_CODE,
+        "If the list has the card, the driver is older than the engine's CUDA: update it.",
     ),
     "build.killed": (
         "A compiler was killed while building a kernel: the host has too little memory for so "

@@ -62,6 +62,12 @@ ROWS = (
          r"|cudaErrorPeerAccessUnsupported"),
 )  # fmt: skip
 """Codes that mean the same for each of these engines."""
+NO_CODE = (
+    "A kernel has no code for this card: PyTorch, or a package with kernels of its own, was built "
+    "without its compute capability (`python -c 'import torch; print(torch.cuda.get_arch_list())'` "
+    "lists PyTorch's). For a new card install builds for a newer CUDA (12.8 for Blackwell) with a "
+    "driver for it; for an old card a release that still supports it."
+)
 _ABSENT = (
     "A rank asked for a card whose number is not there ({ordinal}): the plan has more ranks "
     "(tensor_parallel_size, --tp) than the cards that CUDA_VISIBLE_DEVICES or the container shows "
