@@ -73,7 +73,10 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "A plugin failed. Without caovan's plugin vLLM runs on its own kernels, and before 0.32 a"
         " hybrid model that drafts has no prefix cache.",
     ),
-    "compile-failed": ("torch.compile failed.",),
+    "compile-failed": (
+        "torch.compile, or Triton behind it, failed: the reason is in this line or before it. "
+        "Triton may not support the card, or not fit PyTorch's release.",
+    ),
     "engine-died": (
         "The engine process ended; the line shows how, and a reason of its own stands in the lines "
         "before. If it served, vLLM then exits with status 0, so a supervisor that reads only the "

@@ -96,7 +96,17 @@ _LAUNCH = (
     "release of the engine may do without. If the card is NVIDIA's, the kernel log of Linux may "
     "name the fault: journalctl -k | grep -i xid",
 )
+_OTHER = (
+    "CUDA or HIP reported {error}. Where that surfaces is not where it arose: with "
+    "CUDA_LAUNCH_BLOCKING=1 the traceback ends at the call that failed.",
+    "Most probable first: a kernel of this release does not support the model's sizes on this card "
+    "(another release, or another backend for the part that the traceback names); the driver is "
+    "too old or in a bad state (nvidia-smi; update it, reboot); or the card is faulty: journalctl "
+    "-k | grep -i xid",
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "cuda.other": _OTHER,
+    "sglang.cuda": _OTHER,
     "gpu.absent": _ABSENT,
     "sglang.absent": _ABSENT,
     "cuda.launch": _LAUNCH,
