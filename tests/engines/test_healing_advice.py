@@ -18,6 +18,7 @@ from caovand.core.healing.ladder import (
     decide,
 )
 from caovand.core.healing.rung import ANY
+from caovand.engines.common.healing import stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL
 from caovand.engines.common.logs.rows import raised
 from caovand.engines.vllm.healing import advice_texts
@@ -123,7 +124,7 @@ def test_every_row_is_written_with_names_that_can_be_filled() -> None:
             fields = [name for _, name, _, _ in string.Formatter().parse(sentence) if name]
             assert all(name.isidentifier() for name in fields)
     assert set(WRITTEN) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
-    assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES}
+    assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES} | {stages.UNSTAGED}
 
 
 @pytest.mark.parametrize(

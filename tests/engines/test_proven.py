@@ -20,6 +20,7 @@ FULL = (
     "capacity of 23.66 GiB of which 98.25 MiB is free. Including non-PyTorch memory, this process "
     "has {own} GiB memory in use."
 )
+NO_CODE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
 PLAIN = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 298.00 MiB"
 
 
@@ -40,6 +41,20 @@ def advice(text: str) -> str:
         (VLLM + "RuntimeError: CUDA error: invalid device ordinal", "tensor_parallel", "build for"),
         (VLLM + "RuntimeError: CUDA driver version is insufficient", "driver is older", "build of"),
         (VLLM + "RuntimeError: Failed to infer device type", "build of the engine", "more ranks"),
+        (VLLM + "torch.AcceleratorError: CUDA error: invalid argument", "CUDA_LAUNCH_BLOCKING",
+         "fit"),
+        (SGLANG + "RuntimeError: CUDA error: invalid argument", "CUDA_LAUNCH_BLOCKING", "fit"),
+        (VLLM + "ValueError: torch.bfloat16 is not supported for quantization method awq. Su",
+         "--dtype", "card does not"),
+        (VLLM + "ValueError: The quantization method fp8 is not supported for the current GPU.",
+         "card does not support the quantization fp8", "--dtype"),
+        (VLLM + "ValueError: Bfloat16 is only supported on GPUs with compute capability of at "
+         "least 8.0. Your Tesla T4 GPU", "below 8.0, which", "quantization"),
+        (VLLM + NO_CODE, "get_arch_list", "smaller"),
+        (SGLANG + NO_CODE, "get_arch_list", "smaller"),
+        (SGLANG + "Exception: Capture cuda graph failed: list index out of range", "That is the re",
+         "weights"),
+        (SGLANG + "RuntimeError: NCCL error: unhandled system error", "NCCL_DEBUG=INFO", "weights"),
         (SGLANG + "RuntimeError: No CUDA GPUs are available", "--gpus all", "more ranks"),
         (VLLM + "RuntimeError: CUDA error: device-side assert triggered", "index", "Update"),
         (SGLANG + "RuntimeError: CUDA error: device-side assert triggered", "index", "Update"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
+from caovand.engines.common.logs.rows import runtime
 from caovand.engines.sglang.healing.cures import HEALING
 
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
@@ -25,11 +26,16 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "shared-memory-limit": ("A kernel needs more shared memory than the card has.",),
     "jit-toolchain": ("A kernel must be compiled, and a compiler is missing: install gcc, nvcc.",),
     "backend-unsupported": (
-        'SGLang has no kernels for this card or model: set [engine] kind = "vllm".',
+        "SGLang's backends in use have no kernel for this card, model or setting: choose another "
+        "one for the part that the line names (--attention-backend triton, --moe-runner-backend "
+        'triton), install a newer release, or set [engine] kind = "vllm".',
     ),
     "bad-arguments": ("SGLang refused its options: {why}. Correct [engine] extra_args.",),
     "model-missing": ("The model cannot be read: correct [model] path, or download it again.",),
-    "access-denied": ("Let the engine's user read {path} and the folders above it.",),
+    "access-denied": (
+        "Let the engine's user pass the folders above {path}, and read it, or write it if it is a "
+        "cache (`namei -l {path}`).",
+    ),
     "port-busy": (
         "Another program listens on the engine's port: `ss -ltnp` names it. End it, or change"
         " [server] port.",
@@ -67,6 +73,19 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This release of SGLang does not know {options}: releases add, rename and remove options "
         "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
         "or install a newer release.",
+    ),
+    "sglang.arch": (runtime.NO_CODE,),
+    "sglang.graphs": (
+        "SGLang failed while it captured CUDA graphs: {why}.",
+        "That is the reason; the possible solutions that it prints below are the same for any "
+        "reason, and help where memory is short.",
+    ),
+    "sglang.nccl": (
+        "NCCL, over which the cards exchange data, failed or waited in vain: NCCL_DEBUG=INFO names "
+        "the reason. Most probable first: another rank ended before, and its own error is further "
+        "up in the log; /dev/shm is too small (in a container --ipc=host); peer access does not "
+        "work (NCCL_P2P_DISABLE=1; `nvidia-smi topo -m`); or the nodes use different networks "
+        "(NCCL_SOCKET_IFNAME).",
     ),
     "sglang.attention": (
         "The attention backend does not support this model on this card: choose one that the line "

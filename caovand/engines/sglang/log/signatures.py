@@ -74,7 +74,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.nccl", "generic", "collective-timeout",
          r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
          r"|NCCL [Ee]rror"),
-    signature("sglang.graphs", "generic", "launch-failure", r"Capture cuda graph failed: "),
+    signature("sglang.graphs", "generic", "launch-failure",
+         r"Capture cuda graph failed: (?P<why>.{1,300})"),
     *kernel.OF_PROGRAM,
     # The model and the options
     signature("sglang.model.architecture", "cause", "bad-arguments",

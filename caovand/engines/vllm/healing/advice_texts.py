@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.rows.runtime import NO_CODE
 
 # One row a failure. A sentence with an unknown {name} is left out.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -72,7 +73,10 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "A plugin failed. Without caovan's plugin vLLM runs on its own kernels, and before 0.32 a"
         " hybrid model that drafts has no prefix cache.",
     ),
-    "compile-failed": ("torch.compile failed.",),
+    "compile-failed": (
+        "torch.compile, or Triton behind it, failed: the reason is in this line or before it. "
+        "Triton may not support the card, or not fit PyTorch's release.",
+    ),
     "engine-died": (
         "The engine process ended; the line shows how, and a reason of its own stands in the lines "
         "before. If it served, vLLM then exits with status 0, so a supervisor that reads only the "
@@ -200,8 +204,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE if that is set.",
     ),
     "cuda.arch": (
-        "The engine's CUDA code does not run here: update the NVIDIA driver, or use an engine "
-        "that was built for this card and driver.",
+        NO_CODE,
+        "If the list has the card, the driver is older than the engine's CUDA: update it.",
     ),
     "build.killed": (
         "A compiler was killed while building a kernel: the host has too little memory for so "

@@ -134,6 +134,28 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",
     ),
+    "backend.quantization": (
+        "The card does not support the quantization {method}: the line names the compute "
+        "capability that it needs. Use the model in another quantization (AWQ or GPTQ run from 7.5 "
+        "on, FP8 from 8.9 on and with Marlin from 8.0 on), or another card.",
+        "The quantization {scheme} does not compute in {dtype}, the data type that --dtype or "
+        "config.json names: set --dtype to one that the line lists, mostly float16.",
+        "The quantization {other} does not work together with what the line names: change that, or "
+        "use another quantization.",
+        "No kernel for {kernel} takes these layers on this card: the line names what each of them "
+        "lacks. Use another quantization or group size, fewer cards in tensor_parallel_size, or a "
+        "newer release.",
+        "The attention in use does not take this type of cache ({cache}): leave --kv-cache-dtype "
+        "out, or choose another --attention-backend.",
+        "Marlin's kernels do not take {input} input: leave that argument out, or use another "
+        "quantization.",
+    ),
+    "backend.dtype": (
+        "The card's compute capability is below {needs}, which bfloat16 needs: set --dtype float16 "
+        "(half).",
+        "Where the line says that the card is not supported at all, use an older release of the "
+        "engine, or llama.cpp.",
+    ),
     "feature.model": (
         "This release's code for {model} has no {attribute}: a setting or a request requires "
         "something that it does not support (the task, an adapter, drafts, a split, a "

@@ -62,6 +62,12 @@ ROWS = (
          r"|cudaErrorPeerAccessUnsupported"),
 )  # fmt: skip
 """Codes that mean the same for each of these engines."""
+NO_CODE = (
+    "A kernel has no code for this card: PyTorch, or a package with kernels of its own, was built "
+    "without its compute capability (`python -c 'import torch; print(torch.cuda.get_arch_list())'` "
+    "lists PyTorch's). For a new card install builds for a newer CUDA (12.8 for Blackwell) with a "
+    "driver for it; for an old card a release that still supports it."
+)
 _ABSENT = (
     "A rank asked for a card whose number is not there ({ordinal}): the plan has more ranks "
     "(tensor_parallel_size, --tp) than the cards that CUDA_VISIBLE_DEVICES or the container shows "
@@ -90,7 +96,17 @@ _LAUNCH = (
     "release of the engine may do without. If the card is NVIDIA's, the kernel log of Linux may "
     "name the fault: journalctl -k | grep -i xid",
 )
+_OTHER = (
+    "CUDA or HIP reported {error}. Where that surfaces is not where it arose: with "
+    "CUDA_LAUNCH_BLOCKING=1 the traceback ends at the call that failed.",
+    "Most probable first: a kernel of this release does not support the model's sizes on this card "
+    "(another release, or another backend for the part that the traceback names); the driver is "
+    "too old or in a bad state (nvidia-smi; update it, reboot); or the card is faulty: journalctl "
+    "-k | grep -i xid",
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "cuda.other": _OTHER,
+    "sglang.cuda": _OTHER,
     "gpu.absent": _ABSENT,
     "sglang.absent": _ABSENT,
     "cuda.launch": _LAUNCH,

@@ -85,12 +85,13 @@ ROWS: tuple[Signature, ...] = (
          r"|'_OpNamespace' '_vllm_fa\d_C' object has no attribute"),
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
-         r"(?P<needs>[\d.]+)|GPUs with compute capability below [\d.]+ are not supported"),
+         r"(?P<needs>\d{1,2}(?:\.\d)?)"
+         r"|GPUs with compute capability below [\d.]+ are not supported"),
     signature("backend.quantization", "cause", "backend-unsupported",
          r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
-         r"|kv_(?:cache_d|data_)type.{0,200}is not supported"
+         r"|(?P<cache>kv_(?:cache_d|data_)type).{0,200}is not supported"
          r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"
          r"|W8A8(?:-INT8)? is not supported by (?P<input>marlin) kernel"),
     signature("uva.absent", "cause", "backend-unsupported", r"\bUVA is not available"),
