@@ -107,7 +107,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The checkpoint lacks the tensors of a draft model ({draft}): name a checkpoint that has "
         "them in --speculative-config, or do without drafts.",
         "The checkpoint has no {lacking}, which this release's code for the model requires. "
-        "Compare its folder with model.safetensors.index.json: if a file is absent, download it.",
+        "Compare its folder with model.safetensors.index.json: many tensors of neighbouring layers "
+        "mean that a file is absent or cut off; download it.",
         "Otherwise the release reads another architecture or layout than the one that was saved: "
         "install a newer release, and see what the model's page requires (release, "
         "tie_word_embeddings or architectures in config.json).",
