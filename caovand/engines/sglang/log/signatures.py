@@ -75,7 +75,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"ProcessGroupNCCL's watchdog got stuck|Watchdog caught collective operation timeout"
          r"|NCCL [Ee]rror"),
     signature("sglang.graphs", "generic", "launch-failure",
-         r"Capture cuda graph failed: (?P<why>.{1,300})"),
+         r"Capture cuda graph failed:(?: (?P<why>\S.{0,300}))?"),
     *kernel.OF_PROGRAM,
     # The model and the options
     signature("sglang.model.architecture", "cause", "bad-arguments",

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from caovand.engines.common.logs.signature import signature
 
 _PART = r"(?:\w{1,60}\.){0,6}"
+_OTHERS = r"(?:'[\w.]{1,200}', ){0,12}?"
 _LACKS = r"(?:not|n't) initialized from (?:the )?checkpoints?: \{"
 ROWS = (
     signature("model.head", "cause", "bad-arguments",
@@ -20,10 +21,10 @@ ROWS = (
          r"|bias))'"),
     signature("model.lacking", "cause", "model-missing",
          _LACKS + rf"(?:'(?P<output>{_PART}lm_head\.(?:weight|bias))'\}}"
-         r"|[^}]{0,400}?'(?P<scale>[\w.]{1,200}(?:scale|absmax|qweight|qzeros|g_idx)\w{0,20})'"
-         rf"|[^}}]{{0,400}}?'(?P<sense>{_PART}(?:visual|vision|audio|multi_modal|mm_)\w{{0,40}}"
+         rf"|{_OTHERS}'(?P<scale>(?:\w{{1,60}}\.){{0,12}}\w{{0,20}}(?:scale|absmax|qweight|qzeros|g_idx)\w{{0,20}})'"
+         rf"|{_OTHERS}'(?P<sense>{_PART}(?:visual|vision|audio|multi_modal|mm_)\w{{0,40}}"
          r"\.[\w.]{1,200})'"
-         rf"|[^}}]{{0,400}}?'(?P<draft>{_PART}(?:mtp|eagle|medusa|draft)\w{{0,40}}\.[\w.]{{1,200}})'"
+         rf"|{_OTHERS}'(?P<draft>{_PART}(?:mtp|eagle|medusa|draft)\w{{0,40}}\.[\w.]{{1,200}})'"
          r"|'(?P<lacking>[\w.]{1,200})')"),
     signature("model.method", "cause", "bad-arguments",
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
@@ -107,7 +108,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The checkpoint lacks the tensors of a draft model ({draft}): name a checkpoint that has "
         "them in --speculative-config, or do without drafts.",
         "The checkpoint has no {lacking}, which this release's code for the model requires. "
-        "Compare its folder with model.safetensors.index.json: if a file is absent, download it.",
+        "Compare its folder with model.safetensors.index.json: many tensors of neighbouring layers "
+        "mean that a file is absent or cut off; download it.",
         "Otherwise the release reads another architecture or layout than the one that was saved: "
         "install a newer release, and see what the model's page requires (release, "
         "tie_word_embeddings or architectures in config.json).",

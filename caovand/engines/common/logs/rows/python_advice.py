@@ -195,7 +195,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Two packages of the installation do not fit together, or a setting and this release: "
         "starting again cannot help.",
     ),
-    "args.named": ("A setting is refused: {setting}. The line has the engine's reason.",),
+    "args.named": (
+        "A setting is refused: {setting}. The line has the engine's reason. If no argument sets "
+        "it, the value is from the model's own config.json.",
+    ),
     "npu.group": (
         "The NPUs cannot form their group (HCCL): check that each rank has its own device, the "
         "addresses of the devices (`hccn_tool -i 0 -ip -g`), HCCL_IF_IP and HCCL_SOCKET_IFNAME, "
@@ -263,7 +266,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "the line names.",
     ),
     "feature.combination": (
-        "The engine does not support this combination: remove what the line names, or install "
-        "a release that supports it.",
+        "The engine does not support what the line names: a setting, a combination of settings, a "
+        "part of the model, or what a request has. Remove that, or install a release that supports "
+        "it.",
     ),
 }
