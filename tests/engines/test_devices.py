@@ -221,6 +221,13 @@ def test_uneven_cards_hold_layers_by_their_memory() -> None:
     assert "the cards differ" in found.settings["pipeline_parallel_size"].reason
 
 
+def test_of_cards_as_free_the_newest_is_taken() -> None:
+    older = replace(named("RTX 3090")[0], index=1)
+    newer = replace(named("RTX 4090")[0], free_mib=older.free_mib)
+    assert [gpu.index for gpu in freest((older, newer), 1)] == [newer.index]
+    assert [gpu.index for gpu in freest((newer, older), 2)] == [newer.index, older.index]
+
+
 def test_of_cards_as_free_those_are_taken_that_nvlink_joins() -> None:
     pairs = {0: 2, 1: 3, 2: 0, 3: 1}
     gpus = tuple(replace(gpu, nvlink=(pairs[gpu.index],)) for gpu in turing(4))

@@ -168,6 +168,17 @@ def test_no_room_at_all_is_not_tried_and_memory_of_others_is_waited_for() -> Non
     assert "free the cards: python (pid 4711) holds 56000 MiB of GPU 0" in found.finding.text
 
 
+def test_a_context_that_others_leave_no_room_for_comes_back_once_they_have_left() -> None:
+    """Only what is lowered by a rung is tried in full again."""
+    (card,) = named("RTX 3090")
+    busy = replace(card, free_mib=card.free_mib - 6000, users=((4711, "python", 6000),))
+    machine = inventory(boxes.model("Llama-3.1-8B"), (busy,))
+    found = replanned(machine, model={"max_model_len": 32768})
+    assert found.value("max_model_len") < 32768
+    assert found.degraded
+    assert found.others_mib
+
+
 def test_a_plan_is_forecast_once_for_itself_and_what_is_known_against_it() -> None:
     asked = []
 

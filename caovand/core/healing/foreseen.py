@@ -40,7 +40,9 @@ def foresee(
         return None if insists else found
 
     known = predict(plan)
-    if known is not None and known.finding.failure in SHORT and replan is not None:
+    # Others may leave: rungs give way once they have, but a plan of its own would stay.
+    alone = known is not None and not known.hold
+    if known is not None and alone and known.finding.failure in SHORT and replan is not None:
         shorter = _with_longest_context(
             engine, config, plan, inventory, replan, known.unless_pinned
         )

@@ -156,6 +156,16 @@ def test_an_engine_that_lives_has_failed_only_if_it_says_so() -> None:
     assert [announces_failure(line) for line in lines].count(True) == 1
 
 
+def test_a_template_that_it_can_do_without_is_not_why_a_start_failed() -> None:
+    text = "common_chat_templates_init: failed to parse chat template (defaulting to chatml): "
+    lines = [f"{text}Expected closing block tag at row 19, column 49:"]
+    assert find_cause(lines, "load", alive=True) is None
+    text = "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 900.00 MiB on device 0: "
+    found = find_cause([*lines, f"{text}cudaMalloc failed: out of memory"], "load")
+    assert found is not None
+    assert found.failure.startswith("device-oom")
+
+
 def test_rows_have_unique_ids_and_known_failures() -> None:
     assert len(BY_ID) == len(SIGNATURES)
     assert {row.failure for row in SIGNATURES} <= set(FAILURES)

@@ -246,3 +246,30 @@ def test_what_ended_a_serving_engine_is_not_a_request_s_exception() -> None:
     finding = find_cause((REQUEST + handler).split("\n"), "serving")
     assert finding is not None
     assert finding.text == "ValueError: x"
+
+
+@pytest.mark.parametrize(
+    "survived",
+    [
+        "OSError: [Errno 37] No locks available",
+        "OSError: [Errno 122] Disk quota exceeded: '/home/user/.cache/x'",
+        "NotADirectoryError: [Errno 20] Not a directory: '/proc/1/cgroup/memory'",
+        "KeyError: '<unk>'",
+    ],
+)
+@pytest.mark.parametrize("phase", ["load", "serving"])
+def test_an_exception_that_ended_nothing_gives_way_to_the_one_that_did(
+    survived: str, phase: str
+) -> None:
+    began = "[2026-11-27 08:00:00] The server is fired up and ready to roll!"
+    lines = [
+        "Exception ignored in: <function Cache.__del__ at 0x7f>",
+        "Traceback (most recent call last):",
+        '  File "/opt/env/lib/python3.12/site-packages/filelock/_unix.py", line 5, in _acquire',
+        survived,
+        "[2026-11-27 09:00:00 TP0] Scheduler hit an exception: Traceback (most recent call last):",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ]
+    found = find_cause([began, *lines] if phase == "serving" else lines, phase)
+    assert found is not None
+    assert found.failure.startswith("device-oom")

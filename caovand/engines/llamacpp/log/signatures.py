@@ -227,5 +227,7 @@ HARMLESS: tuple[Signature, ...] = (
     signature("llama.benign.draft", "benign", "unknown",
          r"failed to initialize speculative decoding context|the target and draft vocabs are not"),
     signature("llama.benign.unused", "benign", "unknown", r"model has unused tensor"),
+    signature("llama.benign.template", "benign", "unknown",
+         r"failed to parse chat template \(defaulting to chatml\)"),
 )  # fmt: skip
 """Texts that look like a failure, after which llama-server serves anyway."""

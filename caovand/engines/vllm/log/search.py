@@ -32,7 +32,9 @@ MAX_CALL = 200
 _OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
 # Files whose code answers requests.
 _ANSWERING = re.compile(r"(?:.{1,60}/)?serving(?:_\w{1,30})?\.py$")
-_IN_REQUESTS = frozenset({"python.locale", "python.database", "hub.streamer", "args.parser"})
+_IN_REQUESTS = frozenset(
+    {"python.locale", "python.database", "hub.streamer", "args.parser", "args.token"}
+)
 """Causes that code which answers a request also raises for that request alone."""
 _HANDLER = re.compile(
     r"/(?:starlette|fastapi)/|/vllm/entrypoints/(?:openai/|serve/|pooling/)?(?:\w{1,30}/){0,3}"

@@ -158,9 +158,10 @@ def _too_small(gpu: Gpu, gpus: tuple[Gpu, ...]) -> Problem | None:
 def freest(gpus: tuple[Gpu, ...], count: int) -> tuple[Gpu, ...]:
     """The `count` cards with the most free memory, in their own order.
 
-    Among cards with the same free memory, those that NVLink connects.
+    Among cards with the same free memory, the newest, and those that NVLink connects.
     """
-    chosen = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:count]
+    newest = sorted(gpus, key=lambda gpu: gpu.compute_capability, reverse=True)
+    chosen = sorted(newest, key=lambda gpu: -gpu.free_mib)[:count]
     if 1 < count < len(gpus) and not all_linked(chosen):
         bound = min(gpu.free_mib for gpu in chosen) * (1 - CARDS_ALIKE)
         groups = combinations([gpu for gpu in gpus if gpu.free_mib >= bound], count)

@@ -13,19 +13,19 @@ from caovand.engines.common.logs.signature import signature
 _PATH = r"(?:(?:: | )'(?P<path>[^']{1,300})')?"
 ROWS = (
     # OSError: [Errno 37] No locks available
-    signature("files.locks", "cause", "unknown",
+    signature("files.locks", "generic", "unknown",
          r"\[Errno (?:37|524)\]|\bNo locks available" + _PATH),
     # OSError: [Errno 122] Disk quota exceeded: '/home/user/.cache/x'
-    signature("files.quota", "cause", "unknown",
+    signature("files.quota", "generic", "unknown",
          r"(?:\[Errno 122\] )?[Dd]isk quota exceeded" + _PATH),
     # rename /tmp/a /usr/share/ollama/b: invalid cross-device link
-    signature("files.moved", "cause", "unknown", r"\b[Ii]nvalid cross-device link"),
+    signature("files.moved", "generic", "unknown", r"\b[Ii]nvalid cross-device link"),
     # rename /mnt/models/a /mnt/models/b: read-only file system
     signature("files.readonly", "cause", "access-denied",
          r"\b(?:rename|link|symlink|open|mkdir|remove|chmod|truncate|write) (?P<path>[^\s:]{1,300})"
          r"\S{0,200}(?: \S{1,500})?: read-only file system"),
     # IsADirectoryError: [Errno 21] Is a directory: '/models/m'
-    signature("files.folder", "cause", "bad-arguments",
+    signature("files.folder", "generic", "bad-arguments",
          r"^(?:IsADirectory|NotADirectory)Error: \[Errno (?:20|21)\] "
          r"(?:(?P<folder>Is a directory)|Not a directory)" + _PATH, SERVED),
 )  # fmt: skip

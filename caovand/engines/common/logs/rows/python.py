@@ -71,8 +71,10 @@ ROWS = (
     signature("args.parser", "cause", "bad-arguments",
          r"\bthink_(?:start|end)_token .{1,80}\b(?:must|cannot|not)\b"
          r"|could not locate \w{1,40}(?: \w{1,20}/\w{1,20})? tokens? in the tokenizer"
-         r"|\w{1,40} (?:reasoning|tool) parser could not locate"
-         r"|^KeyError: ['\"]<[\w|/▁-]{1,40}>['\"]$", SERVED),
+         r"|\w{1,40} (?:reasoning|tool) parser could not locate", SERVED),
+    # KeyError: '<tool_call>'
+    signature("args.token", "generic", "bad-arguments",
+         r"^KeyError: ['\"]<[\w|/▁-]{1,40}>['\"]$", SERVED),
     signature("model.tokenizer", "cause", "model-missing",
          r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
          r"|Can't load tokenizer for|instantiate the backend tokenizer"

@@ -65,6 +65,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--reasoning-parser and --tool-call-parser, or choose those that the model's page names; "
         "another release of the engine may support this model.",
     ),
+    "args.token": (
+        "The tokenizer lacks the token in the line. If a parser looks it up (the frames above show "
+        "it), it does not fit this model: remove --reasoning-parser and --tool-call-parser, or "
+        "choose those that the model's page names.",
+    ),
     "model.tokenizer": (
         "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
         "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
