@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from caovand.engines.common.logs.rows.python import SERVED
 from caovand.engines.common.logs.signature import signature
 
-_LIBRARY = r"(?P<library>[^\s:'\"(\[]{1,300}\.so[\w.+-]{0,40}): "
+# From the name's first character only: else each of a long word's characters is tried as the first.
+_LIBRARY = r"(?<![^\s:'\"(\[])(?P<library>[^\s:'\"(\[]{1,300}\.so[\w.+-]{0,40}): "
 _OPENING = r"cannot open shared object file: "
 ROWS = (
     # libX.so.1: cannot open shared object file: Permission denied
