@@ -16,6 +16,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.vllm.flags.spelling import option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
+from caovand.engines.vllm.machine.tiles import is_fp8
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
@@ -36,8 +37,6 @@ SMALLER = (
 """Quantised variants of a checkpoint: the usual suffixes of their names, the bits of a weight,
 including its part of the scales, the stored type, and the most weights that share a scale."""
 PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
-STORED = {"fp8": 8.0, "fbgemm_fp8": 8.0, "modelopt": 8.0}
-"""Bits of a weight in checkpoints for which smaller variants exist."""
 
 
 @dataclass(frozen=True)
@@ -261,10 +260,7 @@ def _stored_bits(model: ModelCard) -> float:
     """Bits of a weight in this checkpoint; 0 if there are none with fewer."""
     if model.quantization is None:
         return 16
-    parts = [w for w in model.weights if w.part in ("layers", "experts")]
-    # Weights of 4 bits may have scales in fp8, a ninth of their bytes.
-    eight = sum(w.size for w in parts if w.dtype.startswith("F8"))
-    return STORED.get(model.quantization, 8.0 if 2 * eight > sum(w.size for w in parts) else 0)
+    return 8 if is_fp8(model, "") else 0
 
 
 def _offloaded_gib(plan: Plan) -> float:
