@@ -98,7 +98,7 @@ def flashinfer(facts: DoctorFacts) -> Iterator[CheckResult]:
     elif refusal.of == "engine":
         fix = f"{found.python} -m pip install flashinfer-python==0.6.8.post1"
         if found.release >= releases.FLASHINFER_REFUSES_SM75:
-            fix = f"{WITH_PLUGIN}; or: sudo caovanctl engine install 0.21.0"
+            fix = WITH_PLUGIN
         yield CheckResult("engine", "WARN", f"{why}: attention falls to Triton", fix)
     else:
         text = f"{why}: attention falls to Triton, with a float16 cache"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from caovand.core.engine.install import Imports, Install
+from caovand.engines.vllm import releases
 
 # The platform knows which of its libraries suits this CPU. A failure is only a warning there; the
 # second attempt has its text. The libraries for CPUs without AVX-512 load without becoming a
@@ -18,7 +19,7 @@ if not (
     attempt("vllm._C")
 """
 INSTALL = Install(
-    versions={"cuda": "0.21.0", "cpu": "0.32.0"},
+    versions={"cuda": releases.name(releases.REFERENCE), "cpu": "0.32.0"},
     imports=Imports(
         modules=("vllm",),
         kernels=_KERNELS,

@@ -42,7 +42,7 @@ def gdn(facts: DoctorFacts) -> Iterator[CheckResult]:
     hybrid = facts.model is None or facts.model.linear is not None
     if found is None or not found.plugin or not hybrid or not turing(facts):
         return
-    fix = "sudo caovanctl engine install 0.21.0"
+    fix = f"sudo caovanctl engine install {releases.name(releases.REFERENCE)}"
     if found.library_problem:
         text = f"the kernels cannot be loaded: {found.library_problem}"
         yield CheckResult("plugin", "FAIL", text, WITH_LIBRARY)

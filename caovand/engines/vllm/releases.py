@@ -10,8 +10,9 @@ from caovand.core.facts.inventory import EngineInfo
 from caovand.core.problem import Problem
 
 OLDEST_TESTED, NEWEST_TESTED = (0, 21), (0, 33)
-REFERENCE = (0, 21, 0)
-"""The release assumed for an engine that was not probed."""
+REFERENCE = (0, 33, 0)
+"""The release that `engine install` takes for CUDA, and that is assumed for an engine that was not
+probed."""
 TOKENS_BY_REQUEST = (0, 20)
 """The cache size is reported by requests of full length, not by blocks and groups."""
 GRAPHS_SUBTRACTED = (0, 21)
