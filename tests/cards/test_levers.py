@@ -156,16 +156,16 @@ def kept() -> dict[str, Measured]:
     return {way: Measured(**json.loads(file.read_text())) for way, file in files if file.exists()}
 
 
-def compared(found: dict[str, Measured]) -> dict[str, float]:
+def tabled(found: dict[str, Measured]) -> dict[str, float]:
     """The table; how far each way's logprobs are from vLLM's own."""
     print(f"| | {' | '.join(found)} | {' | '.join(f'{way} / off' for way in found)} |")
     print("| --- " * (2 * len(found) + 1) + "|")
     for name in dict.fromkeys(name for one in found.values() for name in one.figures):
         row = [one.figures.get(name, float("nan")) for one in found.values()]
         texts = [f"{value:.4g}" for value in row]
-        if "off" in found and not name.startswith(OFF):
-            off = found["off"].figures.get(name) or float("nan")
-            texts += [f"{value / off:.3f}" for value in row]
+        off = found["off"].figures.get(name, 0.0) if "off" in found else 0.0
+        compared = off and not name.startswith(OFF)
+        texts += [f"{value / off:.3f}" if compared else "" for value in row]
         print(f"| {name} | {' | '.join(texts)} |", flush=True)
     apart = {}
     for way in found.keys() & CLOSE.keys() if "off" in found else ():
@@ -209,7 +209,7 @@ def test_every_lever_is_faster_in_a_27b_and_answers_as_vllm_does(
             assert "kernels_refusal" not in one.status()["reported"]
         shown(one, "status")
     found = kept()
-    apart = compared(found)
+    apart = tabled(found)
     for way, one_way in found.items():
         for name, value in one_way.figures.items():
             assert not name.startswith(OFF) or abs(value) <= MAX_OFF, (way, name)
