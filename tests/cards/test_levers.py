@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from caovand.cli.common.planned import plan_for
 from caovand.cli.common.survey import configuration as read
 from caovand.cli.common.survey import inspect
@@ -180,8 +182,9 @@ def tabled(found: dict[str, Measured]) -> dict[str, float]:
 
 
 def test_every_lever_is_faster_in_a_27b_and_answers_as_vllm_does(
-    cards: int, tmp_path: Path
+    cards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CACHE_DIRECTORY", str(CACHE))  # has what the daemon asked the engine
     port, model, plugin = free_port(), WHOLE_27B.folder(tmp_path), tmp_path / "plugin"
     plugin.mkdir()
     engine_plugin(plugin, "drawn_weights")
