@@ -23,14 +23,13 @@ def register() -> None:
     from vllm.model_executor.model_loader import register_model_loader  # noqa: PLC0415
     from vllm.model_executor.model_loader.dummy_loader import DummyModelLoader  # noqa: PLC0415
 
-    @register_model_loader("dummy")
     class DrawnModelLoader(DummyModelLoader):
         def load_weights(self, model: Any, model_config: Any) -> None:
             draw(model, model_config.hf_text_config.num_hidden_layers)
             # Whoever rounds weights once they are loaded does it now.
             model.load_weights(iter(()))
 
-    assert DrawnModelLoader
+    register_model_loader("dummy")(DrawnModelLoader)
 
 
 def draw(model: Any, layers: int) -> None:
@@ -41,7 +40,7 @@ def draw(model: Any, layers: int) -> None:
     """
     for prefix, module in model.named_modules():
         part = (2 * layers) ** -0.5 if prefix.endswith(INTO_RESIDUALS) else 1.0
-        inputs = getattr(module, "input_size", None)
+        inputs: int = getattr(module, "input_size", 0)
         for name, parameter in module.named_parameters(prefix, recurse=False):
             data = parameter.data
             own = torch.Generator(data.device).manual_seed(zlib.crc32(name.encode()))
