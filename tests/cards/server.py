@@ -28,6 +28,17 @@ LONG, NEW, SHORT, DECODED = 25_000, 364, 4_096, 128
 
 
 @dataclass(frozen=True)
+class Streamed:
+    """An answer as it came: seconds since it was asked for, of each part, and its tokens."""
+
+    parts: list[tuple[float, int]]
+    tokens: list[int]
+    logprobs: list[float]
+    begun: float
+    """By the monotonic clock."""
+
+
+@dataclass(frozen=True)
 class Server:
     """A daemon that serves the hybrid on its port."""
 
@@ -50,6 +61,23 @@ class Server:
         begun = time.monotonic()
         found = complete(self.port, prompt, tokens, **more)
         return time.monotonic() - begun, found
+
+    def stream(self, prompt: Sequence[int], tokens: int) -> Streamed:
+        """So many tokens after this prompt, with the time of each part."""
+        found = Streamed([], [], [], time.monotonic())
+        asked = request(self.port, prompt, tokens, stream=True)
+        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+            for line in answer:
+                data = line.decode().strip()
+                if not data.startswith("data: {"):
+                    continue  # the end, or a comment that keeps the connection alive
+                choice = json.loads(data.removeprefix("data: "))["choices"][0]
+                if ids := choice["token_ids"]:
+                    found.parts.append((time.monotonic() - found.begun, len(ids)))
+                    found.tokens.extend(ids)
+                    found.logprobs.extend(choice["logprobs"]["token_logprobs"])
+        assert len(found.tokens) == tokens
+        return found
 
     @contextlib.contextmanager
     def busy(self) -> Iterator[list[str]]:
@@ -79,18 +107,25 @@ class Server:
         return sum(float(line.split()[-1]) for line in lines if line.startswith(f"{name}{{"))
 
 
-def complete(port: int, prompt: Sequence[int], tokens: int = 1, **more: Any) -> dict[str, Any]:
-    """The answer of so many tokens to a prompt; `more` goes into the request."""
+def request(
+    port: int, prompt: Sequence[int], tokens: int = 1, **more: Any
+) -> urllib.request.Request:
+    """The request for so many tokens after a prompt; `more` goes into it."""
     body = {
         "model": "tiny", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0,
         "ignore_eos": True, "logprobs": 1, "return_token_ids": True, **more,
     }  # fmt: skip
-    request = urllib.request.Request(
+    return urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+
+
+def complete(port: int, prompt: Sequence[int], tokens: int = 1, **more: Any) -> dict[str, Any]:
+    """The answer of so many tokens to a prompt; `more` goes into the request."""
+    asked = request(port, prompt, tokens, **more)
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
         choice: dict[str, Any] = json.load(answer)["choices"][0]
     return choice
 

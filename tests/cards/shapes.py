@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.boxes.models import GPTQ, QWEN_27B
 from tests.cards.conftest import model
 
 CONTEXT = 32768
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 DENSE = {
     "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": CONTEXT,
     "tie_word_embeddings": False, "attention_bias": False, "dtype": "bfloat16", "use_cache": True,
@@ -47,8 +48,11 @@ class Shape:
         made, tiny = parent / "model", model("hybrid")
         made.mkdir()
         (made / "config.json").write_text(json.dumps(layers(self.config)))
-        for name in TOKENIZER:
-            (made / name).symlink_to(tiny / name)
+        (made / TOKENIZER).symlink_to(tiny / TOKENIZER)
+        tokenizer = json.loads((tiny / TOKENIZER_CONFIG).read_text())
+        # vLLM takes the smaller of the two limits.
+        tokenizer["model_max_length"] = self.config["max_position_embeddings"]
+        (made / TOKENIZER_CONFIG).write_text(json.dumps(tokenizer))
         return made
 
 
@@ -84,6 +88,15 @@ MOE = {
     "num_experts": 96, "num_experts_per_tok": 8, "norm_topk_prob": True, "vocab_size": 151936,
     "decoder_sparse_step": 1, "mlp_only_layers": [],
 }  # fmt: skip
+WHOLE_27B = Shape(
+    {**HYBRID, **QWEN_27B, "architectures": ["Qwen3_5ForCausalLM"],
+     "quantization_config": {
+         **GPTQ, "sym": True, "lm_head": False, "dynamic": {"-:.*in_proj_ba": {}, "-:.*mtp": {}},
+     }},
+    ("--kv-cache-dtype", "int4_per_token_head", "--attention-backend", "TRITON_ATTN"),
+    {"mtp": 4, "max_num_seqs": 4},
+)  # fmt: skip
+"""The text model of Qwen3.6-27B in 4 bits, as published: lm_head, MTP layer and gates in 16."""
 SHAPES: Mapping[str, Shape] = {
     "hybrid_moe_mtp2": Shape(HYBRID_MOE, policy={"mtp": 2}),
     "moe_96_experts": Shape(MOE),

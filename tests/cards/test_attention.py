@@ -7,7 +7,6 @@ soon as it is measured.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from statistics import median
 import pytest
 
 from tests.cards.conftest import ENGINE, long_model, running, serves, shown
-from tests.cards.server import Server, configured, drawn
+from tests.cards.server import Server, configured, drawn, request
 from tests.cards.test_serving import SOME, Answers, answers, farthest
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -111,16 +110,8 @@ def speeds(server: Server) -> dict[str, float]:
 @contextlib.contextmanager
 def answered_meanwhile(server: Server, prompt: list[int], tokens: int = 2_000) -> Iterator[None]:
     """While a request behind this prompt generates; the client goes away at the end."""
-    body = {
-        "model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 0,
-        "ignore_eos": True, "stream": True,
-    }  # fmt: skip
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}/v1/completions",
-        json.dumps(body).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+    asked = request(server.port, prompt, tokens, stream=True)
+    with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
         assert answer.readline().startswith(b"data: {")
         yield
         assert answer.readline(), "it ended before"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def reported(text: str) -> dict[str, float]:
     return found
 
 
+def cells(wanted: Mapping[str, float], real: Mapping[str, float]) -> Iterator[str]:
+    """What was foreseen and found of each figure in `FOUND`, and how far off it was."""
+    for key in FOUND:
+        if wanted.get(key) and real.get(key):
+            off = wanted[key] / real[key] - 1
+            yield f"{wanted[key]:.5g} / {real[key]:.5g} ({off:+.2%})"
+        else:
+            yield f"{wanted.get(key, '-')} / {real.get(key)}"
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_what_a_start_takes_is_what_was_forecast(name: str, cards: int, tmp_path: Path) -> None:
     shape = SHAPES[name]
@@ -74,12 +85,7 @@ def test_what_a_start_takes_is_what_was_forecast(name: str, cards: int, tmp_path
     for way in WAYS:
         with started(found, tmp_path / f"engine-{way}.log") as text:
             real = reported(text)
-        cells = (
-            f"{wanted[key]:.5g} / {real[key]:.5g} ({wanted[key] / real[key] - 1:+.2%})"
-            if wanted.get(key) and real.get(key) else f"{wanted.get(key, '-')} / {real.get(key)}"
-            for key in FOUND
-        )  # fmt: skip
-        print(f"| {name} | {way} | {' | '.join(cells)} |", flush=True)
+        print(f"| {name} | {way} | {' | '.join(cells(wanted, real))} |", flush=True)
         for key in ("weights GiB", "cache GiB", "cache tokens"):
             assert abs(wanted[key] / real[key] - 1) <= MAX_OFF, key
         assert wanted["cache GiB"] - real["cache GiB"] <= MAX_GIB_TOO_MUCH
