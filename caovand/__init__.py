@@ -1,4 +1,4 @@
-"""caovand: keeps one vLLM server running and correctly configured."""
+"""caovand: keeps one LLM server running and correctly configured."""
 
 from pathlib import Path
 

@@ -165,10 +165,9 @@ def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str
     link = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY_S)
     with contextlib.closing(link):
         if link.execute("PRAGMA user_version").fetchone()[0] == 0:
-            # it is being created at this moment; rows written meanwhile are in none of the answers,
-            # or in all
-            return nothing
-        link.execute("BEGIN")  # rows written meanwhile are in none of the answers, or in all
+            return nothing  # another process is creating it at this moment
+        # One transaction, so that all queries read the same rows.
+        link.execute("BEGIN")
         query = "SELECT DISTINCT gpu FROM cards WHERE at >= ? AND at < ? ORDER BY gpu"
         cards = [gpu for (gpu,) in link.execute(query, (since, until))]
         values = 1 + len(SLOT_VALUES) + (1 + len(CARD_VALUES)) * len(cards)

@@ -18,7 +18,9 @@ from tests.examples import examples
 
 INSTALL = "on gpu2: sudo caovanctl engine install 0.33.0"
 AGAIN = f"{INSTALL} --again"
-DRIVER = "sudo ubuntu-drivers install, then reboot"
+DRIVER = (
+    "sudo ubuntu-drivers install (on Debian: cuda-drivers from NVIDIA's apt repository), then reboot"
+)
 SHM = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
 LOOPBACK = (
     "set [cluster] head to an address of the network, since /etc/hosts may map a name to loopback;"

@@ -85,8 +85,7 @@ def plugin_identity(plugin: Path) -> str:
 
 def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWorld) -> None:
     """Install the wheels from disk alone, checking their hashes again."""
-    # uv where it is installed: it is several times as fast as pip
-    # file by file rather than from the folder: it may hold other versions' wheels too
+    # List each file: the folder may also hold wheels of other versions.
     wanted = path / "wheels.txt"
     wanted.write_text(
         "".join(
@@ -96,7 +95,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
         encoding="utf-8",
     )
     uv = trust.program("uv", world.environ)
-    if uv is not None:
+    if uv is not None:  # several times as fast as pip
         # a cache on the same disk lets uv link files rather than copy them
         command = [uv, "pip", "install", "--python", str(path / "bin" / "python"), "--offline"]
         command += ["--no-config", "--cache-dir", str(path / "uv-cache"), "--no-progress"]

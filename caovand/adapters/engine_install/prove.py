@@ -15,6 +15,7 @@ from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock, canonical
 from caovand.adapters.engine_install.trial import try_server
 from caovand.core.engine.install import Imports
+from caovand.core.facts.shortfalls import INSTALL_DRIVER
 from caovand.engines import registry
 
 PLUGIN = "caovan-vllm-sm75-turbo3"
@@ -131,5 +132,5 @@ def _remedy(error: str) -> str | None:
     if "GLIBC" in error:
         return "this system is too old for the build: use Ubuntu 22.04, Debian 12 or later"
     if re.search(r"driver.{0,200}too old|driver version is insufficient", error):
-        return "install a newer NVIDIA driver: sudo ubuntu-drivers install, then reboot"
+        return f"install a newer NVIDIA driver: {INSTALL_DRIVER}"
     return None

@@ -144,7 +144,7 @@ class StaleFiles:
         """Files in the shared folder that processes map or have open."""
         asked = (str(self._shared), str(self._proc), list(pids))
         found = as_engine(used_by, *asked)
-        # only we may know it of an engine that an earlier release started
+        # Of an engine that an earlier release started, only the daemon's user may see them.
         if engine_user.current() is not None:
             found += used_by(*asked)
         return {(device, inode) for device, inode in found}

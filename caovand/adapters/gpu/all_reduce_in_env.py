@@ -34,8 +34,8 @@ ELEMENTS = (512, 1 << 16, 1 << 20, 1 << 22)
 """1 KiB to 16 MiB: sizes for each of NCCL's protocols and for peer-to-peer memory."""
 ROUNDS = 3  # with other numbers each time, so that stale data is not mistaken for new
 BAD = {"failed", "died"}
-MAX_WORDS = 4096  # bytes; a process blocked in the driver may not end at all
-END_S = 5.0  # a process in the driver's hands may not end at all
+MAX_WORDS = 4096  # bytes
+END_S = 5.0  # a process blocked in the driver may never end
 
 
 # -- one process a card ---------------------------------------------------------------------
@@ -122,9 +122,8 @@ def be_rank(task: dict[str, Any], rank: int, place: str, pipe: int, parent: int)
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:
-            # the parent ended just before; libraries print there, and a rank that dies says why
-            os._exit(0)
-        # Libraries print there, and a rank that dies says why.
+            os._exit(0)  # the parent ended before PR_SET_PDEATHSIG took effect
+        # Libraries print to stdout and stderr, and a rank that dies says there why.
         words = os.open(words_of(place, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(words, 1)
         os.dup2(words, 2)

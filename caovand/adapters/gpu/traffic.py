@@ -11,11 +11,9 @@ from typing import Any
 
 from caovand.core.health.observation import GpuSample
 
-# the scope that sums a card's NVLinks NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, in KiB the same for
-# _RX
-ALL_LINKS = 0xFFFFFFFF
+ALL_LINKS = 0xFFFFFFFF  # the scope that sums a card's NVLinks
 NVLINK_SENT = 138  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, in KiB
-NVLINK_RECEIVED = 139  # the same of _RX
+NVLINK_RECEIVED = 139  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, in KiB
 PCIE_SENT = 0
 PCIE_RECEIVED = 1
 SM_CLOCK = 1

@@ -176,9 +176,7 @@ def assemble(place: ModelFolders, made: Manifest) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         blob = blob_of(place, str(one.digest))
         try:
-            # if this is killed in between, no download is lost; copied on a file system without
-            # links
-            os.link(blob, target)
+            os.link(blob, target)  # not moved: a kill in between would lose the download
         except OSError:  # a file system without links
             if blob in placed:
                 safe_files.copy(placed[blob], target)

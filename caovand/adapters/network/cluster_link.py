@@ -42,16 +42,14 @@ HEARTBEAT_MS, SILENCE_MS = 2000, 8000
 HANDSHAKE_MS = 5000
 AHEAD = 16  # messages that the peer may leave unread: each contains the whole state
 RECONNECT_MS = 200
-# then reconnect: the kernel's retransmissions become ever rarer until the next attempt
-CONNECT_S = 3.0
+CONNECT_S = 3.0  # then reconnect: the kernel retransmits at ever longer intervals
 UNREACHABLE_S = 0.5  # until the next attempt
 MAX_UNHEARD = 4 * MAX_BYTES
 """Limit of bytes since the last complete message; real traffic, heartbeats included, stays
 below."""
 MAX_LINKS, LINKS_EACH = 128, 8
-# new connections a second from one address more, for addresses that a worker has come from
-RATE = 20
-SPARE_LINKS = 64  # more, for addresses that a worker has come from
+RATE = 20  # new connections a second from one address
+SPARE_LINKS = 64  # beyond MAX_LINKS, for addresses from which a worker has connected before
 MAX_KNOWN = 256
 NAME, WORKERS_NAME = "cluster", "worker"
 

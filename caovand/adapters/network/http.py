@@ -28,10 +28,8 @@ MAX_ANSWER_BYTES = 8 << 20
 MAX_COUNT_BYTES = 1 << 20  # the largest answer that is searched for a number
 MAX_HEAD_BYTES = 1 << 20
 MAX_COUNT = 1 << 53
-# characters of an answer that a message quotes separator of a form's parts; no name or sound
-# contains it
-QUOTED = 300
-BOUNDARY = "caovan-3f9a1c77d0"  # between the parts of a form; a name or a sound never has it
+QUOTED = 300  # characters of an answer that a message quotes
+BOUNDARY = "caovan-3f9a1c77d0"  # separates a form's parts; no name or sound contains it
 
 
 class Unanswered(Exception):

@@ -68,7 +68,7 @@ def run(
     """
     if options.parent not in (None, os.getppid()):
         return 1  # the daemon died before the kernel was asked to end us with it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the daemon ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in a terminal: the daemon stops us
     limit()
     # The library logs a traceback for every input that is not HTTP.
     logging.getLogger("aiohttp").addHandler(logging.NullHandler())

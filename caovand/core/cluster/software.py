@@ -9,7 +9,7 @@ from caovand.core.cluster.node import NodeFacts
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import version_numbers
-from caovand.core.facts.shortfalls import DRIVER_OF_CUDA
+from caovand.core.facts.shortfalls import DRIVER_OF_CUDA, INSTALL_DRIVER
 
 
 def software(head: NodeFacts, worker: NodeFacts, package: Package | None) -> Iterator[CheckResult]:
@@ -168,13 +168,13 @@ def _driver(head: NodeFacts, worker: NodeFacts) -> Iterator[CheckResult]:
             yield finding(
                 "WARN",
                 f"driver {node.driver} on {node.name} is too old for CUDA {node.cuda}",
-                f"install driver {need} or newer: sudo ubuntu-drivers install, then reboot",
+                f"install driver {need} or newer: {INSTALL_DRIVER}",
                 node,
             )
     if head.cards and worker.cards and head.driver != worker.driver:
         yield finding(
             "WARN",
             f"driver differs: {both_values(head, head.driver, worker, worker.driver)}",
-            "sudo ubuntu-drivers install, then reboot",
+            INSTALL_DRIVER,
             older_release(head, head.driver, worker, worker.driver),
         )

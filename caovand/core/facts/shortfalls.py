@@ -15,6 +15,9 @@ from caovand.core.problem import Problem
 
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
 """The oldest driver for each CUDA release, by NVIDIA's compatibility table."""
+INSTALL_DRIVER = (
+    "sudo ubuntu-drivers install (on Debian: cuda-drivers from NVIDIA's apt repository), then reboot"
+)
 _OLDEST_CARD = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 """Compute capability of the oldest cards that each CUDA release compiles for."""
 
@@ -28,7 +31,7 @@ def old_driver(gpus: Sequence[Gpu], wanted: str | None) -> Problem | None:
     return Problem(
         "",
         f"driver {gpus[0].driver} is made for CUDA {has}, the engine for CUDA {wanted}",
-        f"install driver {need} or newer: sudo ubuntu-drivers install, then reboot",
+        f"install driver {need} or newer: {INSTALL_DRIVER}",
     )
 
 

@@ -83,10 +83,8 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
             histograms[histogram].add(key, line, value)
         elif (found := _POSITION.search(line)) and int(found[1]) < MAX_POSITIONS:
             accepted[int(found[1])] = accepted.get(int(found[1]), 0.0) + value
-    # a fraction of each engine's cache, so the mean replicas have several HTTP servers; one of them
-    # counted
-    sums["kv_cache_usage"] /= max(engines, 1)
-    if load is not None and engines > 1:  # replicas have several HTTP servers; one of them counted
+    sums["kv_cache_usage"] /= max(engines, 1)  # each engine reports a fraction of its own cache
+    if load is not None and engines > 1:  # `load` counts one of the replicas' HTTP servers only
         load = max(load, int(sums["running"] + sums["waiting"]))
     more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}
     progress = ProgressCounters(**sums, pending=load, at=at)

@@ -201,7 +201,7 @@ def may_store_in_eight_bits(partial: PartialPlan) -> bool:
     if breaks_in_8_bits(partial.model):
         return False
     if partial.task in POOLING:
-        return False  # its cache lasts for one step "auto" as vLLM means it
+        return False  # its cache lasts for one step
     if "kv_cache_dtype" in partial.config.policy.pinned:  # "auto" as vLLM means it
         return False
     values = {**partial.values, "kv_cache_dtype": EIGHT_BITS}
