@@ -27,9 +27,9 @@ from caovand.engines.vllm.planning.advice import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
+from caovand.engines.vllm.planning.parallel import idle_warnings
 from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
-from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
@@ -84,7 +84,7 @@ def longest_context(config: Config, inventory: Inventory) -> int:
     """The longest context for which the policy finds settings, if the one in `config` does not fit;
     0 for none."""
     try:
-        choice = VllmRequest(config, inventory).decide().choice
+        choice = VllmRequest(config, inventory).size().choice
     except Unplannable:
         return 0
     return choice.longest if choice and not choice.fits else 0
@@ -110,7 +110,7 @@ def make_plan(
     plan = request.write(chosen)
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
-    case = PlannedRequest(request, plan, memory)
+    case = PlannedRequest(request, chosen, plan, memory)
     warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *cost_of_others(case)]
     offload = plan.value("cpu_offload_gb")
     gpus = gpus_of(plan, inventory)
