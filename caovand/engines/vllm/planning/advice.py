@@ -15,15 +15,14 @@ from typing import Any
 from caovand.core.config.schema import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.tensors import breaks_in_8_bits
-from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.flags.spelling import beyond_limit, option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.machine.tiles import is_fp8
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
-from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
 from caovand.engines.vllm.planning.devices import (
@@ -176,16 +175,18 @@ def _context(case: PlannedRequest) -> Iterator[str]:
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
     if not asked or not _is_asked_for(case, name):
         return
+    model, plan = case.inventory.model, case.plan
+    if beyond_limit(model, asked, plan.values, plan.variables):
+        asked = model.max_model_len + 1
     most = (asked - 1) // CONTEXT_STEP
     as_is = min(case.memory.max_model_len // CONTEXT_STEP, most)
-    if as_is and _keeps_settings(case, as_is):
+    if as_is and not plan.taken and _keeps_settings(case, as_is):
         # AutoMem leaves less free for a shorter context.
         if not _is_asked_for(case, "gpu_memory_utilization"):
             as_is = _longest(partial(_keeps_settings, case), as_is, most, guess=as_is)
         yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else as it is"
         return
-    space = case.chosen.space
-    cards, model = case.chosen.cards, case.inventory.model
+    space, cards = case.chosen.space, case.chosen.cards
     guess = longest_to_the_brim(space, model, cards) // CONTEXT_STEP if space else 0
     longest = _longest(lambda steps: case.size({name: steps * CONTEXT_STEP}), 0, most, guess=guess)
     found = case.attempt({name: longest * CONTEXT_STEP}) if longest else None
@@ -347,29 +348,3 @@ REMEDIES: tuple[Callable[[PlannedRequest], Iterator[str]], ...] = (
     _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards,
     _smaller_checkpoints, _offload,
 )  # fmt: skip
-
-
-def cost_of_others(case: PlannedRequest) -> list[str]:
-    """A warning if other programs' memory shortens the context, or costs cards."""
-    plan, inventory, others = case.plan, case.inventory, case.inventory.others
-    context = plan.settings.get("max_model_len")
-    gpus, free = case.request.begin().gpus, all_without_other_processes(inventory)
-    busy = without_other_processes(gpus) != gpus or free.others != others
-    if not context or context.origin != "policy" or not busy:
-        return []
-    try:
-        alone = case.request.lift({}, free).size()
-    except Unplannable:
-        return []
-    lost, values = [], plan.values
-    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
-    if isinstance(context.value, int) and longer > context.value:
-        lost.append(f"the context is {context.value} tokens instead of {longer}")
-    used = len(cards_of_plan(plan, inventory))
-    if len(alone.cards) > used:
-        lost.append(f"{used} instead of {len(alone.cards)} cards serve the model")
-        values = alone.values  # including those that were left out
-    if not lost:
-        return []
-    remedy = "stop them and restart the engine, or choose other cards in [engine] gpus"
-    return [f"{memory_holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]
