@@ -39,6 +39,8 @@ FACES: Mapping[str, str] = {
     "caovand.engines.common": "tests/engines",
     "caovand.engines.llamacpp.planning.steps": "tests/engines/llamacpp/test_planner.py",
     "caovand.engines.sglang.planning.loads": "tests/engines/sglang/test_planner.py",
+    "caovand.engines.sglang.planning.settings": "tests/engines/sglang/test_planner.py",
+    "caovand.engines.sglang.planning.sizing": "tests/engines/sglang/test_planner.py",
     "caovand.engines.vllm.serve_words": "tests/cli/test_public_commands.py",
     "caovand.gateway": "tests/gateway",
     "caovand.page": "tests/page",

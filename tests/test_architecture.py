@@ -306,6 +306,17 @@ def test_a_name_is_imported_from_where_it_is_defined() -> None:
     assert offenders(MODULES, elsewhere) == {}
 
 
+MAX_LINES = 350
+
+
+def test_a_file_has_one_subject_and_at_most_350_lines() -> None:
+    def long(name: str) -> list[str]:
+        lines = MODULES[name].read_text(encoding="utf-8").count("\n")
+        return [f"{lines} lines"] * (lines > MAX_LINES)
+
+    assert offenders(MODULES, long) == {}
+
+
 def is_release(node: ast.AST) -> bool:
     """Whether this is a literal such as (0, 22)."""
     if not isinstance(node, ast.Tuple) or len(node.elts) < 2:

@@ -15,7 +15,7 @@ import pytest
 
 from caovand.cli import doctor
 from caovand.cli import plan as plan_verb
-from caovand.cli.common import survey
+from caovand.cli.common import doctor_facts, survey
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.main import main
 from caovand.core.config.schema import Config
@@ -36,7 +36,7 @@ def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
         raise AssertionError("the engine was asked")
 
     monkeypatch.setattr(plan_verb, "inspect", asked)
-    monkeypatch.setattr(doctor, "find_orphans", lambda: ())  # other tests' engines
+    monkeypatch.setattr(doctor_facts, "find_orphans", lambda: ())  # other tests' engines
 
     def write(text: str) -> list[str]:
         path = tmp_path / "caovan.toml"
@@ -116,10 +116,10 @@ def test_the_port_of_the_daemons_own_engine_is_neither_free_nor_taken() -> None:
         port = free_port()
         server.bind(("127.0.0.1", port))
         server.listen()
-        own = doctor._port(port, frozenset({os.getpid()}), elsewhere=False)
-        others = doctor._port(port, frozenset({1}), elsewhere=False)
-        unknown = doctor._port(port, frozenset(), elsewhere=True)
-    free = doctor._port(port, frozenset({os.getpid()}), elsewhere=False)
+        own = doctor_facts.port_facts(port, frozenset({os.getpid()}), elsewhere=False)
+        others = doctor_facts.port_facts(port, frozenset({1}), elsewhere=False)
+        unknown = doctor_facts.port_facts(port, frozenset(), elsewhere=True)
+    free = doctor_facts.port_facts(port, frozenset({os.getpid()}), elsewhere=False)
     found = [list(port_checks(replace(GOOD, **one))) for one in (own, others, unknown, free)]
     (used,), (taken,), nothing, (unused,) = found
     assert used.text == f"port {port} is used by the engine that the daemon runs"

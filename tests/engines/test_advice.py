@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.core.plan import Unplannable
+from caovand.core.plan import Plan, Unplannable
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.planning.partial_plan import PartialPlan
+from caovand.engines.vllm.planning.request import VllmRequest
 from tests.core.machines import (
     A100,
     CUDA,
@@ -254,3 +256,25 @@ def test_several_obstacles_are_removed_together() -> None:
     assert (
         text == "leave tensor_parallel_size, dtype to the policy: a context of 262144 tokens fits"
     )
+
+
+def test_a_remedy_is_sized_and_only_what_is_shown_is_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written: list[Plan] = []
+    sized: list[PartialPlan] = []
+    write, size = VllmRequest.write, VllmRequest.size
+
+    def noting_write(request: VllmRequest, chosen: PartialPlan) -> Plan:
+        written.append(write(request, chosen))
+        return written[-1]
+
+    def noting_size(request: VllmRequest) -> PartialPlan:
+        sized.append(size(request))
+        return sized[-1]
+
+    monkeypatch.setattr(VllmRequest, "write", noting_write)
+    monkeypatch.setattr(VllmRequest, "size", noting_size)
+    shown = plan(inventory(gpus=turing(1)), model={"max_model_len": 262144}).advice
+    assert len(written) == 1 + len(shown)
+    assert len(sized) < 12  # the length is computed, and confirmed by two

@@ -12,9 +12,9 @@ from pathlib import Path
 from caovand.adapters import model_folder
 from caovand.adapters.model_pull import named
 from caovand.adapters.model_pull.errors import PullError
+from caovand.cli.common.doctor_facts import SERVICE_USER
 from caovand.cli.common.family import show
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, file_to_edit, inspect
-from caovand.cli.doctor import SERVICE_USER
 from caovand.cli.model.shared import gib, world
 from caovand.core.engine.record import Engine
 from caovand.engines import registry

@@ -7,9 +7,10 @@ refused. An engine that drains gets nothing new.
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 from caovand.core.gateway.events import (
     Arrived,
@@ -37,21 +38,16 @@ from caovand.core.gateway.events import (
     Unsent,
     Why,
 )
-from caovand.core.gateway.fair import FairQueue, Lane
+from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.pace import Pace
 from caovand.core.gateway.requests import GatewayRules, OpenRequest
 from caovand.core.gateway.suspects import Suspects
+from caovand.core.gateway.waiting import WaitingRequests
 
 CONFIRM_S = 5.0
 """How long the daemon has to report the death of an engine that broke a connection or faulted."""
 RECONNECT_S = 1.0
 """The pause after a failed connection before the engine gets requests again."""
-ALONE_S = 30.0
-"""The maximum time for which a suspect has the engine to itself."""
-ALONE_BEGUN_S = 5.0
-"""The maximum from the beginning of its answer on."""
-MAX_PATIENCE_S = 60.0
-"""How long other requests may overtake a suspect."""
 MAX_ATTEMPTS = 3
 RETRY_S = 30
 """When a client should come again if nobody knows when an engine will serve."""
@@ -64,10 +60,9 @@ class Policy:
         self.rules = rules
         self.engine = EngineIs(at=0.0, state=EngineState.STARTING, generation=0)
         self._requests: dict[int, OpenRequest] = {}
-        self._queue = FairQueue()  # those that wait, suspects apart
-        self._suspects_waiting: list[int] = []
+        self._waiting = WaitingRequests()
         self._at_engine: dict[int, None] = {}
-        self._away = Counter[Lane]()  # how many of each lane are not there
+        self._queued_by_lane = Counter[Lane]()  # requests of each lane that no engine works on
         self._alone: int | None = None
         self._doubtful_until = -math.inf
         self._closing = False
@@ -79,7 +74,7 @@ class Policy:
     @property
     def waiting(self) -> int:
         """How many requests wait for an engine."""
-        return len(self._queue) + len(self._suspects_waiting)
+        return len(self._waiting)
 
     @property
     def at_engine(self) -> int:
@@ -103,7 +98,7 @@ class Policy:
             for request in [*self._requests.values()]:
                 self._end(request, Why.CLOSING)
         elif isinstance(event, Spent):
-            self._queue.charge(event.lane, event.tokens)
+            self._waiting.charge(event.lane, event.tokens)
         elif isinstance(event, Tick):
             self._tick(event.at)
         elif isinstance(event, OfRequest) and event.number in self._requests:
@@ -111,17 +106,15 @@ class Policy:
         self._pump(event.at)
         return tuple(self._effects)
 
-    # -- requests ---------------------------------------------------------------------------
-
     def _arrive(self, event: Arrived) -> None:
-        waits_s = self.expected_wait_s()
+        waits_s, most = self.expected_wait_s(), self.rules.max_waiting
         if self._closing:
             self._refuse(event.number, Why.CLOSING)
         elif self.engine.state is EngineState.GONE or self._ends_for_good:
             self._refuse(event.number, Why.NO_ENGINE)
-        elif len(self._requests) - len(self._at_engine) >= self.rules.max_waiting:
+        elif len(self._requests) - len(self._at_engine) >= most:
             self._refuse(event.number, Why.QUEUE_FULL)
-        elif event.lane.key and self._away[event.lane] >= max(self.rules.max_waiting // 2, 1):
+        elif event.lane.key and self._queued_by_lane[event.lane] >= max(most // 2, 1):
             self._refuse(event.number, Why.KEY_FULL)
         elif self._bytes + event.size > self.rules.max_bytes:
             self._refuse(event.number, Why.BYTES_FULL)
@@ -132,45 +125,17 @@ class Policy:
                 event.number, event.size, event.at, event.lane
             )
             self._bytes += event.size
-            self._away[event.lane] += 1
+            self._queued_by_lane[event.lane] += 1
 
     def _of_request(self, event: OfRequest, request: OpenRequest) -> None:
-        at, stage = event.at, request.stage
         if isinstance(event, Left):
             self._remove(request)
-        elif stage is Stage.READING:
-            if isinstance(event, Grew):
-                self._grow(request, event.size)
-            elif isinstance(event, Complete):
-                self._complete(request, event)
-        elif request.number not in self._at_engine or request.broken:
-            return  # of an attempt that was given up
-        elif isinstance(event, Begun) and stage is Stage.FORWARDED:
-            request.stage, request.since = Stage.BEGUN, at
-            self._bytes -= request.size  # nobody needs its body any more
-            request.size = 0
-        elif isinstance(event, Done):
-            self._pace.answered(at - request.forwarded_at)
-            if self._alone == request.number:
-                self._known.clear(request.digest)
-            self._remove(request)
-        elif isinstance(event, Unsent):
-            self._doubtful_until = at + RECONNECT_S
-            self._wait_again(request, at)
-        elif isinstance(event, Lost) and stage is Stage.BEGUN:
-            self._known.cut_off(request.digest, at, alone=self._alone == request.number)
-            self._end(request, Why.ENGINE_ENDED)
-        elif isinstance(event, (Lost, Faulted)):
-            if self.engine.state is EngineState.DRAINING:
-                self._leave_to_next(request, at)  # this one would drain in vain
-                return
-            request.broken, request.since = type(event), at
-            if isinstance(event, Lost):
-                self._doubtful_until = at + CONFIRM_S
+        elif not request.broken and (move := MOVES.get((request.stage, type(event)))):
+            move(self, request, event)
 
-    def _grow(self, request: OpenRequest, size: int) -> None:
-        self._bytes += size - request.size
-        request.size = size
+    def _grow(self, request: OpenRequest, event: Grew) -> None:
+        self._bytes += event.size - request.size
+        request.size = event.size
         if self._bytes > self.rules.max_bytes:
             self._end(request, Why.BYTES_FULL)
 
@@ -184,29 +149,54 @@ class Policy:
             request.suspect = self._known.is_suspect(event.digest, event.at)
             self._wait_again(request, event.at)
 
+    def _begin(self, request: OpenRequest, event: Begun) -> None:
+        request.stage, request.since = Stage.BEGUN, event.at
+        self._bytes -= request.size  # nobody needs its body any more
+        request.size = 0
+
+    def _answered(self, request: OpenRequest, event: Done) -> None:
+        self._pace.answered(event.at - request.forwarded_at)
+        if self._alone == request.number:
+            self._known.clear(request.digest)
+        self._remove(request)
+
+    def _reconnect(self, request: OpenRequest, event: Unsent) -> None:
+        self._doubtful_until = event.at + RECONNECT_S
+        self._wait_again(request, event.at)
+
+    def _cut_off(self, request: OpenRequest, event: Lost) -> None:
+        alone = self._alone == request.number
+        self._known.cut_off(request.digest, event.at, alone=alone)
+        self._end(request, Why.ENGINE_ENDED)
+
+    def _break(self, request: OpenRequest, event: Lost | Faulted) -> None:
+        if self.engine.state is EngineState.DRAINING:
+            self._leave_to_next(request, event.at)  # this one would drain in vain
+            return
+        request.broken, request.since = type(event), event.at
+        if isinstance(event, Lost):
+            self._doubtful_until = event.at + CONFIRM_S
+
     def _wait_again(self, request: OpenRequest, at: float) -> None:
         if request.number in self._at_engine:
-            self._queue.charge(request.lane, -request.tokens)
+            self._waiting.charge(request.lane, -request.tokens)
         self._leave_engine(request)
         request.stage, request.since, request.broken = Stage.WAITING, at, None
-        if request.suspect:
-            bisect.insort(self._suspects_waiting, request.number)
-        else:
-            self._queue.push(request.number, request.lane, request.tokens)
+        self._waiting.add(request)
 
     def _leave_engine(self, request: OpenRequest) -> None:
         if request.number in self._at_engine:
             del self._at_engine[request.number]
-            self._away[request.lane] += 1
+            self._queued_by_lane[request.lane] += 1
         if self._alone == request.number:
             self._alone = None
 
     def _remove(self, request: OpenRequest) -> None:
         self._leave_engine(request)
         if request.stage is Stage.WAITING:
-            (self._suspects_waiting if request.suspect else self._queue).remove(request.number)
+            self._waiting.remove(request)
         self._bytes -= request.size
-        self._away[request.lane] -= 1
+        self._queued_by_lane[request.lane] -= 1
         del self._requests[request.number]
 
     def _refuse(self, number: int, why: Why, how: type[Refuse] | type[End] = Refuse) -> None:
@@ -217,8 +207,6 @@ class Policy:
         """End a request with an error, which comes in its answer if that has begun."""
         self._remove(request)
         self._refuse(request.number, why, End if request.stage is Stage.BEGUN else Refuse)
-
-    # -- the engine -------------------------------------------------------------------------
 
     @property
     def _ends_for_good(self) -> bool:
@@ -235,7 +223,7 @@ class Policy:
                 if request.broken:
                     self._leave_to_next(request, event.at)
         if event.state is EngineState.GONE or self._ends_for_good:
-            for number in [*self._suspects_waiting, *self._queue]:
+            for number in self._waiting:
                 self._end(self._requests[number], Why.NO_ENGINE)
 
     def _engine_ended(self, at: float, *, planned: bool) -> None:
@@ -252,7 +240,7 @@ class Policy:
                 self._end(request, why)
             else:
                 self._blame(request, at, why)
-        for number in [*self._suspects_waiting, *self._queue]:
+        for number in self._waiting:
             self._recognise(self._requests[number], at)
 
     def _leave_to_next(self, request: OpenRequest, at: float) -> None:
@@ -267,9 +255,7 @@ class Policy:
         if self._known.is_killer(request.digest, at):
             self._end(request, Why.KILLER)
         elif not request.suspect and self._known.is_suspect(request.digest, at):
-            self._queue.remove(request.number)
-            request.suspect = True
-            bisect.insort(self._suspects_waiting, request.number)
+            self._waiting.suspect(request)
 
     def _blame(self, request: OpenRequest, at: float, why: Why) -> None:
         """Try a request alone after an attempt that broke; refuse a killer, and the last try."""
@@ -284,10 +270,8 @@ class Policy:
         self._wait_again(request, at)
         self._effects.append(Recall(request.number))
 
-    # -- time -------------------------------------------------------------------------------
-
     def _tick(self, at: float) -> None:
-        for number in [*self._suspects_waiting, *self._queue]:
+        for number in self._waiting:
             request = self._requests[number]
             if at - request.since >= self.rules.hold_s:
                 self._end(request, Why.TOO_LONG)
@@ -297,8 +281,7 @@ class Policy:
                 self._settle(request, at)
         if self._alone is not None:
             request = self._requests[self._alone]
-            limit_s = ALONE_BEGUN_S if request.stage is Stage.BEGUN else ALONE_S
-            if not request.broken and at - request.since >= limit_s:
+            if not request.broken and at - request.since >= request.max_alone_s:
                 self._alone, request.suspect = None, False
                 self._known.clear(request.digest)
 
@@ -310,8 +293,6 @@ class Policy:
             return
         self._blame(request, at, Why.LOST)
 
-    # -- the queue --------------------------------------------------------------------------
-
     def _pump(self, at: float) -> None:
         """Forward what may go now."""
         engine = self.engine
@@ -319,28 +300,22 @@ class Policy:
             if self._alone is not None or (number := self._next(at)) is None:
                 return
             request = self._requests[number]
-            if request.suspect:
-                self._suspects_waiting.remove(number)
-                self._queue.charge(request.lane, request.tokens)
-            else:
-                self._queue.take(number)
+            self._waiting.take(request)
             self._alone = number if request.suspect else None
             request.stage, request.since, request.forwarded_at = Stage.FORWARDED, at, at
             self._at_engine[number] = None
-            self._away[request.lane] -= 1
+            self._queued_by_lane[request.lane] -= 1
             self._effects.append(Forward(number, engine.generation))
 
     def _next(self, at: float) -> int | None:
         """Whose turn it is."""
-        if self._suspects_waiting:
-            first = self._suspects_waiting[0]
+        if (first := self._waiting.first_suspect) is not None:
             if not self._at_engine:
                 return first
-            patience_s = min(MAX_PATIENCE_S, self.rules.hold_s / 4)
-            if at - self._requests[first].since >= patience_s:
+            if at - self._requests[first].since >= self.rules.patience_s:
                 return None  # the engine becomes free for it
         room = self.engine.at_once is None or len(self._at_engine) < self.engine.at_once
-        return self._queue.first() if room else None
+        return self._waiting.first() if room else None
 
     def expected_wait_s(self) -> float | None:
         """How long a request that comes now is expected to wait, None if nobody knows."""
@@ -353,3 +328,19 @@ class Policy:
         """When a client had better come again, in whole seconds."""
         waits_s = self.expected_wait_s()
         return RETRY_S if waits_s is None else max(math.ceil(waits_s), 1)
+
+
+MOVES: dict[tuple[Stage, type[OfRequest]], Callable[[Policy, OpenRequest, Any], None]] = {
+    (Stage.READING, Grew): Policy._grow,
+    (Stage.READING, Complete): Policy._complete,
+    (Stage.FORWARDED, Begun): Policy._begin,
+    (Stage.FORWARDED, Done): Policy._answered,
+    (Stage.FORWARDED, Unsent): Policy._reconnect,
+    (Stage.FORWARDED, Lost): Policy._break,
+    (Stage.FORWARDED, Faulted): Policy._break,
+    (Stage.BEGUN, Done): Policy._answered,
+    (Stage.BEGUN, Unsent): Policy._reconnect,
+    (Stage.BEGUN, Lost): Policy._cut_off,
+    (Stage.BEGUN, Faulted): Policy._break,
+}
+"""What an event changes at each stage; all others belong to an abandoned attempt."""

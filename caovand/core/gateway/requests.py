@@ -11,6 +11,13 @@ from caovand.core.gateway.events import (
 )
 from caovand.core.gateway.fair import Lane
 
+ALONE_S = 30.0
+"""The maximum time for which a suspect has the engine to itself."""
+ALONE_BEGUN_S = 5.0
+"""The maximum from the beginning of its answer on."""
+MAX_PATIENCE_S = 60.0
+"""How long other requests may overtake a suspect."""
+
 
 @dataclass
 class OpenRequest:
@@ -29,6 +36,11 @@ class OpenRequest:
     broken: type[Lost] | type[Faulted] | None = None
     """What its attempt ended with, until it is known whether the engine died."""
 
+    @property
+    def max_alone_s(self) -> float:
+        """How long it may have the engine to itself at this stage."""
+        return ALONE_BEGUN_S if self.stage is Stage.BEGUN else ALONE_S
+
 
 @dataclass(frozen=True)
 class GatewayRules:
@@ -37,3 +49,8 @@ class GatewayRules:
     hold_s: float = 300.0
     max_waiting: int = 1000
     max_bytes: int = 512 << 20
+
+    @property
+    def patience_s(self) -> float:
+        """How long a suspect lets other requests overtake it."""
+        return min(MAX_PATIENCE_S, self.hold_s / 4)

@@ -32,15 +32,13 @@ from caovand.core.gateway.events import (
 )
 from caovand.core.gateway.fair import ANYBODY, Lane
 from caovand.core.gateway.policy import (
-    ALONE_BEGUN_S,
-    ALONE_S,
     CONFIRM_S,
     MAX_ATTEMPTS,
     RECONNECT_S,
     RETRY_S,
     Policy,
 )
-from caovand.core.gateway.requests import GatewayRules
+from caovand.core.gateway.requests import ALONE_BEGUN_S, ALONE_S, GatewayRules
 
 RULES = GatewayRules(hold_s=100.0, max_waiting=8, max_bytes=1000)
 

@@ -186,7 +186,7 @@ def live(steps: list[tuple[str, int]], *, closes: bool) -> None:
     assert shell.open == set(), "each has its answer, or its error"
     policy = shell.policy
     assert (policy.at_engine, policy.waiting, policy._bytes) == (0, 0, 0)
-    assert not any(policy._away.values())
+    assert not any(policy._queued_by_lane.values())
 
 
 # -- fairness ---

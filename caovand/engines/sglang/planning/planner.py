@@ -24,8 +24,9 @@ from caovand.engines.common.plans import (
 from caovand.engines.sglang.memory.forecast import forecast, served_at_once, unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
-from caovand.engines.sglang.planning import cards, drafting, options, sizing
+from caovand.engines.sglang.planning import cards, drafting, options
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
+from caovand.engines.sglang.planning.settings import drafts_cost, memory_settings
 from caovand.engines.sglang.probe import HOW, MIN_RELEASE
 
 EXPANDED = "SGLANG_MAX_KV_CHUNK_CAPACITY"
@@ -71,11 +72,11 @@ def make_plan(
     gpus = cards.chosen(config, inventory)
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
-    sized = sizing.settings(config, inventory, gpus, typed, drafts, old=old)
+    sized = memory_settings(config, inventory, gpus, typed, drafts, old=old)
     if drafts.value and drafts.origin == "policy" and model.hybrid and not unmodelled(model):
         none = Setting(None, "policy", "")
-        plain = sizing.settings(config, inventory, gpus, typed, none, old=old)
-        if cost := sizing.drafts_cost(config, model, sized, plain):
+        plain = memory_settings(config, inventory, gpus, typed, none, old=old)
+        if cost := drafts_cost(config, model, sized, plain):
             reason = f"no drafts: their recurrent states would leave room for {cost}"
             drafts, sized = replace(none, reason=reason), plain
     settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}

@@ -1,35 +1,42 @@
-"""Changes that would make a plan fit, cheapest first, each planned before it is proposed."""
+"""Changes that would make a plan fit, cheapest first.
+
+Each is a request with one constraint lifted. It is sized, and planned only if that fits.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, gcd
 from typing import Any
 
 from caovand.core.config.schema import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.tensors import breaks_in_8_bits
-from caovand.engines.vllm.flags.spelling import option, whole_number
+from caovand.engines.vllm.flags.spelling import beyond_limit, option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.machine.tiles import is_fp8
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
-from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
-from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, memory_holders
+from caovand.engines.vllm.planning.devices import (
+    FREE_CARDS,
+    all_without_other_processes,
+    memory_holders,
+)
+from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import AT_LOAD
 from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
-from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
+from caovand.engines.vllm.sizing.best import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import step_cost
 
 MAX_CARDS = 64
-STEP = 256  # tokens
 SMALLER = (
     ("an fp8 checkpoint", ("FP8",), "fp8", 8.0, "F8_E4M3", 0),
     ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5, "I32", 128),
@@ -41,9 +48,10 @@ PRECISION = re.compile(r"[-_](fp8|bf16|fp16|f16|bfloat16)$", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class PlannedRequest:
-    """A request and its plan; others are planned for it with one constraint lifted."""
+    """A request, the decisions for it, and its plan."""
 
     request: VllmRequest
+    chosen: PartialPlan
     plan: Plan
     memory: MemoryEstimate
 
@@ -59,13 +67,26 @@ class PlannedRequest:
     def gpus(self) -> tuple[Gpu, ...]:
         return gpus_of(self.plan, self.inventory)
 
+    def size(
+        self, changes: Mapping[str, Any], inventory: Inventory | None = None
+    ) -> PartialPlan | None:
+        """The sized plan with these settings changed (None leaves one to the policy), if it
+        fits."""
+        try:
+            sized = self.request.lift(changes, inventory).size()
+        except Unplannable:
+            return None
+        return sized if sized.choice is None or sized.choice.fits else None
+
     def attempt(
         self, changes: Mapping[str, Any], inventory: Inventory | None = None
     ) -> tuple[Plan, MemoryEstimate] | None:
-        """The plan with these settings changed (None leaves one to the policy), if it fits."""
-        other = self.request.lift(changes, inventory)
+        """The plan with these settings changed, if it fits."""
+        sized, other = self.size(changes, inventory), self.request.lift(changes, inventory)
+        if sized is None:
+            return None
         try:
-            chosen = other.decide()
+            chosen = other.decide(sized)
             plan = other.write(chosen)
             refuse_crawling(chosen, plan)
         except Unplannable:
@@ -107,7 +128,7 @@ def settings_to_lift(case: PlannedRequest) -> str:
 def _free(case: PlannedRequest) -> Iterator[str]:
     free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
-        yield f"{FREE}: {memory_holders(case.gpus, others, case.plan.values)}"
+        yield f"{FREE_CARDS}: {memory_holders(case.gpus, others, case.plan.values)}"
 
 
 def _sequences(case: PlannedRequest) -> Iterator[str]:
@@ -154,39 +175,51 @@ def _context(case: PlannedRequest) -> Iterator[str]:
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
     if not asked or not _is_asked_for(case, name):
         return
-    most = (asked - 1) // STEP
-    alike = min(case.memory.max_model_len // STEP, most)
-    if alike and _holds(case, alike, alike=True):
-        if not _is_asked_for(
-            case, "gpu_memory_utilization"
-        ):  # AutoMem leaves less free for a shorter context
-            alike = _longest(case, alike, most, alike=True)
-        yield f"{case.as_typed(name, alike * STEP)} fits with everything else as it is"
-    elif longest := _longest(case, 0, most, alike=False):
-        found = case.attempt({name: longest * STEP})
-        others = ", ".join(_differing(case.plan, found[0])) if found else ""
-        yield f"{case.as_typed(name, longest * STEP)} fits if these change: {others}"
+    model, plan = case.inventory.model, case.plan
+    if beyond_limit(model, asked, plan.values, plan.variables):
+        asked = model.max_model_len + 1
+    most = (asked - 1) // CONTEXT_STEP
+    as_is = min(case.memory.max_model_len // CONTEXT_STEP, most)
+    if as_is and not plan.taken and _keeps_settings(case, as_is):
+        # AutoMem leaves less free for a shorter context.
+        if not _is_asked_for(case, "gpu_memory_utilization"):
+            as_is = _longest(partial(_keeps_settings, case), as_is, most, guess=as_is)
+        yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else as it is"
+        return
+    space, cards = case.chosen.space, case.chosen.cards
+    guess = longest_to_the_brim(space, model, cards) // CONTEXT_STEP if space else 0
+    longest = _longest(lambda steps: case.size({name: steps * CONTEXT_STEP}), 0, most, guess=guess)
+    found = case.attempt({name: longest * CONTEXT_STEP}) if longest else None
+    if found:
+        others = ", ".join(_differing(case.plan, found[0]))
+        yield f"{case.as_typed(name, longest * CONTEXT_STEP)} fits if these change: {others}"
 
 
-def _holds(case: PlannedRequest, steps: int, *, alike: bool) -> bool:
-    """Whether a context of `steps` steps fits; with everything else unchanged if `alike`."""
-    found = case.attempt({"max_model_len": steps * STEP})
-    return found is not None and not (alike and _differing(case.plan, found[0]))
+def _keeps_settings(case: PlannedRequest, steps: int) -> bool:
+    """Whether a context of `steps` steps fits with everything else unchanged."""
+    sized = case.size({"max_model_len": steps * CONTEXT_STEP})
+    return sized is not None and not _differing(case.chosen, case.request.decide(sized))
 
 
-def _longest(case: PlannedRequest, low: int, high: int, *, alike: bool) -> int:
-    """The longest context that fits, in steps, at least `low`, which fits, or is 0 for none."""
-    while low < high:  # a shorter context never needs more
-        middle = (low + high + 1) // 2
-        holds = _holds(case, middle, alike=alike)
-        low, high = (middle, high) if holds else (low, middle - 1)
+def _longest(holds: Callable[[int], object], low: int, high: int, *, guess: int) -> int:
+    """The longest context that holds, in steps, at least `low`, which does, or is 0 for none.
+
+    A shorter one never needs more. The search moves away from the guess in growing strides.
+    """
+    if low < guess <= high:
+        low, high = (guess, high) if holds(guess) else (low, guess - 1)
+    stride = 1
+    while low < high:
+        middle = min(low + stride, (low + high + 1) // 2)
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+        stride *= 2
     return low
 
 
 FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 
 
-def _differing(plan: Plan, other: Plan) -> list[str]:
+def _differing(plan: Plan | PartialPlan, other: Plan | PartialPlan) -> list[str]:
     """The settings that differ in another plan, except the context and its consequences."""
     names = {*plan.settings, *other.settings} - FOLLOWING
     return sorted(name for name in names if plan.value(name) != other.value(name))
@@ -315,29 +348,3 @@ REMEDIES: tuple[Callable[[PlannedRequest], Iterator[str]], ...] = (
     _free, _share, _sequences, _cache_type, _graphs, _context, _flags, _cards,
     _smaller_checkpoints, _offload,
 )  # fmt: skip
-
-
-def cost_of_others(case: PlannedRequest) -> list[str]:
-    """A warning if other programs' memory shortens the context, or costs cards."""
-    plan, inventory, others = case.plan, case.inventory, case.inventory.others
-    context = plan.settings.get("max_model_len")
-    gpus, free = case.request.begin().gpus, all_without_other_processes(inventory)
-    busy = without_other_processes(gpus) != gpus or free.others != others
-    if not context or context.origin != "policy" or not busy:
-        return []
-    try:
-        alone = case.request.lift({}, free).decide()
-    except Unplannable:
-        return []
-    lost, values = [], plan.values
-    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
-    if isinstance(context.value, int) and longer > context.value:
-        lost.append(f"the context is {context.value} tokens instead of {longer}")
-    used = len(cards_of_plan(plan, inventory))
-    if len(alone.cards) > used:
-        lost.append(f"{used} instead of {len(alone.cards)} cards serve the model")
-        values = alone.values  # including those that were left out
-    if not lost:
-        return []
-    remedy = "stop them and restart the engine, or choose other cards in [engine] gpus"
-    return [f"{memory_holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]

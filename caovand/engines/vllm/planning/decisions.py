@@ -38,7 +38,7 @@ FindObstacles = Callable[[PlanOnCards], Iterator[Problem]]
 """Yields the reasons why the planned value cannot run, each with fact and remedy."""
 KEEP = "add it to [policy] pinned, and something else gives way"
 LEAVE = 'set it to "auto"'
-FREE = "stop other programs on the cards"
+STOP_OTHERS = "stop other programs on the cards"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ DECISIONS = (
              hinders=5),
     FlagDecision("compilation_config", rules.compilation_config, sized=True),
     FlagDecision("gpu_memory_utilization", rules.gpu_memory_utilization, sized=True, eases=4,
-             goal=Goal("policy", "gpu_memory_utilization", FREE, cuda_only=True)),
+             goal=Goal("policy", "gpu_memory_utilization", STOP_OTHERS, cuda_only=True)),
     FlagDecision("cpu_offload_gb", rules.cpu_offload_gb, sized=True, eases=7),
     FlagDecision("kv_cache_memory_bytes", kv_cache_memory_bytes, sized=True, hinders=9),
     FlagDecision("additional_config", rules.additional_config, sized=True),

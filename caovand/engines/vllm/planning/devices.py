@@ -213,8 +213,8 @@ def tensor_parallel_in_node(partial: PartialPlan) -> Setting | None:
         if why:
             raise Unplannable(str(why))
         return user(typed, "[policy] tensor_parallel_size")
-    if partial.split:
-        return policy(partial.split.tensor, _why_split(partial, partial.split))
+    if split := partial.trial.split:
+        return policy(split.tensor, _why_split(partial, split))
     cards = cards_to_split(partial)
     size = split_for(partial.model, partial.verbatim, cards, tiled=partial.tiled)
     if len(partial.gpus) == 1 and size == 1:
@@ -249,7 +249,8 @@ def _why_split(partial: PartialPlan, split: Split) -> str:
 
 def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
     size = partial.count("tensor_parallel_size")
-    spread = partial.model.experts and partial.split and partial.split.replicas > 1
+    split = partial.trial.split
+    spread = partial.model.experts and split and split.replicas > 1
     if spread and WHOLE_EXPERTS not in partial.verbatim:
         return policy(True, "the experts are spread over the cards of all replicas")
     if not partial.cuda:
@@ -295,7 +296,7 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
     return _cut(partial, size)
 
 
-FREE = "free the cards"
+FREE_CARDS = "free the cards"
 """The beginning of the advice if other processes take the memory."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 

@@ -111,7 +111,7 @@ def fixed_space(partial: PartialPlan) -> Space:
         # Each replica, and each stage, keeps its own weights.
         ram_mib=partial.inventory.least_ram_mib
         // tensor_groups(verbatim)
-        // (partial.split.stages if partial.split else 1),
+        // (partial.trial.split.stages if partial.trial.split else 1),
     )
 
 

@@ -6,13 +6,13 @@ drafts over stages with the heads of Qwen3.5 and DeepSeek.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import BANDWIDTH_REACHED, all_linked, card_speed
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 from caovand.engines.common.tensors import element_bytes, experts_read, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
@@ -21,20 +21,16 @@ from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     REPLICAS,
     TENSOR,
-    Split,
     alike,
     indivisible,
-    largest_split,
     ranks_here,
     shards_whole_experts,
-    splits_below,
 )
-from caovand.engines.vllm.memory.candidate import MIB, Candidate
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.memory.settings import dealt_layers
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
-from caovand.engines.vllm.planning.devices import is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
 from caovand.engines.vllm.sizing.space import WORKLOADS
@@ -114,8 +110,8 @@ def pipeline_parallel_size(partial: PartialPlan) -> Setting | None:
         return _stages_without_cards(partial)
     if typed := _inside(partial):
         return typed
-    if partial.split and partial.split.stages > 1:
-        return policy(partial.split.stages, _why_staged(partial))
+    if (split := partial.trial.split) and split.stages > 1:
+        return policy(split.stages, _why_staged(partial))
     spans = _spans(partial, devices.tensor_parallel_in_node(partial))
     if spans is None or spans[0]:
         return None
@@ -168,6 +164,24 @@ def idle_cards(partial: PartialPlan) -> list[str]:
     if refused:
         return [f"{text}, as {refused.fact}; use {each * nodes}, or remove it"]
     return [f"{text}; use {option(PIPELINE)} {nodes}, or remove both"]
+
+
+def idle_warnings(partial: PartialPlan) -> list[str]:
+    """A warning if cards that the engine may use stay idle, with the reason."""
+    split = partial.settings.get("tensor_parallel_size")
+    if (
+        not partial.cuda
+        or not devices.is_single_node(partial)
+        or not split
+        or split.origin != "policy"
+    ):
+        return []
+    usable = devices.choose_gpus(partial.config, partial.inventory, partial.verbatim)
+    idle = [f"GPU {gpu.index}" for gpu in usable if gpu not in partial.gpus]
+    if not idle or not partial.model.architecture:
+        return []
+    named = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
+    return [f"{named} stay{'s' * (len(idle) == 1)} idle: {split.reason}"]
 
 
 def _stages_without_cards(partial: PartialPlan) -> Setting | None:
@@ -289,12 +303,9 @@ def _comma_separated(stages: Sequence[int]) -> str:
     return ",".join(map(str, stages))
 
 
-SMALL = 1 / 2
-"""Maximum fraction of one card that the weights of a small model take."""
-
-
 def data_parallel_size(partial: PartialPlan) -> Setting | None:
-    if not partial.split or partial.split.replicas == 1:
+    split = partial.trial.split
+    if not split or split.replicas == 1:
         return None
     reason = "a batch: each replica serves its own requests, and waits for no other's cards"
     if partial.model.experts and not partial.model.latent:
@@ -307,31 +318,4 @@ def data_parallel_size(partial: PartialPlan) -> Setting | None:
             "a batch: each replica caches its own requests; all cards of one engine would hold the "
             "same cache"
         )
-    return policy(partial.split.replicas, reason)
-
-
-def replica_splits(partial: PartialPlan) -> Iterator[Split]:
-    """Splits into replicas, for a batch on cards that are alike.
-
-    Experts are spread over all replicas, which then step together. That suits latent caches, of
-    which all cards of one engine would hold the same; cards that one engine would leave idle; and
-    small models, whose attention need not wait for other cards in every layer. It needs NVLink,
-    since all tokens pass between the cards.
-    """
-    model, cards = partial.model, len(partial.gpus)
-    known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
-    batch = partial.config.policy.workload == "batch" and partial.generates
-    if not (batch and known and is_single_node(partial)) or cards < 2:
-        return
-    if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
-        return
-    if model.experts:
-        small = model.size() <= SMALL * min(gpu.total_mib for gpu in partial.gpus) * MIB
-        most = largest_split(model, cards, tiled=partial.tiled)
-        helps = model.latent or small or most < cards
-        if not helps or model.experts % cards or not all_linked(partial.gpus):
-            return
-    whole = bool(model.experts)
-    for size in splits_below(model, cards, whole_experts=whole, tiled=partial.tiled):
-        if cards % size == 0:
-            yield Split(size, replicas=cards // size)
+    return policy(split.replicas, reason)

@@ -17,10 +17,29 @@ from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, who
 from caovand.engines.vllm.machine import tiles
 from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
-from caovand.engines.vllm.sizing.space import Choice
+from caovand.engines.vllm.sizing.space import Choice, Space
 
 PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
 """The variable that lists the plugins to load (all, if it is not set), and the name of ours."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the search tries in place of the rules' own choices; each default leaves one to them.
+
+    `split` is over the plan's cards, `depth` that of drafting, `cache` the cache's type. `half`
+    tries float16 where the rules prefer float32; without `prefixes` nothing is kept of earlier
+    prompts.
+    """
+
+    split: Split | None = None
+    depth: int | None = None
+    cache: str = ""
+    half: bool = False
+    prefixes: bool = True
+
+
+RULES_ALONE = Trial()
 
 
 @dataclass(frozen=True)
@@ -30,12 +49,10 @@ class PartialPlan:
     `verbatim` are the values of the operator's verbatim flags, `gpus` the cards that are used here,
     `cards` the cards of all nodes.
 
-    `split`, `depth` and `cache` are a split over these cards, a drafting depth and a cache type to
-    try instead of the rules' own; `in_half` tries float16 where the rules prefer float32, and
-    without `prefixes` nothing is kept of earlier prompts. `choice`
-    is set once the cards are sized; `unweighed` says why its context is unknown, for example
-    because the weights on a card are. `plugins` names those that vLLM may load; None is all. `task`
-    is the model's task by the verbatim flags.
+    `trial` is what the search tries instead of the rules' own choices. `choice` is set once the
+    cards are sized, and `space` if it is the best of one; `unweighed` says why its context is
+    unknown, for example because the weights on a card are. `plugins` names those that vLLM may
+    load; None is all. `task` is the model's task by the verbatim flags.
     """
 
     config: Config
@@ -47,11 +64,8 @@ class PartialPlan:
     auto_spec: str | None
     plugins: str | None = None
     settings: Mapping[str, Setting] = field(default_factory=dict)
-    split: Split | None = None
-    depth: int | None = None
-    cache: str = ""
-    in_half: bool = False
-    prefixes: bool = True
+    trial: Trial = RULES_ALONE
+    space: Space | None = None
     choice: Choice | None = None
     unweighed: str = ""
     weights_unknown: bool = False

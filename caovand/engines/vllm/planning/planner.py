@@ -12,24 +12,25 @@ from types import MappingProxyType
 
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Unplannable
 from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.ranks import tensor_groups
-from caovand.engines.vllm.memory.settings import cards_of_plan, gpus_of
+from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.advice import (
     PlannedRequest,
     advise,
-    cost_of_others,
     in_fewer_bits,
     settings_to_lift,
 )
 from caovand.engines.vllm.planning.decisions import forecast
+from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
+from caovand.engines.vllm.planning.parallel import idle_warnings
 from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
-from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
@@ -84,7 +85,7 @@ def longest_context(config: Config, inventory: Inventory) -> int:
     """The longest context for which the policy finds settings, if the one in `config` does not fit;
     0 for none."""
     try:
-        choice = VllmRequest(config, inventory).decide().choice
+        choice = VllmRequest(config, inventory).size().choice
     except Unplannable:
         return 0
     return choice.longest if choice and not choice.fits else 0
@@ -110,23 +111,13 @@ def make_plan(
     plan = request.write(chosen)
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
-    case = PlannedRequest(request, plan, memory)
-    warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *cost_of_others(case)]
-    offload = plan.value("cpu_offload_gb")
-    gpus = gpus_of(plan, inventory)
-    if gpus and isinstance(offload, (int, float)) and offload > 0:
-        cost = step_cost(offload, inventory.model, gpus, 1 + plan.mtp)
-        ranks = whole_number(plan.value("tensor_parallel_size")) or 1
-        pinned = pinned_gib(offload, inventory.model, ranks) * tensor_groups(plan.values)
-        remedies = tuple(filter(None, (in_fewer_bits(case), settings_to_lift(case))))
-        refuse_crawling(chosen, plan, remedies)
-        offloaded = f"{offload:g} GiB of weights a card stay in host memory"
-        if chosen.generates:
-            offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
-        better = remedies or (GGUF_FILE,)
-        warnings.append("; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned")))
-    elif memory.fits and _is_short(plan, inventory.model) and (fewer_bits := in_fewer_bits(case)):
-        warnings.append(f"these weights leave a short context: {fewer_bits}")
+    case = PlannedRequest(request, chosen, plan, memory)
+    warnings = [
+        *warnings_of(chosen, plan),
+        *idle_warnings(chosen),
+        *_cost_of_others(case),
+        *_cost_of_weights(case),
+    ]
     advice = plan.advice
     if memory.fits is False:
         advice = memory.advice or advise(case)
@@ -136,3 +127,50 @@ def make_plan(
         short = memory.lack or memory.no_room or short
         warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=tuple(warnings))
+
+
+def _cost_of_weights(case: PlannedRequest) -> list[str]:
+    """A warning about weights in host memory, or about those that leave a short context. Raises
+    Unplannable if the engine would crawl."""
+    plan, inventory, chosen = case.plan, case.inventory, case.chosen
+    offload = plan.value("cpu_offload_gb")
+    if case.gpus and isinstance(offload, (int, float)) and offload > 0:
+        cost = step_cost(offload, inventory.model, case.gpus, 1 + plan.mtp)
+        ranks = whole_number(plan.value("tensor_parallel_size")) or 1
+        pinned = pinned_gib(offload, inventory.model, ranks) * tensor_groups(plan.values)
+        remedies = tuple(filter(None, (in_fewer_bits(case), settings_to_lift(case))))
+        refuse_crawling(chosen, plan, remedies)
+        offloaded = f"{offload:g} GiB of weights a card stay in host memory"
+        if chosen.generates:
+            offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
+        better = remedies or (GGUF_FILE,)
+        return ["; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned"))]
+    short = case.memory.fits and _is_short(plan, inventory.model)
+    fewer_bits = in_fewer_bits(case) if short else ""
+    return [f"these weights leave a short context: {fewer_bits}"] if fewer_bits else []
+
+
+def _cost_of_others(case: PlannedRequest) -> list[str]:
+    """A warning if other programs' memory shortens the context, or costs cards."""
+    plan, inventory, others = case.plan, case.inventory, case.inventory.others
+    context = plan.settings.get("max_model_len")
+    gpus, free = case.request.begin().gpus, all_without_other_processes(inventory)
+    busy = without_other_processes(gpus) != gpus or free.others != others
+    if not context or context.origin != "policy" or not busy:
+        return []
+    try:
+        alone = case.request.lift({}, free).size()
+    except Unplannable:
+        return []
+    lost, values = [], plan.values
+    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
+    if isinstance(context.value, int) and longer > context.value:
+        lost.append(f"the context is {context.value} tokens instead of {longer}")
+    used = len(cards_of_plan(plan, inventory))
+    if len(alone.cards) > used:
+        lost.append(f"{used} instead of {len(alone.cards)} cards serve the model")
+        values = alone.values  # including those that were left out
+    if not lost:
+        return []
+    remedy = "stop them and restart the engine, or choose other cards in [engine] gpus"
+    return [f"{memory_holders(gpus, others, values)}: {' and '.join(lost)}; {remedy}"]

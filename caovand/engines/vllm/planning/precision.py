@@ -91,7 +91,7 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
     if backend_in(partial.verbatim.get("attention_config")):
         return policy(None, "--attention-config names one, and vLLM accepts no second")
     asked = partial.verbatim.get("kv_cache_dtype") or partial.config.policy.kv_cache_dtype
-    kind = str(asked or partial.cache)
+    kind = str(asked or partial.trial.cache)
     if kind in TURBOQUANT:
         return policy(None, f"a {kind} cache has its own attention, which vLLM selects itself")
     if kind.endswith("per_token_head"):
@@ -137,7 +137,7 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
     unbuilt = refusal.of == "toolchain"
     if attention(partial) == "FLASHINFER" and unbuilt:
         return [f"FLASHINFER cannot start here: {refusal.why}; {remedy(partial.engine)}"]
-    if attention(partial) != "TRITON_ATTN" or partial.cache:
+    if attention(partial) != "TRITON_ATTN" or partial.trial.cache:
         return []  # the operator's own choice, or the better one
     if refusal.of in ("model", "width"):
         return []  # nothing to fix: the setting's reason says it

@@ -35,8 +35,8 @@ from caovand.engines.vllm.planning.partial_plan import (
     user,
     verbatim_setting,
 )
+from caovand.engines.vllm.planning.search import best_plan
 from caovand.engines.vllm.planning.serving import task_of
-from caovand.engines.vllm.planning.splits import best_split
 from caovand.engines.vllm.planning.warnings import refuse_unmet
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS
@@ -57,9 +57,14 @@ class VllmRequest:
     environ: Mapping[str, str] = field(default_factory=dict)
     remembered: Plan | None = None
 
-    def decide(self) -> PartialPlan:
-        """Decide every setting, on the best split. Raises Unplannable."""
-        return decide(SECOND, best_split(self.begin()))
+    def size(self) -> PartialPlan:
+        """Size the best of all trials: its `choice` says whether it fits. Raises Unplannable."""
+        return best_plan(self.begin())
+
+    def decide(self, sized: PartialPlan | None = None) -> PartialPlan:
+        """Decide every setting, of a plan that is sized already or of the best. Raises
+        Unplannable."""
+        return decide(SECOND, sized or self.size())
 
     def lift(self, changes: Mapping[str, Any], inventory: Inventory | None = None) -> VllmRequest:
         """The request with other settings (None leaves one to the policy), or another machine.

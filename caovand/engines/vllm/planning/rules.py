@@ -48,7 +48,7 @@ def dtype(partial: PartialPlan) -> Setting | None:
     reason = "cards before SM80 do not support bfloat16"
     if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
         width, _ = triton_lacks_shared(partial.model, "float32")
-        if not width and not partial.in_half:
+        if not width and not partial.trial.half:
             return policy("float32", f"{slow}: float16 is up to nine times slower there")
         lack = f"Triton's attention reads no heads of {width} in float32 there"
         reason += f", and {lack if width else 'in float32 the weights leave no room'}"
@@ -62,20 +62,20 @@ def _gain(partial: PartialPlan) -> str:
 
 
 def kv_cache_dtype(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.policy.kv_cache_dtype
-    if not typed and partial.cache == precision.OWN_TYPE:
+    typed, tried = partial.config.policy.kv_cache_dtype, partial.trial.cache
+    if not typed and tried == precision.OWN_TYPE:
         return policy(None, "the model's own type")
-    if not typed and partial.cache == precision.FOUR_BITS:
+    if not typed and tried == precision.FOUR_BITS:
         return policy(
-            partial.cache,
+            tried,
             "nearly twice the context of fp8 in the same memory; rotated and quantised to 4 bits, "
             "keys and values err by some 10 %; this was not measured on real text"
             ": set [policy]"
             ' kv_cache_dtype = "fp8", or mode = "stable", for 8 bits',
         )
-    if not typed and partial.cache:
+    if not typed and tried:
         return policy(
-            partial.cache,
+            tried,
             f"twice the {_gain(partial)} in the same memory is worth more here, though"
             f" {precision.UNCALIBRATED}; set [policy] kv_cache_dtype ="
             f' "{own_type(partial)}" for the model\'s own',
@@ -143,7 +143,7 @@ def _useless_prefixes(partial: PartialPlan) -> str:
             f"a batch: prompts of {usual.prompt} tokens fill no block of {block}, at whose borders"
             " a hybrid model's state is kept, and a prefix cache would never hit"
         )
-    if partial.prefixes:
+    if partial.trial.prefixes:
         return ""
     return (
         "a batch: without a prefix cache each request keeps fewer recurrent states, and the cards"

@@ -202,7 +202,7 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
     if partial.mode_setting.origin == "policy":
         depth, why = _published_depth(partial, depth)
         reason = why or reason
-    fewer = partial.depth
+    fewer = partial.trial.depth
     if fewer is not None and partial.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"

@@ -26,7 +26,7 @@ from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_pla
 from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import obstacles, parallel, precision
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
-from caovand.engines.vllm.planning.devices import FREE, left_out
+from caovand.engines.vllm.planning.devices import FREE_CARDS, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for, vision_warnings
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
@@ -324,7 +324,7 @@ def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
     longest = _with_margin(found, candidate_of_plan(plan, inventory))
     captures = {"fits": str(longest)} if longest else {}
     failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"
-    others = any(remedy.startswith(FREE) for remedy in plan.advice)
+    others = any(remedy.startswith(FREE_CARDS) for remedy in plan.advice)
     return Foreseen(Finding(failure, text, "plan", captures), others, INSIST)
 
 

@@ -195,17 +195,16 @@ def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gp
     return max(longest_context(model, candidate, gpus) for candidate in lean)
 
 
-def longest_to_the_brim(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
-    """The longest context that an operator may ask for: in whole steps, without the margin of one
-    that we choose; 0 for none."""
-    space = Space(tuple(bases))
+def longest_to_the_brim(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> int:
+    """The longest context that an operator may ask for in this space: in whole steps, without the
+    margin of one that we choose; 0 for none."""
     search = CandidateSearch(space, model, gpus)
 
     def lacks(steps: int, lean: Candidate) -> bool:
         return not holds(with_context(lean, steps * CONTEXT_STEP, gpus, space), model, gpus)
 
     counts = range(1, model.max_model_len // CONTEXT_STEP + 1)
-    lean = (search.lean(base, eager=space.eager[-1]) for base in bases)
+    lean = (search.lean(base, eager=space.eager[-1]) for base in space.bases)
     most = (bisect_left(counts, True, key=partial(lacks, lean=one)) for one in lean)
     return max(most) * CONTEXT_STEP
 

@@ -255,12 +255,17 @@ class CandidateSearch:
     def _ceiling(self, base: int, *, eager: bool) -> int:
         """The longest context of the leanest candidate of this kind; 0 for none."""
         if (base, eager) not in self._ceilings:
-            lean = self.lean(self._space.bases[base], eager=eager)
-            context = self._space.context or longest_context(
-                self._model, lean, self._gpus, self._space.utilization
-            )
+            context = self._longest(self.lean(self._space.bases[base], eager=eager))
             self._ceilings[base, eager] = context if context >= self._min_context else 0
         return self._ceilings[base, eager]
+
+    def _longest(self, candidate: Candidate) -> int:
+        """The longest context that this candidate holds, or the requested one; 0 for none."""
+        asked = self._space.context
+        if not asked:
+            return longest_context(self._model, candidate, self._gpus, self._space.utilization)
+        sized = with_context(candidate, asked, self._gpus, self._space)
+        return asked if holds(sized, self._model, self._gpus) else 0
 
     def _choice(self, first: _Scored, second: _Scored | None) -> Choice:
         candidate, space = first.candidate, self._space

@@ -1,0 +1,219 @@
+"""The sizes in a plan for SGLang: cards, share of memory, context, requests, tokens of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from caovand.core.config.schema import Config
+from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
+from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.speeds import all_linked, host_link
+from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad
+from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
+from caovand.engines.sglang.planning import cards, loads
+from caovand.engines.sglang.planning.loads import SizingInput
+from caovand.engines.sglang.planning.options import (
+    CACHE_TYPE,
+    CONTEXT,
+    GRAPH_SIZES,
+    MAX_GRAPH_OPTION,
+    NO_PREFIXES,
+    QUANTIZATION,
+    RANKS,
+    REPLICAS,
+    REQUESTS,
+    SHARE,
+    SLOTS,
+    STEP,
+)
+from caovand.engines.sglang.planning.sizing import (
+    DecidedSettings,
+    SizedLoad,
+    choose_load,
+    decided,
+)
+
+MIN_REQUESTS = {"chat": 4, "long": 1, "batch": 16}
+"""Concurrent requests that drafts must leave room for."""
+FAR_LONGER = 1.25
+"""The factor by which a longer context is worth more than drafts."""
+GRANULE, MIN_CONTEXT = 256, 2048
+
+
+def memory_settings(
+    config: Config,
+    inventory: Inventory,
+    gpus: tuple[Gpu, ...],
+    typed: Mapping[str, Any],
+    drafts: Setting,
+    *,
+    old: bool,
+) -> dict[str, Setting]:
+    """The settings that divide memory. Raises Unplannable."""
+    request = SizingInput(config, inventory.model, gpus, typed, old)
+    known = decided(request, inventory)
+    depth = (drafts.value or {}).get("num_speculative_tokens", 0)
+    return _settings_of(request, known, choose_load(request, inventory, known, depth))
+
+
+def _settings_of(
+    request: SizingInput, known: DecidedSettings, sized: SizedLoad
+) -> dict[str, Setting]:
+    """The options that give SGLang this load, each with its reason."""
+    config, model, gpus, typed = request.config, request.model, request.gpus, request.typed
+    load, cache_type = sized.load, known.cache_type
+    if load.cache_type != sized.begin.cache_type:
+        kept = "fewer requests" if config.policy.workload == "batch" else "a shorter context"
+        why = f"a cache of the model's own type would hold {kept}"
+        cache_type = Setting(load.cache_type, "policy", why)
+    found = {
+        CONTEXT: _context(config, model, typed, sized.tokens),
+        RANKS: _ranks(known.ranks, sized, model, gpus),
+        SHARE: _share(config, model, load, gpus),
+        REQUESTS: sized.requests,
+        STEP: _step(config, load, gpus),
+        CACHE_TYPE: cache_type,
+        "dtype": known.dtype,
+    }
+    if load.graphs and not GRAPH_SIZES & typed.keys():
+        why = "the most requests at once: SGLang's own number would run larger steps without graphs"
+        found[MAX_GRAPH_OPTION] = Setting(min(load.requests, MAX_GRAPH), "policy", why)
+    if sized.replicas > 1:
+        why = "a batch: each replica serves its own requests, and waits for no other's cards"
+        found[REPLICAS] = Setting(sized.replicas, "policy", why)
+    return {**found, **sized.grouped, **_pools(load, typed)}
+
+
+def _ranks(
+    stated: Setting | None, sized: SizedLoad, model: ModelCard, gpus: tuple[Gpu, ...]
+) -> Setting:
+    """Over how many cards a replica is split, and why cards stay idle."""
+    ranks, replicas = sized.load.ranks, sized.replicas
+    if stated is not None:
+        found = stated
+    elif replicas > 1:
+        why = f"each of {replicas} replicas has room for a long context"
+        found = Setting(ranks, "policy", why)
+    else:
+        why = _why_split(ranks, sized.splits[-1], sized.gain, gpus)
+        found = Setting(ranks, "policy", why)
+    if found.origin != "policy":
+        return found
+    return replace(found, reason=found.reason + _idle(model, gpus, ranks * replicas))
+
+
+def _pools(chosen: SglangLoad, typed: Mapping[str, Any]) -> dict[str, Setting]:
+    """The options of recurrent states, prefixes and weights in which a load differs from SGLang's
+    own."""
+    found = {}
+    if chosen.slots and SLOTS not in typed:
+        why = "recurrent states, five for each request: SGLang's own number would cut the cache"
+        found[SLOTS] = Setting(chosen.slots, "policy", why)
+    if not (chosen.prefixes or NO_PREFIXES in typed):
+        why = "a batch: for prefixes each request takes five recurrent states, without them one"
+        found[NO_PREFIXES] = Setting(True, "policy", why)
+    if chosen.rounded and QUANTIZATION not in typed:
+        why = "16-bit weights leave too little room: SGLang quantises them once they are loaded"
+        found[QUANTIZATION] = Setting(AT_LOAD, "policy", why)
+    return found
+
+
+def _why_split(ranks: int, most: int, gain: float, gpus: tuple[Gpu, ...]) -> str:
+    """Why a model is split over so many cards that are not all linked."""
+    generation, lanes, _ = host_link(gpus)
+    if gain and all_linked(gpus):
+        return f"{ranks} cards finish about {gain:.1f} times the requests of a smaller split"
+    if gain:
+        return (
+            f"{ranks} cards finish about {gain:.1f} times the requests of a smaller split, although"
+            f" they exchange data over PCIe {generation}.0 x{lanes}"
+        )
+    if ranks == most and ranks > 1:
+        return f"{ranks} cards: on fewer there is no room for weights and a long context"
+    return (
+        "the fewest cards with room for it: they are not linked by NVLink, and more would finish"
+        f" hardly more requests over PCIe {generation}.0 x{lanes}"
+    )
+
+
+def _idle(model: ModelCard, gpus: tuple[Gpu, ...], used: int) -> str:
+    """Why cards stay idle although the model is split over as many as possible; "" if none does."""
+    *fewer, largest = cards.splits(model, gpus)
+    if not largest <= used < len(gpus):
+        return ""
+    sizes = f"{', '.join(map(str, fewer))} or {largest}" if fewer else "one card"
+    idle = "1 stays" if len(gpus) - used == 1 else f"{len(gpus) - used} stay"
+    return f"; {idle} idle: the model can be split over {sizes} only"
+
+
+def _share(config: Config, model: ModelCard, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
+    if config.policy.gpu_memory_utilization is not None:
+        return Setting(chosen.share, "user", "[policy] gpu_memory_utilization")
+    why = "of the memory free at the start; the rest is for activations and CUDA graphs"
+    if chosen.share > usual_share(model, chosen, gpus):
+        why += " of this model; SGLang's default would reserve more and shrink the cache"
+    return Setting(chosen.share, "policy", why)
+
+
+def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
+    if (stated := config.policy.max_num_batched_tokens) is not None:
+        return Setting(stated, "user", "[policy] max_num_batched_tokens")  # divided by SGLang
+    if chosen.attention_groups > 1:
+        each, groups = chosen.step, chosen.attention_groups
+        why = f"SGLang divides it: {each} tokens for the requests of each of {groups} cards"
+        return Setting(each * groups, "policy", why)
+    if chosen.step == usual_step(gpus):
+        return Setting(chosen.step, "policy", "usual for cards of this size")
+    why = "shorter than usual for such cards: activations would leave too little cache"
+    return Setting(chosen.step, "policy", why)
+
+
+def _context(
+    config: Config, model: ModelCard, typed: Mapping[str, Any], tokens: int | None
+) -> Setting:
+    limit, wanted = model.max_model_len, config.model.max_model_len
+    if CONTEXT in typed:
+        return Setting(typed[CONTEXT], "user", "passed verbatim")
+    if wanted is not None:
+        if limit and model.limit_known and wanted > limit:
+            raise Unplannable(
+                f"cannot serve a context of {wanted} tokens: the model's own limit is {limit}; set"
+                " [model] max_model_len to at most that"
+            )
+        return Setting(wanted, "user", "[model] max_model_len")
+    if tokens is None:
+        return Setting(
+            limit, "policy", "the model's own limit; what its cache holds is not modelled"
+        )
+    if tokens >= limit:
+        return Setting(limit, "policy", "the model's own limit")
+    if tokens < MIN_CONTEXT:
+        return Setting(
+            min(MIN_CONTEXT, limit), "policy", "no context fits; trying the smallest useful one"
+        )
+    return Setting(tokens // GRANULE * GRANULE, "policy", "the longest that fits the cache")
+
+
+def drafts_cost(
+    config: Config,
+    model: ModelCard,
+    drafting: Mapping[str, Setting],
+    plain: Mapping[str, Setting],
+) -> str:
+    """What drafts cost, by their weights and recurrent states, if it is worth more than drafts; ""
+    if they may stay."""
+    workload = config.policy.workload
+    requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
+    if requests < min(MIN_REQUESTS[workload], more):
+        return f"{requests} requests at once instead of {more}"
+    context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
+    if context <= MIN_CONTEXT:
+        return "no context"
+    short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)
+    return (
+        f"a context of {context} instead of {longer}"
+        if short and longer > context * FAR_LONGER
+        else ""
+    )
