@@ -65,12 +65,8 @@ def long_model(folder: Path, tokens: int) -> Path:
         (long / file.name).symlink_to(file)
     config = json.loads((made / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = tokens
-    tokenizer = json.loads((made / "tokenizer_config.json").read_text())
-    tokenizer["model_max_length"] = tokens  # vLLM takes the smaller of the two
-    changed = {"config.json": config, "tokenizer_config.json": tokenizer}
-    for name, document in changed.items():
-        (long / name).unlink()
-        (long / name).write_text(json.dumps(document))
+    (long / "config.json").unlink()
+    (long / "config.json").write_text(json.dumps(config))
     return long
 
 

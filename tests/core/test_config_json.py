@@ -43,7 +43,26 @@ def test_a_multimodal_wrapper_is_read_through() -> None:
     [
         ({}, {}, 2048),
         ({"max_position_embeddings": 8192}, {}, 8192),
-        ({"max_position_embeddings": 8192}, {"model_max_length": 4096}, 4096),
+        ({"max_position_embeddings": 8192}, {"model_max_length": 4096}, 8192),
+        (
+            {"max_position_embeddings": 514, "position_embedding_type": "absolute"},
+            {"model_max_length": 512},
+            512,
+        ),
+        (
+            {"max_position_embeddings": 514, "model_type": "bert"},
+            {"model_max_length": 512},
+            512,
+        ),
+        (
+            {
+                "max_position_embeddings": 514,
+                "model_type": "bert",
+                "position_embedding_type": "rope",
+            },
+            {"model_max_length": 512},
+            514,
+        ),
         ({"max_position_embeddings": 8192}, {"model_max_length": 1e30}, 8192),
         (
             {

@@ -877,7 +877,7 @@ TEMPLATE = "{% if tools %}<tool_call><function=x></tool_call>{% endif %}<think>"
         ("gpt_oss", "tools <|channel|>", "openai", "openai_gptoss"),
         ("llama", "tools", "llama3_json", None),
         ("qwen3_5_text", "plain", None, None),
-        ("unheard_of", TEMPLATE, None, None),
+        ("unheard_of", TEMPLATE, "qwen3_coder", None),
         ("qwen3", None, None, None),
     ],
 )
@@ -897,7 +897,7 @@ R1 = "{% if '</think>' in content %}{% endif %}<｜Assistant｜>"
 def test_a_model_distilled_from_r1_has_its_thoughts_parsed(kind: str) -> None:
     found = plan(inventory(replace(QWEN_27B_AWQ, model_type=kind, chat_template=R1)))
     assert found.value("reasoning_parser") == "deepseek_r1"
-    assert "distilled" in found.settings["reasoning_parser"].reason
+    assert "DeepSeek-R1" in found.settings["reasoning_parser"].reason
 
 
 @pytest.mark.parametrize(
@@ -908,10 +908,10 @@ def test_a_model_distilled_from_r1_has_its_thoughts_parsed(kind: str) -> None:
         (
             "unheard_of",
             TEMPLATE,
-            "the tool-call format of models of type unheard_of",
-            "is not known; set one",
+            "the chat template has Qwen3-Coder's format of tool calls",
+            "is unknown; set one",
         ),
-        ("llama", TEMPLATE, "", "how models of type llama mark their thoughts is not known"),
+        ("llama", TEMPLATE, "", "the format of thoughts of models of type llama is unknown"),
     ],
 )
 def test_a_parser_that_is_not_chosen_has_its_reason(

@@ -43,6 +43,8 @@ from caovand.core.model_source.gguf import SUFFIX
 from caovand.core.problem import Problem
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
+MISTRAL_FILES = (("consolidated*.safetensors",), ("tekken.json", "tokenizer.model.v*"))
+"""Weights and tokenizers in Mistral's own form; vLLM loads its tokenizer only next to both."""
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 NO_OWNERS = ("models", "datasets", "spaces")
 """First path segments of the hubs' own addresses, which no owner there can use as a name."""
@@ -182,7 +184,12 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         card = replace(card, weights=invented_weights(config, card))
     if not any((folder / name).exists() for name in TOKENIZERS):
         notes += (Problem("", "there is no tokenizer in the folder", "download the model again"),)
-    return replace(card, chat_template=_chat_template(folder, tokenizer, budget), notes=notes)
+    return replace(
+        card,
+        chat_template=_chat_template(folder, tokenizer, budget),
+        mistral_files=all(any(any(folder.glob(name)) for name in names) for names in MISTRAL_FILES),
+        notes=notes,
+    )
 
 
 def _gguf_in(folder: Path, files: list[Path]) -> ModelCard:

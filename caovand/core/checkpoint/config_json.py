@@ -203,11 +203,17 @@ def _listed(names: Any, count: int) -> tuple[str, ...]:
 def context_limit(
     config: Mapping[str, Any], text: Mapping[str, Any], tokenizer: Mapping[str, Any]
 ) -> int:
-    """Context limit that engines enforce: RoPE-scaled positions, capped by the tokenizer."""
+    """Context limit that engines enforce: RoPE-scaled positions.
+
+    The tokenizer's own limit counts only for absolute positions, which encoders have.
+    """
     limits = [first_count(text, name) for name in LENGTHS]
     limit: float = min((n for n in limits if n), default=2048)
     tokens = tokenizer.get("model_max_length")
-    if isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
+    bert = "absolute" if "bert" in text_value(config, "model_type") else ""
+    absolute = (text_value(config, "position_embedding_type") or bert) == "absolute"
+    counts = absolute and isinstance(tokens, (int, float)) and tokens is not True
+    if counts and 1 <= tokens < limit:
         limit = int(tokens)
     if "gemma3" in text_value(config, "model_type"):
         return int(limit)  # the positions are already scaled

@@ -273,6 +273,8 @@ class ModelCard:
     """Whether config.json says that the tokens of an image attend to later ones of it (Gemma 4)."""
     chat_template: str | None = None
     """The template's text, not its file."""
+    mistral_files: bool = False
+    """Whether the folder has weights and a tokenizer in Mistral's own form, which vLLM prefers."""
     weights: tuple[Weights, ...] = ()
     largest_file: int = 0
     """Bytes of the largest safetensors file; 0 if there is none."""

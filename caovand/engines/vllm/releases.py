@@ -83,6 +83,10 @@ LATENT_IN_WHOLE_GRAPHS = (0, 32)
 neither and 0.32 both; releases between were not checked."""
 DELTA_NET_NOT_BY_NVCC = (0, 22)
 """FlashInfer's Gated DeltaNet for Hopper need not be compiled by nvcc: 0.21's is, 0.33's is not."""
+THOUGHTS_BY_TEXT = (0, 32)
+"""Parsers find the marks of thoughts in text where the tokenizer has no token for them. 0.21 fails
+such chats, and those of Mistral's parser with another tokenizer than Mistral's; releases between
+were not checked."""
 BROKEN_FLASHINFER = ((0, 6, 11), (0, 6, 15))
 """The first and the last release whose attention with 256-wide heads fails to build for SM75."""
 REPAIRED_FLASHINFER = (0, 6, 16)

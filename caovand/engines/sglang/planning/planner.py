@@ -13,6 +13,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, device_name
 from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.common.chat_formats import unparsed_warnings
 from caovand.engines.common.options import HIDDEN, count
 from caovand.engines.common.plans import (
     device,
@@ -24,7 +25,7 @@ from caovand.engines.common.plans import (
 from caovand.engines.sglang.memory.forecast import forecast, served_at_once, unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
-from caovand.engines.sglang.planning import cards, drafting, options
+from caovand.engines.sglang.planning import cards, chat_parsers, drafting, options
 from caovand.engines.sglang.planning.options import ATTENTION, CONTEXT, RANKS, REPLICAS
 from caovand.engines.sglang.planning.settings import drafts_cost, memory_settings
 from caovand.engines.sglang.probe import HOW, MIN_RELEASE
@@ -148,7 +149,7 @@ def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> No
 
 
 def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
-    server, model, watch = config.server, config.model, config.watch
+    model, watch = config.model, config.watch
     name = model.served_name or inventory.model.path.rstrip("/").rpartition("/")[2]
     patience = WATCHDOG_HANGS * watch.hang_s + watch.confirm_s
     found = {
@@ -165,9 +166,8 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
         ),
         "log_level_http": Setting("warning", "policy", "the log has no line for each request"),
     }
+    found |= chat_parsers.settings(config, inventory)
     optional: tuple[tuple[str, Any, str], ...] = (
-        ("tool_call_parser", _parser_or_none(server.tool_call_parser), "[server] tool_call_parser"),
-        ("reasoning_parser", _parser_or_none(server.reasoning_parser), "[server] reasoning_parser"),
         ("chat_template", model.chat_template or None, "[model] chat_template"),
         ("trust_remote_code", model.trust_remote_code or None, "[model] trust_remote_code"),
         ("language_model_only", model.text_only or None, "[model] text_only"),
@@ -176,10 +176,6 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
         if value is not None:
             found[option] = Setting(value, "user", key)
     return found
-
-
-def _parser_or_none(parser: str | None) -> str | None:
-    return None if parser == "none" else parser
 
 
 def _server_setting(config: Config, key: str) -> Setting:
@@ -310,6 +306,7 @@ def _with_warnings(
     found += [str(lack) for lack in lacks if lack]
     if old:
         found.append(NEVER_RUN)
+    found += unparsed_warnings(inventory.model, plan.settings)
     found += idle_keys(config, USED, UNUSED, "SGLang")
     if not is_loopback(config.server.host) and "api_key" not in plan.verbatim:
         found.append(

@@ -21,6 +21,7 @@ from caovand.engines.vllm.memory.estimate import forecast_memory
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.planning import (
     capacity,
+    chat_parsers,
     devices,
     obstacles,
     parallel,
@@ -98,10 +99,10 @@ DECISIONS = (
     FlagDecision("trust_remote_code", serving.trust_remote_code,
              goal=Goal("model", "trust_remote_code")),
     FlagDecision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),
-    FlagDecision("tool_call_parser", serving.tool_call_parser,
+    FlagDecision("tool_call_parser", chat_parsers.tool_call_parser,
              goal=Goal("server", "tool_call_parser")),
-    FlagDecision("enable_auto_tool_choice", serving.enable_auto_tool_choice),
-    FlagDecision("reasoning_parser", serving.reasoning_parser,
+    FlagDecision("enable_auto_tool_choice", chat_parsers.enable_auto_tool_choice),
+    FlagDecision("reasoning_parser", chat_parsers.reasoning_parser,
              goal=Goal("server", "reasoning_parser")),
     FlagDecision("tensor_parallel_size", parallel.tensor_parallel_size,
              goal=Goal("policy", "tensor_parallel_size"),

@@ -1,14 +1,8 @@
-"""Rules for settings that clients see: the model's task, address, names, templates, and parsers by
-family.
-
-A family's parser is only used if the engine has it and the model's own chat template mentions tools
-or thinking: a checkpoint without them answers plain text.
-"""
+"""Rules for settings that clients see: the model's task, address, names and templates."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -18,116 +12,10 @@ from caovand.core.model_task import POOLING, TITLES, ModelTask
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, nearest, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 
-
-@dataclass(frozen=True)
-class ParserFamily:
-    """`marks` are prefixes of model_type; None if the family has no such parser."""
-
-    marks: tuple[str, ...]
-    tools: str | None
-    reasoning: str | None
-
-
-FAMILIES = (
-    ParserFamily(("qwen3_5", "qwen3_6", "qwen3_8", "qwen3_next"), "qwen3_coder", "qwen3"),
-    ParserFamily(("qwen3",), "hermes", "qwen3"),
-    ParserFamily(("qwen2",), "hermes", None),
-    ParserFamily(("gpt_oss",), "openai", "openai_gptoss"),
-    ParserFamily(("gemma4",), "gemma4", "gemma4"),
-    ParserFamily(("deepseek_v32",), "deepseek_v32", "deepseek_v3"),
-    ParserFamily(("deepseek_v3", "deepseek_v2"), "deepseek_v3", "deepseek_r1"),
-    ParserFamily(("glm4_moe", "glm4"), "glm45", "glm45"),
-    ParserFamily(("kimi_k2",), "kimi_k2", "kimi_k2"),
-    ParserFamily(("minimax_m2",), "minimax_m2", "minimax_m2"),
-    ParserFamily(("mistral", "ministral"), "mistral", "mistral"),
-    ParserFamily(("llama4",), "llama4_pythonic", None),
-    ParserFamily(("llama",), "llama3_json", None),
-    ParserFamily(("granitemoehybrid", "granite"), "granite", "granite"),
-    ParserFamily(("seed_oss",), "seed_oss", "seed_oss"),
-    ParserFamily(("olmo3",), "olmo3", "olmo3"),
-    ParserFamily(("nemotron_h",), "qwen3_coder", "nemotron_v3"),
-)
-QWEN_CALLS = ("hermes", "qwen3_coder")
-"""Qwen's two formats of tool calls; `<function=` in the template shows the second."""
-THINKING = ("<think>", "</think>", "reasoning", "thinking", "[THINK]", "<|channel|>")
-R1 = ("｜Assistant｜", "</think>")
-"""Marks in the template of a model distilled from DeepSeek-R1, whatever its type."""
 KEEP_ALIVE_S = 15
 """nginx and AWS' load balancers wait for 60 s, Cloudflare for 100; some proxies only for 30."""
-_SET = "set one of vLLM's in [server]"
-
-
-def _without_mention(template: str) -> str:
-    return "the chat template does not mention" if template else "no chat template mentions"
-
-
-def family_of(model_type: str) -> ParserFamily | None:
-    """The first family with a mark that is a prefix of the type."""
-    return next((f for f in FAMILIES if model_type.startswith(f.marks)), None)
-
-
-def _typed_parser(key: str, name: str, known: frozenset[str]) -> Setting:
-    if name == "none":
-        return user(None, f"[server] {key} is none")
-    if known and name not in known:
-        raise Unplannable(
-            f'cannot use {key} "{name}": this vLLM has no such parser; use {nearest(name, known)}'
-        )
-    return user(name, f"[server] {key}")
-
-
-def tool_call_parser(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.server.tool_call_parser
-    if typed is not None:
-        return _typed_parser("tool_call_parser", typed, partial.engine.tool_parsers)
-    if not partial.generates:
-        return None
-    family = family_of(partial.model.model_type)
-    template = partial.model.chat_template or ""
-    if not partial.model.architecture:
-        return None  # nothing is known about a model that has not been downloaded yet
-    if "tools" not in template:
-        return policy(None, f"{_without_mention(template)} tools")
-    if family is None or family.tools is None:
-        kind = partial.model.model_type
-        return policy(None, f"the tool-call format of models of type {kind} is unknown; {_SET}")
-    name = family.tools
-    if name in QWEN_CALLS:  # releases of one family write calls as XML or as JSON
-        name = QWEN_CALLS["<function=" in template]
-    if partial.engine.tool_parsers and name not in partial.engine.tool_parsers:
-        return policy(None, f"vLLM {partial.engine.version} has no tool-call parser {name}")
-    return policy(name, f"the tool-call format of models of type {partial.model.model_type}")
-
-
-def enable_auto_tool_choice(partial: PartialPlan) -> Setting | None:
-    if not partial.value("tool_call_parser"):
-        return None
-    return policy(True, "clients may offer tools and the model chooses")
-
-
-def reasoning_parser(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.server.reasoning_parser
-    if typed is not None:
-        return _typed_parser("reasoning_parser", typed, partial.engine.reasoning_parsers)
-    if not partial.generates:
-        return None
-    family = family_of(partial.model.model_type)
-    template = partial.model.chat_template or ""
-    if not partial.model.architecture:
-        return None
-    if not any(mark in template for mark in THINKING):
-        return policy(None, f"{_without_mention(template)} thinking")
-    name = family.reasoning if family else None
-    kind = f"models of type {partial.model.model_type}"
-    if name is None and all(mark in template for mark in R1):
-        name, kind = "deepseek_r1", "DeepSeek-R1 and models distilled from it"
-    if name is None:
-        return policy(None, f"how {kind} mark their thoughts is not known; {_SET}")
-    if partial.engine.reasoning_parsers and name not in partial.engine.reasoning_parsers:
-        return policy(None, f"vLLM {partial.engine.version} has no reasoning parser {name}")
-    return policy(name, f"how {kind} mark their thoughts")
 
 
 def host(partial: PartialPlan) -> Setting | None:

@@ -15,6 +15,7 @@ from caovand.core.facts.shortfalls import old_driver, small_host
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
+from caovand.engines.common.chat_formats import unparsed_warnings
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused, unknown
@@ -146,6 +147,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *precision.turing_warnings(partial),
         *precision.garbled_cache_warnings(partial),
         *vision_warnings(partial),
+        *unparsed_warnings(partial.model, partial.settings),
         *_flag_warnings(partial, words),
         *_open_doors(partial, plan),
         *_lost_graph_mode(partial, plan),
