@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from caovand.core.healing.failure import Failure, Finding
 
@@ -46,12 +47,15 @@ _SEARCHABLE = re.compile(
     r"\b(?:VLLM|SGLANG|OLLAMA)_[A-Z][A-Z0-9_]{2,60}\b|\blib[\w+-]{1,60}\.so(?:\.\d{1,6}){0,3}\b"
 )
 """Variables and libraries, which help to search for any failure."""
+_WHATEVER = re.compile(r"Try setting VLLM_USE_V1=0\.?|Use `repo_type` argument if needed\.?")
+"""Advice that a program adds whatever the cause is."""
 MAX_NAMES = 4
 MIN_WORDS = 3
 
 
 def line_hints(finding: Finding, advice: Sequence[str]) -> list[str]:
     """Sentences about what the finding's line advises, without what `advice` already contains."""
+    finding = replace(finding, text=_WHATEVER.sub("", finding.text))
     hints = []
     if (remedy := _remedy(finding.text)) and not any(remedy in text for text in advice):
         hints.append(f"The line's own advice: {remedy}.")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows.runtime import NO_CODE
+from caovand.engines.vllm.healing import advice_model
 
 # One row a failure. A sentence with an unknown {name} is left out.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -133,6 +134,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 
 # Signatures with better advice than their failure.
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **advice_model.SPECIAL,
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         'do: "Starting to load model", "Available KV cache memory", "Capturing CUDA graphs", or '
@@ -185,16 +187,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
-    "model.uninspected": (
-        'vLLM could not import its own code for {architecture}: the lines before "Error in '
-        'inspecting model architecture" say why. Usually a package of its environment is missing '
-        "or does not fit: install the engine again, in its own environment.",
-        "vLLM could not import its own code for this model, whose architecture it may support: "
-        "the lines before say why, usually a package of its environment that is missing.",
-    ),
-    "model.architecture": (
-        "This vLLM does not support the model's architecture: use a newer engine or another model.",
-    ),
     "gpu.count": (
         "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "
         "tensor_parallel_size is too high.",
@@ -318,13 +310,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "prompt.short": (
         "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
         "setting helps: have clients send two tokens or more.",
-    ),
-    "adapter.missing": (
-        "The adapter (LoRA) {folder} is not a folder with adapter_config.json on this machine: "
-        "download it (`hf download`), and pass the folder (--lora-modules NAME=FOLDER); older "
-        "releases take no name of a repository there.",
-        "The adapter (LoRA) {place} has no adapter_config.json: correct its path, or download it "
-        "again.",
     ),
     "worker.died": (
         "A process of it ended with {fault}: start the same plan again first.",

@@ -70,5 +70,7 @@ ROWS: tuple[Signature, ...] = (
          r"CalledProcessError: .{1,200}vllm\.model_executor\.models\.registry|Model architectures "
          r"\['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
-         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"),
+         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
+         r"|\b(?:(?P<body>\w{1,80}Model)|(?P<absent>\w{1,80})) has no vLLM implementation and the "
+         r"Transformers|The Transformers implementation of (?P<unfit>\w{1,80}) is not compatible"),
 )  # fmt: skip
