@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
-from caovand.engines.common.logs.rows.raised import BUILDING, IMPORTS, family_of, importer, packages
+from caovand.engines.common.logs.rows.raised import (
+    BUILDING,
+    IMPORTS,
+    MISMATCH,
+    caller,
+    family_of,
+    importer,
+    packages,
+)
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
@@ -151,6 +159,8 @@ def find_cause(
                 row = (trace.row_of(message) or row[0], {**row[1], **packages(trace.frames)})
             elif row[0].id == IMPORTS:
                 row = (row[0], {**row[1], **importer(trace.frames, row[1])})
+            elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
+                row = (row[0], {**row[1], **who})
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             if ignored and row[0].id == "sglang.model.architecture":

@@ -34,8 +34,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "vLLM found neither config.json nor params.json under the model's name or path. Compare "
         "with the files that the model's page lists.",
         "If the page has config.json: the path is not the folder that holds it (in the hub's cache "
-        "that is snapshots/COMMIT), is not mounted in the container, or its download is incomplete; "
-        "or the hub was not reached or refused (HF_TOKEN, HF_HUB_OFFLINE).",
+        "that is snapshots/COMMIT), is not mounted in the container, or its download is "
+        "incomplete; or the hub was not reached or refused (HF_TOKEN, HF_HUB_OFFLINE).",
         "If it has none: an adapter (LoRA) needs its base model (--enable-lora --lora-modules), "
         "GGUF files need the name of one of them with --tokenizer, and what has model_index.json "
         "makes images or video, which vllm-omni serves, not vLLM.",

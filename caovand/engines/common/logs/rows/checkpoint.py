@@ -53,6 +53,9 @@ _MISSING = (
     "config.json names no architecture that this release of Transformers knows ({unrecognized}): "
     "what lies there is an adapter, a GGUF file, or a part of a model, config.json is incomplete, "
     "or the installed release is older than the model.",
+    "There is no folder {no_folder} where this process runs, and no repository has such a name: "
+    "correct the path, which counts inside a container (is it mounted there?) and on each node, or "
+    "write OWNER/NAME as the hub has it.",
     "Neither a folder of this machine nor a repository of the hub has that name ({unnamed}): "
     "correct the path, which counts inside a container (is it mounted there?), or write OWNER/NAME "
     "as the hub has it; a private or gated repository needs HF_TOKEN.",

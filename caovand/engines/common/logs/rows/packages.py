@@ -23,7 +23,8 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
-    r"|.{0,200}\bhas no wheels with a matching|.{0,200}is not a supported wheel on this platform"
+    r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
+    r"|.{0,200}is not a supported wheel on this platform"
     r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: "
 )
 ROWS = (
@@ -53,9 +54,16 @@ ROWS = (
          r"subscriptable|requires a different Python: (?P<python>\S{1,20})"
          r"|^(?:ImportError|AttributeError): (?:cannot import name|module) '(?:StrEnum|tomllib"
          r"|NotRequired|Self|override)'.{0,30}(?:typing|enum|from)"),
+    # all versions of cuda-tile have no wheels with a matching Python ABI tag (e.g., `cp314`)
+    signature("python.abi", "cause", "engine-unusable",
+         r"(?P<wheelless>[\w.-]{1,60})\S{0,40} ha(?:s|ve) no wheels with a matching Python "
+         r"(?:ABI |implementation |version )?tag\b"
+         r"|You require \w{1,20} (?P<running>\d\.\d{1,2}) \(`\w{1,20}`\), but we only found wheels "
+         r"for `(?P<only>[\w.-]{1,60})`"),
     # because vllm==0.15.0 has no wheels with a matching platform tag
     signature("python.wheel", "cause", "engine-unusable",
-         r"has no wheels with a matching|(?P<wheel>\S{1,200}\.whl) is not a supported wheel"),
+         r"ha(?:s|ve) no wheels with a matching"
+         r"|(?P<wheel>\S{1,200}\.whl) is not a supported wheel"),
     signature("python.install", "generic", "engine-unusable",
          r"No matching distribution found for (?P<requirement>[^\s]{1,100})"
          r"|Could not find a version that satisfies the requirement (?P<unmet>[^\s(]{1,100})"
@@ -148,6 +156,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "there.",
         "The code is written for a newer Python than the one that runs it: make the environment "
         "with the Python that the engine requires (3.10 to 3.13), and install it there.",
+    ),
+    "python.abi": (
+        "{wheelless} has no wheel for the Python of this environment, which is too new for it, or "
+        "too old. Make an environment with a Python for which it has one, mostly 3.10 to 3.12, and "
+        "install the engine there: `uv venv --python 3.12`, or conda create -n engine python=3.12.",
+        "{only} has no wheel for Python {running}. Make an environment with a Python for which it "
+        "has one, mostly 3.10 to 3.12, and install the engine there: `uv venv --python 3.12`, or "
+        "conda create -n engine python=3.12.",
+        "Where that Python is needed, try a newer release of the engine.",
     ),
     "python.wheel": (
         "The package is built for other systems than this one: a newer or older Python, another "

@@ -6,6 +6,13 @@ from collections.abc import Mapping
 
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.transformers": (
+        "The installed Transformers was upgraded for the model type {model_type}, and this release "
+        "of the engine does not fit it: install a newer release of the engine, which supports that "
+        "model and brings the Transformers that it needs.",
+        "{taken} is registered twice: by this release of the engine, and by the installed "
+        "Transformers, which is newer than the engine expects. Install a newer release of the "
+        "engine, or, if the model does not need that Transformers, an older one, which this "
+        "release requires (`pip check`).",
         "{object} has no {member}: the installed Transformers does not fit this release of the "
         "engine, or an object was passed where the engine takes a name or a path.",
         "The configuration has no {attribute}, which this release of the engine needs: the release "
@@ -185,6 +192,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "quantization together.",
     ),
     "engine.mismatch": (
+        "{caller} passes {argument}, which the installed release of the engine does not have: the "
+        "two are of different releases. Install the release of the engine that {caller} requires "
+        "(its page names it; many packages install it as pip install '{caller}[vllm]'), or another "
+        "release of {caller}.",
+        "{script} passes {argument}, which the installed release of the engine does not have: "
+        "remove it there, or install the release of the engine that it was written for.",
         "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
         "two packages of the installation do not fit together. Remove it, or install the engine "
         "again in its own environment.",
