@@ -35,6 +35,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "weights.fp8": (),
     "cache.fp8": ("attention",),
     "flashinfer.card": ("attention",),
     "flashinfer.workspace": ("step", "attention"),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 
 from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
 from caovand.engines.common.logs.rows.raised import (
@@ -153,6 +154,9 @@ def find_cause(
         if message.isidentifier():  # alone it explains nothing
             before = reversed(lines[max(index - python.RAISED, 0) : index])
             message += python.raised_at(take_apart(one).message for one in before)
+        elif REASON in message:
+            before = reversed(lines[max(index - SOURCE, 0) : index])
+            message += kernel_before(take_apart(one).message for one in before)
         row = first(SIGNATURES, message)
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:

@@ -95,6 +95,7 @@ WHATEVER_PHASE = frozenset({"jit.nvcc"})
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),
+    "weights.fp8": (),
     "cache.fp8": ("kv-dtype-plain", "attention", "half-input"),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),

@@ -316,7 +316,8 @@ def caller(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, s
     if not unnamed and not _ARGUMENTS.match(callee):
         return {}
     for frame in reversed(frames):
-        file, package = frame.rpartition(":")[0], _package_of(frame)
+        file = frame.rpartition(":")[0]
+        package = _package_of(frame) if "-packages/" in file else ""
         inside = package in _ENGINES or (not package and _ENTRY.search(frame))
         if inside or not file.endswith(".py") or (not package and _STANDARD.search(file)):
             continue
