@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 
 from caovand.core.healing.failure import Failure, Finding
 
@@ -34,6 +35,9 @@ _ACCEPTED = re.compile(
     r"(?P<values>[\[{(](?=['\"\w])[^\]})]{3,200}[\]})])"  # a list in brackets
 )
 """The values that a program accepts, as it lists them."""
+_VALUE = re.compile(r"[^\s,'\"]{1,80}")
+_ALIKE = 0.5
+"""How similar a name is that may be meant, as difflib counts it."""
 _ADVISES = re.compile(
     r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"
 )
@@ -59,11 +63,20 @@ def line_hints(finding: Finding, advice: Sequence[str]) -> list[str]:
     hints = []
     if (remedy := _remedy(finding.text)) and not any(remedy in text for text in advice):
         hints.append(f"The line's own advice: {remedy}.")
-    if accepted := _ACCEPTED.search(finding.text):
+    if choices := finding.captures.get("choices"):
+        alike = _alike(finding.captures["choice"], choices)
+        hints.append(f"The line lists what is accepted{alike}: {choices}.")
+    elif accepted := _ACCEPTED.search(finding.text):
         hints.append(f"The line lists what is accepted: {accepted['values']}.")
     if names := _names(finding, " ".join((*advice, *hints))):
         hints.append(f"The line names {', '.join(names[:MAX_NAMES])}.")
     return hints
+
+
+def _alike(choice: str, accepted: str) -> str:
+    """Which of the accepted values resemble the refused one, for the sentence that lists them."""
+    alike = get_close_matches(choice, _VALUE.findall(accepted), 2, _ALIKE)
+    return f" (most similar: {', '.join(alike)})" if alike else ""
 
 
 def _remedy(text: str) -> str:

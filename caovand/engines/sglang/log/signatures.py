@@ -87,7 +87,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: unrecognized arguments: "
          r"(?P<options>.{1,300})"),
     signature("sglang.args", "cause", "bad-arguments",
-         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
+         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: "
+         r"(?:" + python.CHOICE + r"|(?P<why>.{1,300}))"),
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
          r"|(?P<unrecognized>Unrecognized model in (?P<model>\S{1,400})\. Should have)"

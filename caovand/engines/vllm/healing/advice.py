@@ -40,8 +40,8 @@ _FILES_ELSEWHERE = (
     "there under the same path (download it on every node, or mount one folder on all of them), "
     "or name it as the hub does (OWNER/NAME), so that each node downloads it."
 )
-_SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor"})
-"""Texts that name what in the checkpoint does not fit."""
+_SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor", "drafts.vocabulary"})
+"""Texts that name what in the checkpoint, or its drafts, does not fit."""
 
 
 def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:

@@ -40,6 +40,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "GGUF files need the name of one of them with --tokenizer, and what has model_index.json "
         "makes images or video, which vllm-omni serves, not vLLM.",
     ),
+    "drafts.vocabulary": (
+        "The model has {target} tokens in its vocabulary (vocab_size in config.json), the draft "
+        "model {drafts}.",
+        "Model and draft model differ in the size of the vocabulary (vocab_size in config.json), "
+        "which this release refuses. Name a draft model of the same family and vocab_size in "
+        "--speculative-config (sizes of one family may be padded differently, as Qwen's of 7B and "
+        "more are), draft without a model (method ngram, or the model's own MTP or EAGLE), or "
+        "remove --speculative-config. Newer releases take use_heterogeneous_vocab there.",
+    ),
     "adapter.missing": (
         "The adapter (LoRA) {folder} is not a folder with adapter_config.json on this machine: "
         "download it (`hf download`), and pass the folder (--lora-modules NAME=FOLDER); older "

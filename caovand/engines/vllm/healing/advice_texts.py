@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.runtime import NO_CODE
 from caovand.engines.vllm.healing import advice_model
 
@@ -156,6 +157,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{positional} stands where only options are taken: the entry point of the container image "
         "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
         "model in --model for api_server; for another command set --entrypoint.",
+        CHOICE,
         "vLLM refused the value of {argument}: the line says why.",
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",

@@ -14,6 +14,9 @@ from caovand.engines.common.logs.signature import signature
 _PART = r"(?:\w{1,60}\.){0,6}"
 _OTHERS = r"(?:'[\w.]{1,200}', ){0,12}?"
 _LACKS = r"(?:not|n't) initialized from (?:the )?checkpoints?: \{"
+_QUANTIZED = (
+    r"(?:weight_packed|(?:weight_|input_)?(?:scale|absmax|zero|g_idx|qweight|qzeros)\w{0,20})"
+)
 ROWS = (
     signature("model.head", "cause", "bad-arguments",
          _LACKS + r"[^}]{0,200}'(?:\w{1,40}\.){0,4}"
@@ -44,8 +47,10 @@ ROWS = (
          r"|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
          r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
-         r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight)\w{0,20}))?(?P<parameter>[\w.]{1,200})"
+         r"|There is no module or parameter named '?(?:"
+         r"(?=[\w.]{0,80}(?:projector|vision|visual|audio|multi_modal|lm_head|router|\.gate\.|embed))"
+         rf"(?P<packed>[\w.]{{0,200}})\.{_QUANTIZED}|(?P<scales>[\w.]{{0,200}}\.{_QUANTIZED})"
+         r"|(?P<parameter>[\w.]{1,200}))"
          r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
          r"|size mismatch for [\w.]{1,200}: copying a param"),
 )  # fmt: skip
@@ -141,6 +146,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "have: the release is too old for it, or config.json belongs to another checkpoint.",
         "{scale} is part of a quantization, which this release may not support for this "
         "architecture: try another quantization of the model.",
+        "{packed} is quantized in the checkpoint, and this release's code for the model keeps that "
+        "layer in full precision (as it mostly does with projectors, encoders of images or sound, "
+        "output layers and routers). Quantize the model again with that layer among those to "
+        "ignore (llm-compressor: ignore, as re:.*multi_modal_projector.*), or use another "
+        "quantization of it, or the checkpoint without one; a newer release may read this one.",
         "{scales} is part of a quantization, which this release may not support for this "
         "architecture: try a newer release, another quantization of the model, or the checkpoint "
         "without one.",

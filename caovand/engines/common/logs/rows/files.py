@@ -22,9 +22,10 @@ ROWS = (
     signature("files.moved", "generic", "unknown", r"\b[Ii]nvalid cross-device link"),
     # creating file "/tmp/tiktoken-rs-cache/fb374d": Permission denied (os error 13)
     signature("files.others", "cause", "access-denied",
-         r"(?:\[Errno 13\] Permission denied: ['\"]|\b(?:creating|opening|writing) (?:file|directory) "
-         r"['\"]|\b(?:mkdir|open|creat) )(?P<shared>(?:/var)?/tmp/(?!tmp|pip-|ollama)[\w.+-]{1,80})"
-         r"(?=/)(?P<below>[^'\"\s:]{0,300})(?:['\"]$|['\"]?: [Pp]ermission denied)"),
+         r"(?:\[Errno 13\] Permission denied: ['\"]|\b(?:creating|opening|writing) "
+         r"(?:file|directory) ['\"]|\b(?:mkdir|open|creat) )(?P<shared>(?:/var)?/tmp/"
+         r"(?!tmp|pip-|ollama)[\w.+-]{1,80})"
+         r"(?=/)[^'\"\s:]{0,300}(?:['\"]$|['\"]?: [Pp]ermission denied)"),
     # rename /mnt/models/a /mnt/models/b: read-only file system
     signature("files.readonly", "cause", "access-denied",
          r"\b(?:rename|link|symlink|open|mkdir|remove|chmod|truncate|write) (?P<path>[^\s:]{1,300})"

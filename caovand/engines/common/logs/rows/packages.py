@@ -43,7 +43,9 @@ ROWS = (
          rf"(?: version)? ?(?P<condition>[<>=!~]{{1,2}} ?{_VERSION}(?:, ?[<>=!~]{{1,2}} ?"
          rf"{_VERSION})?)"),
     signature("transformers.model", "cause", "bad-arguments",
-         r"model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
+         r"model type `(?P<model_type>(?:(?P<whole>\w{1,100}?)_(?P<part>thinker|talker|vision"
+         r"|audio|token2wav)\w{0,20}|(?P<text_part>\w{1,100}_text)|[^`]{1,200}))` but "
+         r"Transformers does not recognize"),
     # ValueError: Tokenizer class TokenizersBackend does not exist or is not currently imported.
     signature("tokenizer.class", "cause", "bad-arguments",
          r"Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported",
@@ -134,12 +136,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{user} needs {base} {condition}: install that, or another release of {user}.",
     ),
     "transformers.model": (
+        "{model_type} is not the type of a model, but of its part ({part}): config.json comes from "
+        "a fine-tune that was saved without the rest. If the base model (of type {whole} or alike) "
+        "can be served here, upgrading does not help: save the fine-tune with its whole "
+        "configuration, its weights named accordingly, or ask who published it for such a one.",
         "The installed Transformers does not know the model type {model_type}, and the engine "
         "reads models by it: first upgrade Transformers in the engine's environment (pip install "
         "--upgrade transformers), as far as the engine's requirements allow (`pip check`).",
         "If that is not enough, use a newer release or image of the engine, which brings the "
         "Transformers that it needs; for a model of the last days install Transformers from its "
         "sources. If other models fail likewise, check model_type in config.json.",
+        "{text_part} may also be the type of the text part of a multimodal model, saved by a "
+        "fine-tune without the rest: then its config.json needs the base model's configuration.",
     ),
     "tokenizer.class": (
         "tokenizer_config.json names the class {tokenizer}, which the installed Transformers does "

@@ -85,7 +85,7 @@ ROWS = (
          r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command"
          r"|olmo"
          r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed"
-         r"|step)[\w-]{0,40})'$"),
+         r"|step)[\w-]{0,40}?(?:_(?P<part>thinker|talker|vision|audio))?)'$"),
     signature("model.quantization", "cause", "backend-unsupported",
          r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
          r"|[Uu]nsupported quantization\b"
@@ -189,6 +189,10 @@ UNEVEN = (
     r"|is not divisible by\s+min_thread_[nk]"
     r"|is not divisible by (?:weight quantization block|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
+)
+CHOICE = (
+    r"argument (?P<chosen>\S{1,100}): invalid choice: '?(?P<choice>[^' ]{1,80})'? "
+    r"\(choose from (?P<choices>[^)]{3,3000})"
 )
 _REFUSES = (
     r"^[\w.]{0,80}Error: (?=.{0,200}(?:(?:\b(?:not|NOT)|n't) (?:currently |yet )?"

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+CHOICE = (
+    "This release of the engine does not know {choice} for {chosen}: take a value that it accepts, "
+    "or install a newer release, which may know it. A model's page often names what only the "
+    "newest release has."
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.transformers": (
         "The installed Transformers was upgraded for the model type {model_type}, and this release "
@@ -85,6 +90,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and tiktoken.",
     ),
     "model.type": (
+        "{type} is not the type of a model, but of its part ({part}): config.json comes from a "
+        "fine-tune that was saved without the rest. If the base model can be served here, "
+        "upgrading does not help: save the fine-tune with its whole configuration, its weights "
+        "named accordingly, or ask who published it for such a one.",
         "The installed Transformers does not support the model type {type}: install the release "
         "that the model's page requires, with a matching release of the engine.",
     ),

@@ -13,7 +13,7 @@ ROWS: tuple[Signature, ...] = (
     signature("args.cli", "cause", "bad-arguments",
          r"^(?:(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
          r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
-         r"(?:argument (?P<argument>\S+): |unrecognized arguments: "
+         r"(?:" + python.CHOICE + r"|argument (?P<argument>\S+): |unrecognized arguments: "
          r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
@@ -34,6 +34,10 @@ ROWS: tuple[Signature, ...] = (
          r"(?:[Ll]ower|[Rr]educe|[Dd]ecrease|[Ll]imit|[Ss]et) [`'\"]?(?:--)?"
          r"(?P<argument>[a-z][a-z_-]{3,40})"
          r"[`'\"]? to (?:at most|no more than|<=|less than or equal to) (?P<most>\d{1,9})"),
+    signature("drafts.vocabulary", "cause", "bad-arguments",
+         r"^AssertionError at \S{1,200}: assert all\(vocab_sizes\[0\] == vocab_size"
+         r"|Target and draft model should have the same vocabulary size\.?(?: Target model "
+         r"vocab_size=(?P<target>\d{1,9})\. Draft model vocab_size=(?P<drafts>\d{1,9}))?"),
     signature("args.uneven", "generic", "unknown",
          r"^ZeroDivisionError: "
          r"|^(?:ValueError|AssertionError|RuntimeError): .{0,300}\bdivisible by\b"
