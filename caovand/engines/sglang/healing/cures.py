@@ -39,6 +39,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": ("attention",),
     "flashinfer.card": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
+    "sglang.cc": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.old": (),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.runtime import NO_CODE
+from caovand.engines.common.logs.rows.toolchain import COMPILER
 from caovand.engines.vllm.healing import advice_model
 
 # One row a failure. A sentence with an unknown {name} is left out.
@@ -44,9 +45,9 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "No memory setting helps.",
     ),
     "jit-toolchain": (
-        "A kernel must be built here and the tools are missing: install g++ and gcc, and an engine "
-        "that brings nvcc and ninja (sudo caovanctl engine install), or the CUDA toolkit that fits "
-        "the driver, and set CUDA_HOME.",
+        "A kernel must be built here and the tools are missing: install g++ and gcc, and the CUDA "
+        "toolkit that fits the driver, and set CUDA_HOME (`sudo caovanctl engine install` brings "
+        "nvcc and ninja).",
     ),
     "backend-unsupported": (
         "This card cannot run these settings; a model in another quantization may run.",
@@ -170,10 +171,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "missing: the engine chose a kernel that this card cannot run. Install a newer release of "
         "the engine, or let it use other kernels.",
     ),
-    "jit.cc": (
-        "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
-        "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
-    ),
+    "jit.cc": COMPILER,
     "uva.absent": (
         "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
         "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",

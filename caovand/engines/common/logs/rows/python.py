@@ -170,15 +170,16 @@ NO_MODEL = (
 NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\)))"
 BUILD = (
     r"(?P<absent>Could not find nvcc|nvcc: not found|No such file or directory: '\S*nvcc'"
-    r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-    r"|Ninja is required to load C\+\+ extensions)"
+    r"|CUDA_HOME environment variable is not set)"
+    r"|(?:No such file or directory: '(?=ninja')|(?=Ninja is required to load C))"
+    r"(?P<ninja>[Nn]inja)"
     r"|(?P<failed>nvcc fatal|ninja: build stopped: subcommand failed|Ninja build failed"
     r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b|Error building extension ')"
 )
 COMPILER = (
-    r"(?P<compiler>Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
-    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)(?:\.exe)?'?, "
-    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)')"
+    r"(?P<compiler>Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found)"
+    r"|^(?:(?=.*returned non-zero exit status).*[/\\']|CalledProcessError: Command .{0,200}/)"
+    r"(?P<ran>[\w.-]{0,30}?(?:gcc|g\+\+|cc|clang))(?:\.exe)?(?:'|, )"
 )
 PTXAS = (
     r"(?P<ptxas>PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"

@@ -76,23 +76,35 @@ ROWS = (
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
+COMPILER = (
+    "There is no C compiler ({compiler}): install gcc and g++ (apt install build-essential), or "
+    "name one in CC and CXX.",
+    "The C compiler ({ran}) ran and failed. Its own message is in the lines before, or comes when "
+    "the command in the line is run by hand. Mostly Python.h is missing (install python3-dev, "
+    "python3.X-dev for that Python), or it cannot find -lcuda (run sudo ldconfig, or link the "
+    "driver's libcuda.so.1 as libcuda.so into a folder of LIBRARY_PATH).",
+)
 _BUILDING = (
-    "A kernel must be built here, and a tool for it is missing ({absent}): install gcc and g++, "
-    "and an engine that brings nvcc and ninja (sudo caovanctl engine install), or the CUDA toolkit "
-    "that fits the driver, and set CUDA_HOME.",
+    "{ninja}, which builds kernels on this machine, is missing, or not on the PATH of this "
+    "process. Install it into the engine's environment (pip install ninja; for the system apt "
+    "install ninja-build). If it is there, start the engine with that environment activated, or "
+    "its bin folder on PATH: a unit or a program that calls it by its full path leaves that out.",
+    "A kernel must be built here, and a tool for it is missing ({absent}): install gcc and g++ and "
+    "the CUDA toolkit that fits the driver and PyTorch, and set CUDA_HOME to it (an image with the "
+    "toolkit has devel in its name; `sudo caovanctl engine install` brings nvcc and ninja). Or do "
+    "without what is built: FlashInfer's sampler and kernels for experts "
+    "(VLLM_USE_FLASHINFER_SAMPLER=0, another --attention-backend and --moe-backend).",
     "Building a kernel failed ({failed}): the tools are there, and their reason stands in the "
     "lines before, the first with error:, fatal error or Killed. Most probable first: the CUDA "
     "toolkit in use (nvcc --version, CUDA_HOME) does not fit PyTorch's CUDA, the card or gcc; the "
-    "compilers had too little memory (MAX_JOBS=4); or the disk is full.",
+    "compilers had too little memory (MAX_JOBS=4); or the disk is full. FlashInfer's sampler and "
+    "its kernels for experts can be done without (VLLM_USE_FLASHINFER_SAMPLER=0, another backend).",
     "Triton's assembler failed ({ptxas}): it is older than the card, or the kernel is wrong for "
     "it. Let TRITON_PTXAS_PATH name the ptxas of a newer CUDA toolkit, or install a newer release "
     "of the engine with its Triton.",
-    "The C compiler is missing, or ran and failed ({compiler}): install gcc and g++, and check the "
-    "lines before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
+    *COMPILER,
     "Triton does not find the driver's {unlinked}: run sudo ldconfig, or link libcuda.so.1 as "
     "libcuda.so into a folder of LIBRARY_PATH.",
-    "FlashInfer's sampler and its kernels for experts can be done without "
-    "(VLLM_USE_FLASHINFER_SAMPLER=0, another backend).",
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("jit.nvcc", "jit.ptxas", "sglang.jit"), _BUILDING),
@@ -153,11 +165,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install the releases that its build requires.",
     ),
     "engine.cuda": (
-        "{library} is a library of CUDA {major}, and is missing: a package was built for CUDA "
-        "{major}, and the environment has the libraries of another release, or none. Install the "
-        "package's build for the CUDA that PyTorch has here (torch.version.cuda), or PyTorch and "
-        "engine for CUDA {major}; the package nvidia-cuda-nvrtc-cu{major} or "
-        "nvidia-cuda-runtime-cu{major} brings the library alone.",
+        "A package was built for CUDA {major}, and the loader does not find its {library}. Look "
+        "for it first (find / -name '{library}*'): pip installs it in the environment "
+        "(site-packages/nvidia/*/lib), the toolkit in /usr/local/cuda-{major}*/lib64, and neither "
+        "folder is searched by itself. If it is there, add its folder to LD_LIBRARY_PATH of the "
+        "process.",
+        "If it is not, compare with the CUDA that PyTorch has here (torch.version.cuda). The same: "
+        "install nvidia-cuda-nvrtc-cu{major} or nvidia-cuda-runtime-cu{major} (from CUDA 13 on "
+        "without -cu{major}), and add its folder. Another: install the package's build for that "
+        "CUDA, or PyTorch and engine for CUDA {major}.",
     ),
     "engine.kernels": (
         "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "
