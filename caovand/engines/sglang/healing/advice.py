@@ -70,6 +70,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This SGLang does not support the architecture {architecture}: install a newer release, or "
         "set"
         ' [engine] kind = "vllm".',
+        "Code of other models could not be imported: {others}. If the architecture is among them, "
+        "do what this says first.",
     ),
     "sglang.args.unknown": (
         "This release of SGLang does not know {options}: releases add, rename and remove options "

@@ -40,6 +40,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "flashinfer.card": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
     "sglang.cc": (),
+    "jit.python": (),
+    "jit.assembler": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.old": (),

@@ -140,11 +140,12 @@ class _Ignored:
         if found := _IGNORED.search(message[:MAX_LINE]):
             self._found.setdefault(_letters(found["model"]), (index, message, found["why"]))
 
-    @property
-    def captures(self) -> Mapping[str, str]:
-        """The last reason, for an architecture that may be in none of the models."""
+    def captures(self, architecture: str) -> Mapping[str, str]:
+        """Why the code of this architecture is missing, else why that of another model is."""
+        if found := self._found.get(_letters(architecture)):
+            return {"ignored": found[2]}
         last = next(reversed(self._found.values()), None)
-        return {"ignored": last[2]} if last else {}
+        return {"others": last[2]} if last else {}
 
     def reason(self, architecture: str, phase: str) -> Hit | None:
         """Why the code of this architecture is missing, if a row knows the reason."""
@@ -210,7 +211,7 @@ def find_cause(
                 if reason := ignored.reason(row[1].get("architecture", ""), here):
                     hits.append(reason)
                     continue
-                row = (row[0], {**row[1], **ignored.captures})
+                row = (row[0], {**row[1], **ignored.captures(row[1].get("architecture", ""))})
             of_request = row[0].kind == "generic" or row[0].id in _IN_REQUESTS
             if here == "serving" and of_request and trace.is_of_request:
                 trace.files = []

@@ -97,6 +97,7 @@ ROWS = (
     # cannot import name 'X' from 'vllm.utils' (/usr/lib/.../vllm/utils.py)
     signature("python.part", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '"
+         r"(?=(?:transformers\.models\.(?P<model>\w{1,60}))?)"
          rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
          rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
          rf"'(?P<module>(?P<of>{_WHOLE})(?:\.\w{{1,60}}){{0,6}})'(?! \(unknown location)",
@@ -229,6 +230,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "rename it, or start in another folder.",
     ),
     "python.part": (
+        "The installed Transformers does not have the model {model}, so it is mostly older than "
+        "the engine's code expects: install the one that this release of the engine requires (pip "
+        "install --upgrade transformers, then `pip check`), or the engine again in its own "
+        "environment.",
         "{package} is installed, but the installed release has no module {part}: what imports it "
         "was written for another release, newer or older. Update the program that imports it (the "
         "last frame above the line shows it), or install the release of {package} that it "

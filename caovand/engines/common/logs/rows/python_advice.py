@@ -69,8 +69,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
     ),
     "hub.denied": (
-        "The hub refuses the model: accept its licence there and set HF_TOKEN; a model already "
-        "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
+        "The hub refuses the model: accept its licence on its page there, and give the engine's "
+        "process a token of that account in HF_TOKEN (docker run -e HF_TOKEN, environment: of "
+        "Compose, a secret in Kubernetes; a variable of your shell does not reach a container or a "
+        "unit). A model already downloaded needs HF_HUB_OFFLINE=1 or its local path.",
     ),
     "args.parser": (
         "The reasoning or tool parser does not fit the model's tokenizer: remove "
@@ -174,8 +176,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "backend.dtype": (
         "The card's compute capability is below {needs}, which bfloat16 needs: set --dtype float16 "
         "(half).",
-        "Where the line says that the card is not supported at all, use an older release of the "
-        "engine, or llama.cpp.",
+        "The engine supports cards from compute capability {oldest} on: use an older release of "
+        "it, or llama.cpp.",
     ),
     "feature.model": (
         "This release's code for {model} has no {attribute}: a setting or a request requires "

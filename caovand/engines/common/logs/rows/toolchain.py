@@ -13,7 +13,6 @@ _HEADER = (
     r"immintrin|x86intrin|omp)\.h)"
     r"|(?P<of_libc>(?:stdio|stdlib|string|errno|math|unistd|features|pthread|dlfcn|assert|ctype"
     r"|(?:sys|bits|gnu|asm|linux)/\S{1,60})(?:\.h)?)"
-    r"|(?P<of_python>(?:Python|pyconfig)\.h)"
     r"|(?P<of_cudnn>cudnn\w{0,30}\.h)|(?P<of_nccl>nccl\.h)"
     r"|(?P<of_cuda>(?:cu(?:da|blas|sparse|solver|rand|fft|pti)|nv|driver_types|vector_types|crt/"
     r"|thrust/|cub/|cooperative_groups)\S{0,60})"
@@ -34,6 +33,8 @@ _SYMBOL = (
 ROWS = (
     signature("build.no-card", "cause", "jit-toolchain",
          r"compute_No CUDA devices found|CUDA_ARCHITECTURES is set to \"?native\"?, but no"),
+    signature("jit.python", "cause", "jit-toolchain",
+         r"fatal error: ['\"<]?(?P<header>Python|pyconfig)\.h\b"),
     signature("jit.header", "cause", "jit-toolchain",
          rf"fatal error: ['\"<]?{_HEADER}['\">]?(?:: No such| ?file not found)"
          rf"|Cannot open include file: '(?P<missing>[^']{{1,100}})'"),
@@ -113,12 +114,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
     ),
+    "jit.python": (
+        "{header}.h is Python's: install python3-dev (python3.X-dev for a Python of that number; "
+        "python3-devel on Fedora and RHEL) for the Python that runs the engine. A Python of conda "
+        "or uv brings its own headers. Triton builds with them for every kernel, so that no "
+        "setting of the engine avoids it.",
+    ),
     "jit.header": (
         "{of_compiler} is the C compiler's own header: the compiler that ran is incomplete, or its "
         "folders are not found. Install gcc and g++ again, and set CC and CXX to them.",
         "{of_libc} is the C library's header: install libc6-dev and linux-libc-dev.",
         "{of_cxx} is a header of C++: install g++, of the same release as gcc.",
-        "{of_python} is Python's: install python3-dev (python3.X-dev for that Python).",
         "{of_cudnn} is cuDNN's: install its development package, or nvidia-cudnn-cu12.",
         "{of_nccl} is NCCL's: install libnccl-dev, or nvidia-nccl-cu12.",
         "{of_cuda} is the CUDA toolkit's: install the whole toolkit that fits the driver and "

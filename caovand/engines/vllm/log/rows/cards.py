@@ -86,7 +86,7 @@ ROWS: tuple[Signature, ...] = (
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
          r"(?P<needs>\d{1,2}(?:\.\d)?)"
-         r"|GPUs with compute capability below [\d.]+ are not supported"),
+         r"|GPUs with compute capability below (?P<oldest>[\d.]{1,5}) are not supported"),
     signature("backend.quantization", "cause", "backend-unsupported",
          r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
