@@ -234,6 +234,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or add the library's folder to LD_LIBRARY_PATH.",
     ),
+    **dict.fromkeys(("cuda.arch", "sglang.arch"), (runtime.NO_CODE,)),
     "weights.fp8": (
         "{kernel}, a kernel of Triton for FP8 weights, needs a card that computes in FP8 (compute "
         "capability 8.9: Ada, Hopper and newer). On Ampere (8.0 to 8.7) vLLM multiplies FP8 "

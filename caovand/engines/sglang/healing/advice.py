@@ -11,7 +11,7 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.common.logs.rows import runtime
 from caovand.engines.common.logs.rows.python_advice import CHOICE
-from caovand.engines.common.logs.rows.toolchain import COMPILER
+from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
 from caovand.engines.sglang.healing.cures import HEALING
 
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
@@ -78,7 +78,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
         "or install a newer release.",
     ),
-    "sglang.cc": COMPILER,
+    "sglang.cc": COMPILER_ADVICE,
     "sglang.args": (CHOICE, "SGLang refused its options: {why}. Correct [engine] extra_args."),
     "sglang.arch": (runtime.NO_CODE,),
     "sglang.graphs": (

@@ -26,6 +26,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Transformers' code for {unfit} cannot run in vLLM: remove --model-impl transformers, "
         "install newer releases of vLLM and Transformers, or use another model.",
     ),
+    "model.untyped": (
+        "vllm-omni found neither config.json nor model_index.json for {untyped}, so that it does "
+        "not know what that is: the download is incomplete or was refused (HF_TOKEN for a gated "
+        "model), the repository is laid out for another program (compare with its page), or this "
+        "release of vllm-omni does not know it yet.",
+    ),
     "model.config": (
         "{images} makes images, video or sound: its files are laid out for Diffusers "
         "(model_index.json), and vLLM alone does not serve them. Install vllm-omni, in the release "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.runtime import NO_CODE
-from caovand.engines.common.logs.rows.toolchain import COMPILER
+from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
 from caovand.engines.vllm.healing import advice_model
 
 # One row a failure. A sentence with an unknown {name} is left out.
@@ -171,7 +171,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "missing: the engine chose a kernel that this card cannot run. Install a newer release of "
         "the engine, or let it use other kernels.",
     ),
-    "jit.cc": COMPILER,
+    "jit.cc": COMPILER_ADVICE,
     "uva.absent": (
         "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
         "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",

@@ -40,7 +40,7 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line that may contain one
-_OMNI = "/vllm_omni/"
+_OMNI = "vllm_omni/"
 _NAMED = 2000  # characters of a line that may name the model
 _WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
 _PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent

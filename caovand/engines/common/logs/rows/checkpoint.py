@@ -50,6 +50,7 @@ ROWS = (
          r"|There is no module or parameter named '?(?:"
          r"(?=[\w.]{0,80}(?:projector|vision|visual|audio|multi_modal|lm_head|router|\.gate\.|embed))"
          rf"(?P<packed>[\w.]{{0,200}})\.{_QUANTIZED}|(?P<scales>[\w.]{{0,200}}\.{_QUANTIZED})"
+         r"|(?P<fallback>[\w.]{1,200})(?=' in Transformers\w{0,40}For)"
          r"|(?P<parameter>[\w.]{1,200}))"
          r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
          r"|size mismatch for [\w.]{1,200}: copying a param"),
@@ -154,6 +155,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{scales} is part of a quantization, which this release may not support for this "
         "architecture: try a newer release, another quantization of the model, or the checkpoint "
         "without one.",
+        "This release has no code of its own for the model's architecture and runs it by that of "
+        "Transformers, which has no {fallback}: install a newer release, or the one that the "
+        "model's page names (some models bring a plugin, or code for --trust-remote-code).",
         "The checkpoint has {parameter}, which this release's code for the model does not have: "
         "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
         "too old.",

@@ -23,6 +23,7 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
+    r"|(?:error: |  [×x╰─▶ ]{1,6})?Failed to (?:fetch|download):? `http"
     r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
     r"|.{0,200}is not a supported wheel on this platform"
     r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: "
@@ -71,6 +72,9 @@ ROWS = (
          r"|Could not find a version that satisfies the requirement (?P<unmet>[^\s(]{1,100})"
          r"|ResolutionImpossible|these package versions have conflicting dependencies"
          r"|No solution found when resolving dependencies"),
+    # error: Failed to fetch: `https://wheels.vllm.ai/0.10.2/vllm-0.10.2-...whl`
+    signature("python.fetch", "cause", "network",
+         r"[Ff]ailed to (?:fetch|download):? `(?P<source>https?://[^`\s]{1,300})`"),
     signature("python.managed", "cause", "engine-unusable",
          r"externally-managed-environment"),
     signature("python.socket", "cause", "bad-arguments",
@@ -190,6 +194,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "package index that its instructions name.",
         "The packages require releases that exclude each other: install the engine in its own "
         "environment, and do not pin packages that it pins.",
+    ),
+    "python.fetch": (
+        "{source} could not be downloaded; the next line says why. 404: the index does not have "
+        "that release for this system (see what it lists, or leave the version or the extra index "
+        "out); 401 or 403: it wants a login; anything else: the network, its proxy, or a mirror.",
     ),
     "python.managed": (
         "The system's Python takes no packages: make an environment (python3 -m venv, or uv venv) "

@@ -70,7 +70,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "hub.denied": (
         "The hub refuses the model: accept its licence on its page there, and give the engine's "
-        "process a token of that account in HF_TOKEN (docker run -e HF_TOKEN, environment: of "
+        "process the account's token in HF_TOKEN (docker run -e HF_TOKEN, environment: of "
         "Compose, a secret in Kubernetes; a variable of your shell does not reach a container or a "
         "unit). A model already downloaded needs HF_HUB_OFFLINE=1 or its local path.",
     ),
@@ -135,6 +135,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The adapter {adapter} could not be loaded. The exception above this line says why.",
     ),
     "args.connector": (
+        "The connector in --kv-transfer-config is not one of the engine that runs, V0 or V1 (its "
+        "base is not {base}): the names of V1's end in V1, as LMCacheConnectorV1 does. Let the V1 "
+        "engine run (VLLM_USE_V1=1 in releases before 0.11, without options that only V0 has), or "
+        "name the other connector.",
         "This release, or its V0 or V1 engine, has no KV connector {connector}: those of the V1 "
         "engine end in V1 (LMCacheConnectorV1, not LMCacheConnector), and the V0 engine has none "
         "of them. Use one that the release has in --kv-transfer-config, or change the release "
@@ -280,6 +284,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and for the installed PyTorch.",
     ),
     "engine.import": (
+        "The package {uninstalled} is not in the environment of the Python that ran this. If it is "
+        "a package of the index, install it there (pip install {uninstalled}; it may have another "
+        "name there, as partial_json_parser has), or install the program that imports it again "
+        "with all its packages (extras such as 'sglang[all]' bring more).",
+        "The package {distribution} is not installed in the environment of the Python that ran "
+        "this, or under another name (flashinfer is flashinfer-python by now): install it there, "
+        "in the release that the line or the program's own requirements name, or install the "
+        "program again in its own environment.",
+        "Python found a folder {namespace} without a package in it ({hidden}...): a folder named "
+        "like it in the working folder or on PYTHONPATH hides the installed one, or the package is "
+        "not installed, and its source tree is not where the installation expects it (an editable "
+        "install whose folder a mount covers). Start in another folder, and install it again.",
         "The engine's environment does not fit it: {missing}. Install the engine again, in its own "
         "environment.",
         "The engine needs a newer {package}: install the release that its package requires.",

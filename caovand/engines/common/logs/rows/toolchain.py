@@ -30,6 +30,24 @@ _SYMBOL = (
     r"|(?P<of_python>_?Py[A-Z_]\w{1,60})"
     r"|(?P<symbol>\S{1,300}))"
 )
+# What builds print, within the rows of an engine.
+BUILD = (
+    r"(?P<absent>Could not find nvcc|nvcc: not found|No such file or directory: '\S*nvcc'"
+    r"|CUDA_HOME environment variable is not set)"
+    r"|(?:No such file or directory: '(?=ninja')|(?=Ninja is required to load C))"
+    r"(?P<ninja>[Nn]inja)"
+    r"|(?P<failed>nvcc fatal|ninja: build stopped: subcommand failed|Ninja build failed"
+    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b|Error building extension ')"
+)
+COMPILER = (
+    r"(?P<compiler>Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found)"
+    r"|^(?:(?=.*returned non-zero exit status).*[/\\']|CalledProcessError: Command .{0,200}/)"
+    r"(?P<ran>[\w.-]{0,30}?(?:gcc|g\+\+|cc|clang))(?:\.exe)?(?:'|, )"
+)
+PTXAS = (
+    r"(?P<ptxas>PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
+    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal)"
+)
 ROWS = (
     signature("build.no-card", "cause", "jit-toolchain",
          r"compute_No CUDA devices found|CUDA_ARCHITECTURES is set to \"?native\"?, but no"),
@@ -77,7 +95,7 @@ ROWS = (
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
-COMPILER = (
+COMPILER_ADVICE = (
     "There is no C compiler ({compiler}): install gcc and g++ (apt install build-essential), or "
     "name one in CC and CXX.",
     "The C compiler ({ran}) ran and failed. Its own message is in the lines before, or comes when "
@@ -103,7 +121,7 @@ _BUILDING = (
     "Triton's assembler failed ({ptxas}): it is older than the card, or the kernel is wrong for "
     "it. Let TRITON_PTXAS_PATH name the ptxas of a newer CUDA toolkit, or install a newer release "
     "of the engine with its Triton.",
-    *COMPILER,
+    *COMPILER_ADVICE,
     "Triton does not find the driver's {unlinked}: run sudo ldconfig, or link libcuda.so.1 as "
     "libcuda.so into a folder of LIBRARY_PATH.",
 )
@@ -115,8 +133,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
     ),
     "jit.python": (
-        "{header}.h is Python's: install python3-dev (python3.X-dev for a Python of that number; "
-        "python3-devel on Fedora and RHEL) for the Python that runs the engine. A Python of conda "
+        "{header}.h is Python's: install python3-dev (python3.X-dev for Python 3.X; python3-devel "
+        "on Fedora and RHEL) for the Python that runs the engine. A Python of conda "
         "or uv brings its own headers. Triton builds with them for every kernel, so that no "
         "setting of the engine avoids it.",
     ),

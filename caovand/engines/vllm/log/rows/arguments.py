@@ -56,7 +56,8 @@ ROWS: tuple[Signature, ...] = (
          r"^ModuleNotFoundError: No module named '(?P<module>bitsandbytes|gguf|compressed_tensors"
          r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
          r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
-         r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60})"),
+         r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60}(?: and "
+         r"[\w.\[\]<>=-]{1,60}\w)?)"),
     signature("adapter.failed", "consequence", "bad-arguments",
          r"^RuntimeError: Loading lora (?P<adapter>\S{1,300}) failed$", SERVED),
     signature("engine.broken", "cause", "bad-arguments",

@@ -15,6 +15,8 @@ ROWS: tuple[Signature, ...] = (
          r"|Can't find 'adapter_config\.json' at '(?P<place>[^']{1,300})'", SERVED),
     signature("model.config", "cause", "model-missing",
          r"Could not detect config format for no config file found"),
+    signature("model.untyped", "cause", "model-missing",
+         r"Could not determine model_type for model: (?P<untyped>\S{1,200}[^\s.])"),
     signature("model.missing", "cause", "model-missing",
          r"Cannot find any model weights with|Weight files referenced in index but missing"
          r"|No adapter found for"
