@@ -303,8 +303,7 @@ def _identifies(engine: Engine, explanation: Explanation) -> bool:
     kind = engine.log.kinds.get(finding.signature)
     return (
         kind in ("cause", "generic")
-        and finding.signature not in _COMMON
-        and finding.signature not in _SHARED
+        and finding.signature not in _COMMON | _ANY_PROGRAM | _SHARED
         and not _is_of_family(finding)
     )
 

@@ -104,7 +104,7 @@ def test_a_server_that_refused_a_request_serves_on() -> None:
 
 def test_flashinfer_is_no_remedy_on_a_card_older_than_it_supports() -> None:
     text = "Bfloat16 is only supported on {}. Your Tesla V100 GPU has compute capability 7.0."
-    finding = Finding("backend-unsupported", text, "load", signature="backend.dtype", line=1)
+    finding = Finding("backend-unsupported", text, "load", signature="feature.card", line=1)
     assert all(change.value != "FLASHINFER" for change in vllm(finding).changes)
 
 

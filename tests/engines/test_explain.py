@@ -314,7 +314,7 @@ def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure
     ("line", "phase", "first"),
     [
         ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "resolve",
-         "libcudart.so.12 is a library of CUDA 12, and is missing"),
+         "A package was built for CUDA 12, and the loader does not find its libcudart.so.12."),
         ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "load",
          "The engine's installation is incomplete: its compiled operator rms_norm is missing."),
         ("ModuleNotFoundError: No module named 'vllm._C'", "resolve",

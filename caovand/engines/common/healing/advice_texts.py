@@ -234,9 +234,23 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or add the library's folder to LD_LIBRARY_PATH.",
     ),
+    **dict.fromkeys(("cuda.arch", "sglang.arch"), (runtime.NO_CODE,)),
+    "weights.fp8": (
+        "{kernel}, a kernel of Triton for FP8 weights, needs a card that computes in FP8 (compute "
+        "capability 8.9: Ada, Hopper and newer). On Ampere (8.0 to 8.7) vLLM multiplies FP8 "
+        "weights by Marlin's kernels: leave out options that choose others (--moe-backend triton, "
+        "--linear-backend), set VLLM_TEST_FORCE_FP8_MARLIN=1, or install a newer release, which "
+        "has them for more layers.",
+        "Where that does not help (other engines, older cards), take another quantization of the "
+        "model: AWQ, GPTQ or another of INT4 or INT8.",
+    ),
     "cache.fp8": (
-        "This card does not support 8-bit floating point (it needs compute capability 8.9): store "
-        "the cache in 16 bits, or choose a model that is not quantized to FP8.",
+        "This card does not compute in 8-bit floating point (it needs compute capability 8.9). If "
+        "the cache is in FP8 (--kv-cache-dtype fp8, or the checkpoint's own setting), store it in "
+        "16 bits: --kv-cache-dtype auto, or bfloat16 in releases that have it.",
+        "If the weights are in FP8, take a newer release (on Ampere vLLM multiplies them by "
+        "Marlin's kernels, VLLM_TEST_FORCE_FP8_MARLIN=1), or a model in another quantization: AWQ, "
+        "GPTQ or another of INT4 or INT8.",
     ),
     "nvml.blocked": (
         "Windows does not let WSL use the card: install the current NVIDIA driver in Windows (a "

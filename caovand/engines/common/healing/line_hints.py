@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
 
 from caovand.core.healing.failure import Failure, Finding
 
@@ -33,6 +35,9 @@ _ACCEPTED = re.compile(
     r"(?P<values>[\[{(](?=['\"\w])[^\]})]{3,200}[\]})])"  # a list in brackets
 )
 """The values that a program accepts, as it lists them."""
+_VALUE = re.compile(r"[^\s,'\"]{1,80}")
+_ALIKE = 0.5
+"""How similar a name is that may be meant, as difflib counts it."""
 _ADVISES = re.compile(
     r"\b(?:[Tt]ry|[Pp]lease|[Cc]onsider|[Ss]et|[Uu]se|[Ii]ncreas\w+|[Dd]ecreas\w+)\b"
 )
@@ -46,20 +51,32 @@ _SEARCHABLE = re.compile(
     r"\b(?:VLLM|SGLANG|OLLAMA)_[A-Z][A-Z0-9_]{2,60}\b|\blib[\w+-]{1,60}\.so(?:\.\d{1,6}){0,3}\b"
 )
 """Variables and libraries, which help to search for any failure."""
+_WHATEVER = re.compile(r"Try setting VLLM_USE_V1=0\.?|Use `repo_type` argument if needed\.?")
+"""Advice that a program adds whatever the cause is."""
 MAX_NAMES = 4
 MIN_WORDS = 3
 
 
 def line_hints(finding: Finding, advice: Sequence[str]) -> list[str]:
     """Sentences about what the finding's line advises, without what `advice` already contains."""
+    finding = replace(finding, text=_WHATEVER.sub("", finding.text))
     hints = []
     if (remedy := _remedy(finding.text)) and not any(remedy in text for text in advice):
         hints.append(f"The line's own advice: {remedy}.")
-    if accepted := _ACCEPTED.search(finding.text):
+    if choices := finding.captures.get("choices"):
+        alike = _alike(finding.captures["choice"], choices)
+        hints.append(f"The line lists what is accepted{alike}: {choices}.")
+    elif accepted := _ACCEPTED.search(finding.text):
         hints.append(f"The line lists what is accepted: {accepted['values']}.")
     if names := _names(finding, " ".join((*advice, *hints))):
         hints.append(f"The line names {', '.join(names[:MAX_NAMES])}.")
     return hints
+
+
+def _alike(choice: str, accepted: str) -> str:
+    """Which of the accepted values resemble the refused one, for the sentence that lists them."""
+    alike = get_close_matches(choice, _VALUE.findall(accepted), 2, _ALIKE)
+    return f" (most similar: {', '.join(alike)})" if alike else ""
 
 
 def _remedy(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.signature import Signature
@@ -11,6 +11,13 @@ from caovand.engines.common.logs.signature import Signature
 MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 20
 """The number of lines after a generic cause in which a better one may follow."""
+_AFTER_REMEDY: Mapping[str, frozenset[str]] = {
+    "transformers.model": frozenset(
+        {"engine.transformers", "model.architecture", "sglang.model.architecture"}
+    ),
+}
+"""Failures that end a start, and those of the next start once their remedy was tried: a report goes
+on with what came after it, and that is the state of things."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,20 @@ def cause(hits: Sequence[Hit]) -> Finding | None:
 def _better(causes: Sequence[Hit]) -> Hit:
     """The first cause; for a generic one, a later one near it that explains it."""
     start = causes[0]
+    later = after_remedy([hit.row.id for hit in causes])
+    if later is not None:
+        return replace(causes[later], captures={**start.captures, **causes[later].captures})
     if start.row.kind == "generic":
         for hit in causes[1:]:
             if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
                 return hit
     return start
+
+
+def after_remedy(causes: Sequence[str]) -> int | None:
+    """The place of the cause that came after the first one's remedy was tried, by their rows."""
+    later = _AFTER_REMEDY.get(causes[0], frozenset())
+    return next((place for place, row in enumerate(causes) if row in later), None)
 
 
 def unless_explained(hits: Sequence[Hit]) -> list[Hit]:

@@ -40,6 +40,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "llama.cuda.peer": (),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
+    "weights.fp8": (),
     "cache.fp8": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),

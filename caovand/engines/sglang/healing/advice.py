@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.common.logs.rows import runtime
+from caovand.engines.common.logs.rows.python_advice import CHOICE
+from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
 from caovand.engines.sglang.healing.cures import HEALING
 
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
@@ -68,12 +70,16 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "This SGLang does not support the architecture {architecture}: install a newer release, or "
         "set"
         ' [engine] kind = "vllm".',
+        "Code of other models could not be imported: {others}. If the architecture is among them, "
+        "do what this says first.",
     ),
     "sglang.args.unknown": (
         "This release of SGLang does not know {options}: releases add, rename and remove options "
         "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
         "or install a newer release.",
     ),
+    "sglang.cc": COMPILER_ADVICE,
+    "sglang.args": (CHOICE, "SGLang refused its options: {why}. Correct [engine] extra_args."),
     "sglang.arch": (runtime.NO_CODE,),
     "sglang.graphs": (
         "SGLang failed while it captured CUDA graphs: {why}.",

@@ -35,9 +35,13 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    "weights.fp8": (),
     "cache.fp8": ("attention",),
     "flashinfer.card": ("attention",),
     "flashinfer.workspace": ("step", "attention"),
+    "sglang.cc": (),
+    "jit.python": (),
+    "jit.assembler": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.old": (),

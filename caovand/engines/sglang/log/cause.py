@@ -7,12 +7,21 @@ later lines do not. With several cards each rank prints its own; the first count
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
-from caovand.engines.common.logs.rows.raised import BUILDING, IMPORTS, family_of, importer, packages
+from caovand.engines.common.logs.rows.raised import (
+    BUILDING,
+    IMPORTS,
+    MISMATCH,
+    caller,
+    family_of,
+    importer,
+    packages,
+)
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
@@ -61,9 +70,14 @@ _PHASE_OF = {
 
 
 _IGNORED = re.compile(
-    r"Ignore import error when loading sglang\.[\w.]{1,100}[:.] (?P<why>.{3,300})"
+    r"Ignore import error when loading sglang\.(?:\w{1,40}\.){0,4}(?P<model>\w{1,60})[:.] "
+    r"(?P<why>.{3,1000})"
 )
 """Why the code of a model could not be imported; SGLang then does not know its architecture."""
+_COMMON = 4
+"""Letters in which a module of sglang/srt/models and its architectures agree: deepseek_v2.py has
+DeepseekV3ForCausalLM."""
+_VAGUE = frozenset({"sglang.exception", "engine.import"})
 _IN_REQUESTS = frozenset({"python.locale", "python.loop", "python.database", "hub.streamer"})
 """Exceptions of Python and of the hub that code which handles a request raises for that alone."""
 
@@ -115,6 +129,41 @@ class _Trace:
         return family_of(self.frames, message)
 
 
+class _Ignored:
+    """Code of models that could not be imported, so that SGLang does not know these models."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, str, str]] = {}
+
+    def feed(self, index: int, message: str) -> None:
+        """Feed the log's next line."""
+        if found := _IGNORED.search(message[:MAX_LINE]):
+            self._found.setdefault(_letters(found["model"]), (index, message, found["why"]))
+
+    def captures(self, architecture: str) -> Mapping[str, str]:
+        """Why the code of this architecture is missing, else why that of another model is."""
+        if found := self._found.get(_letters(architecture)):
+            return {"ignored": found[2]}
+        last = next(reversed(self._found.values()), None)
+        return {"others": last[2]} if last else {}
+
+    def reason(self, architecture: str, phase: str) -> Hit | None:
+        """Why the code of this architecture is missing, if a row knows the reason."""
+        if (found := self._found.get(_letters(architecture))) is None:
+            return None
+        index, message, why = found
+        for text in (why, f"ModuleNotFoundError: {why}", f"ImportError: {why}"):
+            row = first(SIGNATURES, text)
+            if row is not None and row[0].kind in ("cause", "generic") and row[0].id not in _VAGUE:
+                return Hit(index, message, phase, *row)
+        return None
+
+
+def _letters(name: str) -> str:
+    """The beginning of a module's or an architecture's name, which both have in common."""
+    return "".join(filter(str.isalpha, name.lower()))[:_COMMON]
+
+
 def announces_failure(line: str) -> bool:
     """Whether a line says that a process failed: the cause is near it."""
     parts = take_apart(line)
@@ -130,7 +179,7 @@ def find_cause(
     failed only if it says so.
     """
     hits: list[Hit] = []
-    shown, trace, ignored = "", _Trace(), ""
+    shown, trace, ignored = "", _Trace(), _Ignored()
     for index, line in enumerate(lines):
         mark, _ = read(line)
         if mark is not None:
@@ -138,24 +187,31 @@ def find_cause(
             continue
         message = take_apart(line).message
         trace.feed(message)
-        if reason := _IGNORED.search(message[:MAX_LINE]):
-            ignored = reason["why"]
+        ignored.feed(index, message)
         if not _is_evidence(line) or first(HARMLESS, message):
             continue
         if message.isidentifier():  # alone it explains nothing
             before = reversed(lines[max(index - python.RAISED, 0) : index])
             message += python.raised_at(take_apart(one).message for one in before)
+        elif REASON in message:
+            before = reversed(lines[max(index - SOURCE, 0) : index])
+            message += kernel_before(take_apart(one).message for one in before)
         row = first(SIGNATURES, message)
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], {**row[1], **packages(trace.frames)})
             elif row[0].id == IMPORTS:
                 row = (row[0], {**row[1], **importer(trace.frames, row[1])})
+            elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
+                row = (row[0], {**row[1], **who})
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
-            if ignored and row[0].id == "sglang.model.architecture":
-                row = (row[0], {**row[1], "ignored": ignored})
             here = shown or trace.phase or phase
+            if row[0].id == "sglang.model.architecture":
+                if reason := ignored.reason(row[1].get("architecture", ""), here):
+                    hits.append(reason)
+                    continue
+                row = (row[0], {**row[1], **ignored.captures(row[1].get("architecture", ""))})
             of_request = row[0].kind == "generic" or row[0].id in _IN_REQUESTS
             if here == "serving" and of_request and trace.is_of_request:
                 trace.files = []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
+from caovand.core.engine.log import Explanation
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT
 from caovand.engines.common.logs.whole_log import Explainer
@@ -14,6 +16,7 @@ from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import HARMLESS
 
+_IGNORED = "Ignore import error when loading sglang."
 _NO_ANSWER = re.compile(
     r"Health check failed\. Server couldn't get a response from detokenizer for last "
     r"(?P<seconds>\d{1,6}) seconds(?:.{0,80}last_heartbeat time: (?P<heartbeat>[\d:]{8}))?"
@@ -33,7 +36,7 @@ def _find_cause(lines: Sequence[str], phase: str) -> Finding | None:
     return None
 
 
-explain = Explainer(
+_explain = Explainer(
     begins=lambda line: take_apart(line).message.startswith("server_args="),
     at_s=lambda line: take_apart(line).at_s,
     read=read,
@@ -41,3 +44,13 @@ explain = Explainer(
     find_cause=_find_cause,
     advise=advise,
 )
+
+
+def explain(text: str) -> Explanation:
+    """Explain a log; code that could not be imported is not harmless if it is the cause."""
+    found = _explain(text)
+    finding = found.finding
+    if finding is None or not ("ignored" in finding.captures or _IGNORED in finding.text):
+        return found
+    harmless = {row: count for row, count in found.harmless.items() if row != "sglang.import"}
+    return replace(found, harmless=harmless)

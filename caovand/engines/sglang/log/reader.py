@@ -24,7 +24,7 @@ _FINGERPRINT = re.compile(
     r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/(?:sglang|sgl_kernel)/"
     r"|\[sgl_kernel\] CRITICAL|(?:Decode|Prefill) transfer failed for request"
     r"|(?:[^\"]{1,200} )?python[\d.]{0,4} -m sglang\.launch_server"
-    r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w"
+    r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w|Received sigquit from a child process\. "
     r")"
 )
 

@@ -65,8 +65,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"^AssertionError: res=<Response \[(?P<status>\d{3})\]>"),
     signature("sglang.quantization", "cause", "backend-unsupported",
          r"Quantization scheme requiring compute capability"),
-    signature("sglang.jit", "cause", "jit-toolchain",
-         python.COMPILER + r"|" + python.BUILD + r"|" + python.PTXAS),
+    signature("sglang.cc", "cause", "jit-toolchain", toolchain.COMPILER),
+    signature("sglang.jit", "cause", "jit-toolchain", toolchain.BUILD + r"|" + toolchain.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
@@ -87,7 +87,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: unrecognized arguments: "
          r"(?P<options>.{1,300})"),
     signature("sglang.args", "cause", "bad-arguments",
-         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: (?P<why>.{1,300})"),
+         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: "
+         r"(?:" + python.CHOICE + r"|(?P<why>.{1,300}))"),
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
          r"|(?P<unrecognized>Unrecognized model in (?P<model>\S{1,400})\. Should have)"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.answer import suspects
-from caovand.core.healing.failure import Finding
+from caovand.core.healing.failure import Failure, Finding
 from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
@@ -33,8 +33,15 @@ _WHERE: Mapping[str, str] = {
     "weights": "The weights do not fit config.json, or this release cannot read them: check that "
     "both are of the same model and revision, then try a newer release of the engine.",
 }
-_SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor"})
-"""Texts that name what in the checkpoint does not fit."""
+_OF_FILES: frozenset[Failure] = frozenset({"model-missing", "access-denied"})
+_ELSEWHERE = "The line is of a worker on another node ({node}): what it says holds there."
+_FILES_ELSEWHERE = (
+    "The line is of a worker on another node ({node}), which reads its own files: have the model "
+    "there under the same path (download it on every node, or mount one folder on all of them), "
+    "or name it as the hub does (OWNER/NAME), so that each node downloads it."
+)
+_SAY_MORE = frozenset({"model.lacking", "model.tied", "model.tensor", "drafts.vocabulary"})
+"""Texts that name what in the checkpoint, or its drafts, does not fit."""
 
 
 def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list[str]:
@@ -53,6 +60,9 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     advice += ladder_changes(finding, HEALING, _setting, plan)
     if where and finding.failure != "plugin-error" and finding.signature not in _SAY_MORE:
         advice.insert(0, where)
+    if "node" in known:
+        there = _FILES_ELSEWHERE if finding.failure in _OF_FILES else _ELSEWHERE
+        advice.insert(0, there.format(node=known["node"]))
     if finding.failure == "start-stall" and _host_is_short(figures):
         advice.insert(
             0,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.runtime import NO_CODE
+from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
+from caovand.engines.vllm.healing import advice_model
 
 # One row a failure. A sentence with an unknown {name} is left out.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -42,9 +45,9 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "No memory setting helps.",
     ),
     "jit-toolchain": (
-        "A kernel must be built here and the tools are missing: install g++ and gcc, and an engine "
-        "that brings nvcc and ninja (sudo caovanctl engine install), or the CUDA toolkit that fits "
-        "the driver, and set CUDA_HOME.",
+        "A kernel must be built here and the tools are missing: install g++ and gcc, and the CUDA "
+        "toolkit that fits the driver, and set CUDA_HOME (`sudo caovanctl engine install` brings "
+        "nvcc and ninja).",
     ),
     "backend-unsupported": (
         "This card cannot run these settings; a model in another quantization may run.",
@@ -133,6 +136,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 
 # Signatures with better advice than their failure.
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **advice_model.SPECIAL,
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         'do: "Starting to load model", "Available KV cache memory", "Capturing CUDA graphs", or '
@@ -154,6 +158,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{positional} stands where only options are taken: the entry point of the container image "
         "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
         "model in --model for api_server; for another command set --entrypoint.",
+        CHOICE,
         "vLLM refused the value of {argument}: the line says why.",
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",
@@ -166,10 +171,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "missing: the engine chose a kernel that this card cannot run. Install a newer release of "
         "the engine, or let it use other kernels.",
     ),
-    "jit.cc": (
-        "The C compiler is missing, or ran and failed: install gcc and g++, and check the lines "
-        "before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
-    ),
+    "jit.cc": COMPILER_ADVICE,
     "uva.absent": (
         "vLLM's newer model runner needs pinned memory, which is off under WSL2: set "
         "VLLM_WSL2_ENABLE_PIN_MEMORY=1, or install an older release.",
@@ -185,16 +187,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
     "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
-    "model.uninspected": (
-        'vLLM could not import its own code for {architecture}: the lines before "Error in '
-        'inspecting model architecture" say why. Usually a package of its environment is missing '
-        "or does not fit: install the engine again, in its own environment.",
-        "vLLM could not import its own code for this model, whose architecture it may support: "
-        "the lines before say why, usually a package of its environment that is missing.",
-    ),
-    "model.architecture": (
-        "This vLLM does not support the model's architecture: use a newer engine or another model.",
-    ),
     "gpu.count": (
         "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "
         "tensor_parallel_size is too high.",
@@ -318,13 +310,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "prompt.short": (
         "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
         "setting helps: have clients send two tokens or more.",
-    ),
-    "adapter.missing": (
-        "The adapter (LoRA) {folder} is not a folder with adapter_config.json on this machine: "
-        "download it (`hf download`), and pass the folder (--lora-modules NAME=FOLDER); older "
-        "releases take no name of a repository there.",
-        "The adapter (LoRA) {place} has no adapter_config.json: correct its path, or download it "
-        "again.",
     ),
     "worker.died": (
         "A process of it ended with {fault}: start the same plan again first.",

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from caovand.core.healing.failure import Failure, Finding
-from caovand.engines.common.logs.hit import explain_lost_process
+from caovand.engines.common.logs.hit import after_remedy, explain_lost_process
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
     IMPORTS,
+    MISMATCH,
     REFUSED_VALUE,
+    caller,
     family_of,
     importer,
     packages,
@@ -77,6 +80,8 @@ _BETTER: Mapping[str, frozenset[str]] = {
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
 }
 
+# A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
+_ELSEWHERE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
 # How a process ended, as its parent reports it: `exit code: -4`, `{'EngineCore': -4}`.
 _ENDED = re.compile(r"(?:\(exit code: |Failed core proc\(s\): \{'\w{1,40}': )-(\d{1,2})[)}]")
 # Signals that the processor raises, not another process.
@@ -133,6 +138,10 @@ def _first_cause(
 
 def _better(first: PossibleCause, causes: Sequence[PossibleCause]) -> PossibleCause:
     """A later cause that explains the failure better than a generic one; else the generic one."""
+    since = [hit for hit in causes if hit.index >= first.index]
+    later = after_remedy([hit.signature.id if hit.signature else "" for hit in since])
+    if later is not None:
+        return replace(since[later], captures={**first.captures, **since[later].captures})
     if first.signature is None or first.signature.kind == "cause":
         return first
     better = _BETTER.get(first.signature.id)
@@ -174,6 +183,8 @@ def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:
 def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
     row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
+    if elsewhere := _ELSEWHERE.match(lines[hit.index]):
+        captures["node"] = elsewhere["node"]
     blamed = "drafter" if row is UNEVEN else component_of(hit)
     if blamed:
         captures["component"] = blamed
@@ -199,6 +210,8 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
         failure = "unknown"
     if row is not None and row.id == IMPORTS:
         captures |= importer(hit.frames, captures)
+    if row is not None and row.id == MISMATCH:
+        captures |= caller(hit.frames, captures)
     text = _short(hit.text)
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):

@@ -40,8 +40,17 @@ _SERVING = re.compile(
     r"|WorkerProc hit an exception"
 )
 _HEAD = 400  # characters of a line that may contain one
+_OMNI = "vllm_omni/"
+_NAMED = 2000  # characters of a line that may name the model
 _WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
 _PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
+_IMAGES = re.compile(
+    r"(?<![\w./-])(?P<model>(?:[\w.-]{1,60}/){0,8}[\w.-]{0,40}?(?:Qwen-Image|FLUX[.-]?[12]"
+    r"|[Ss]table-(?:[Dd]iffusion|audio|video)|SDXL|sdxl|Wan2\.\d|Hunyuan(?:Video|Image)|Z-Image"
+    r"|LTX-?\d?-?Video|CogVideo|CogView|GLM-Image|PixArt|Kolors|HiDream|Lumina-Image|OmniGen"
+    r"|LongCat-(?:Image|Video)|Ovis-Image)[\w.-]{0,60})"
+)
+"""Names of models that make images, video or sound, and are laid out for Diffusers."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,8 @@ def explain(text: str) -> Explanation:
     finding = _finding(lines, reached)
     version = seen.pop("version", None)
     seen.update(_over_windows(windows))
+    if finding is not None and finding.signature == "model.config":
+        seen.update(_makes_images(lines))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
         tuple(advise(finding, seen, plan_from_log(configured))) if finding else (),
@@ -115,6 +126,15 @@ def _last_start(lines: list[_Line]) -> list[_Line]:
             recent = index - banner < 10 and banner > 0
             banner = banner if recent else index
     return lines[banner:]
+
+
+def _makes_images(lines: Sequence[_Line]) -> Mapping[str, Figure]:
+    """The name of a model that vLLM alone does not serve, unless vllm-omni reads it."""
+    if any(_OMNI in line.text for line in lines):
+        return {}
+    named = (found for line in lines if (found := _IMAGES.search(line.text[:_NAMED])))
+    found = next(named, None)
+    return {"images": found["model"]} if found else {}
 
 
 def _last_phase(lines: Sequence[_Line]) -> str:

@@ -23,8 +23,11 @@ _FINGERPRINT = re.compile(
     r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/vllm/(?!(?:lib(?:64)?|bin)/)"
     r"|(?:usage: )?[\w./-]{0,60}\bvllm\b[\w ./-]{0,60}: error: |vllm\.\w"
     r"|Exception in worker VllmWorker|The model's max seq len \(\d"
-    r"|\d{1,3} validation errors? for (?:ModelConfig|VllmConfig|EngineArgs)\b"
-    r"|(?:[^\"]{1,200}? )?-m vllm\.entrypoints\.|(?:[^ ]{1,80}[$#] {1,3})?vllm serve \S"
+    r"|>?(?:pydantic_core\S{1,60}: )?\d{1,3} validation errors? for (?:ModelConfig|VllmConfig"
+    r"|EngineArgs|SpeculativeConfig|ParallelConfig|CacheConfig|SchedulerConfig|LoadConfig)\b"
+    r"|ValueError: There is no module or parameter named '"
+    r"|(?:[^\"]{1,200}? )?-m vllm\.entrypoints\."
+    r"|(?:[^ ]{1,80}[$#] {1,3}|>? ?(?:[A-Z_\d]{1,60}=\S{1,80} ){1,6})?vllm serve \S"
     r"|\{\"(?:levelname|asctime|timestamp)\": "
     r")"
 )

@@ -7,8 +7,9 @@ served or resumed generating. Those do not count.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.signature import Signature
 from caovand.engines.vllm.log.component import (
     PossibleCause,
@@ -114,7 +115,8 @@ class CauseSearch:
         self._generating = 0
         if not self._shown_phase:
             answers = row is not None and _ANSWERING.match(parts.source)
-            running = "serving" if answers or _WRITTEN.match(parts.message) else phase
+            written = _WRITTEN.match(parts.message) and REASON not in text
+            running = "serving" if answers or written else phase
             phase = phase_behind(behind, self._called) or running
         self.hits.append(
             PossibleCause(index, parts, phase, text, row, captures, behind, not self._answered)
@@ -137,12 +139,20 @@ class _Texts:
             return None
         if text.isidentifier():  # alone it says nothing
             text = f"{text}{raised_where(index, parts, self._lines)}"
+        elif REASON in text:
+            text = f"{text}{kernel_before(_messages_before(index, parts, self._lines))}"
         if text not in self._known:
             self._known[text] = match_text(text)
         found = self._known[text]
         if found is not None:
             return (text, *found)
         return (text, None, {}) if is_exception(text) else None
+
+
+def _messages_before(index: int, whose: VllmLine, lines: Sequence[str]) -> Iterator[str]:
+    """The messages of the process that printed this line, the last one first."""
+    before = map(take_apart, reversed(lines[max(index - SOURCE, 0) : index]))
+    return (one.message for one in before if (one.process, one.pid) == (whose.process, whose.pid))
 
 
 def _plain(message: str) -> str:

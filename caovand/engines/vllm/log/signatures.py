@@ -47,7 +47,7 @@ _RAW = re.compile(
     r"|!!!!!!! |malloc\(\)|free\(\)|double free|corrupted "
     r"|munmap_chunk|terminate called|what\(\): |CUDA [Ee]rror|ptxas (?:error|fatal)"
     r"|Failed: Cuda error|Search for `cuda|(?:Exception in w|W)orker VllmWorker"
-    r"|The model's max seq len \("
+    r"|The model's max seq len \(|ValueError\(\"type fp8e4nv "
     r"|WorkerProc (?:failed|hit an)|EngineCore (?:failed|encountered a f)"
     r"|error: (?:unrecognized arguments|argument|the following arguments))"
 )

@@ -14,6 +14,9 @@ from caovand.engines.common.logs.signature import signature
 _PART = r"(?:\w{1,60}\.){0,6}"
 _OTHERS = r"(?:'[\w.]{1,200}', ){0,12}?"
 _LACKS = r"(?:not|n't) initialized from (?:the )?checkpoints?: \{"
+_QUANTIZED = (
+    r"(?:weight_packed|(?:weight_|input_)?(?:scale|absmax|zero|g_idx|qweight|qzeros)\w{0,20})"
+)
 ROWS = (
     signature("model.head", "cause", "bad-arguments",
          _LACKS + r"[^}]{0,200}'(?:\w{1,40}\.){0,4}"
@@ -44,8 +47,11 @@ ROWS = (
          r"|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
          r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
-         r"|There is no module or parameter named '?(?=(?P<scales>[\w.]{0,200}\.(?:weight_|input_)?"
-         r"(?:scale|absmax|zero|g_idx|qweight)\w{0,20}))?(?P<parameter>[\w.]{1,200})"
+         r"|There is no module or parameter named '?(?:"
+         r"(?=[\w.]{0,80}(?:projector|vision|visual|audio|multi_modal|lm_head|router|\.gate\.|embed))"
+         rf"(?P<packed>[\w.]{{0,200}})\.{_QUANTIZED}|(?P<scales>[\w.]{{0,200}}\.{_QUANTIZED})"
+         r"|(?P<fallback>[\w.]{1,200})(?=' in Transformers\w{0,40}For)"
+         r"|(?P<parameter>[\w.]{1,200}))"
          r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
          r"|size mismatch for [\w.]{1,200}: copying a param"),
 )  # fmt: skip
@@ -53,6 +59,9 @@ _MISSING = (
     "config.json names no architecture that this release of Transformers knows ({unrecognized}): "
     "what lies there is an adapter, a GGUF file, or a part of a model, config.json is incomplete, "
     "or the installed release is older than the model.",
+    "There is no folder {no_folder} where this process runs, and no repository has such a name: "
+    "correct the path, which counts inside a container (is it mounted there?) and on each node, or "
+    "write OWNER/NAME as the hub has it.",
     "Neither a folder of this machine nor a repository of the hub has that name ({unnamed}): "
     "correct the path, which counts inside a container (is it mounted there?), or write OWNER/NAME "
     "as the hub has it; a private or gated repository needs HF_TOKEN.",
@@ -138,9 +147,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "have: the release is too old for it, or config.json belongs to another checkpoint.",
         "{scale} is part of a quantization, which this release may not support for this "
         "architecture: try another quantization of the model.",
+        "{packed} is quantized in the checkpoint, and this release's code for the model keeps that "
+        "layer in full precision (as it mostly does with projectors, encoders of images or sound, "
+        "output layers and routers). Quantize the model again with that layer among those to "
+        "ignore (llm-compressor: ignore, as re:.*multi_modal_projector.*), or use another "
+        "quantization of it, or the checkpoint without one; a newer release may read this one.",
         "{scales} is part of a quantization, which this release may not support for this "
         "architecture: try a newer release, another quantization of the model, or the checkpoint "
         "without one.",
+        "This release has no code of its own for the model's architecture and runs it by that of "
+        "Transformers, which has no {fallback}: install a newer release, or the one that the "
+        "model's page names (some models bring a plugin, or code for --trust-remote-code).",
         "The checkpoint has {parameter}, which this release's code for the model does not have: "
         "config.json belongs to another checkpoint, an adapter is not merged, or the release is "
         "too old.",

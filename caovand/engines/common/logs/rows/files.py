@@ -20,6 +20,12 @@ ROWS = (
          r"(?:\[Errno 122\] )?[Dd]isk quota exceeded" + _PATH),
     # rename /tmp/a /usr/share/ollama/b: invalid cross-device link
     signature("files.moved", "generic", "unknown", r"\b[Ii]nvalid cross-device link"),
+    # creating file "/tmp/tiktoken-rs-cache/fb374d": Permission denied (os error 13)
+    signature("files.others", "cause", "access-denied",
+         r"(?:\[Errno 13\] Permission denied: ['\"]|\b(?:creating|opening|writing) "
+         r"(?:file|directory) ['\"]|\b(?:mkdir|open|creat) )(?P<shared>(?:/var)?/tmp/"
+         r"(?!tmp|pip-|ollama)[\w.+-]{1,80})"
+         r"(?=/)[^'\"\s:]{0,300}(?:['\"]$|['\"]?: [Pp]ermission denied)"),
     # rename /mnt/models/a /mnt/models/b: read-only file system
     signature("files.readonly", "cause", "access-denied",
          r"\b(?:rename|link|symlink|open|mkdir|remove|chmod|truncate|write) (?P<path>[^\s:]{1,300})"
@@ -44,6 +50,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A file cannot be moved from one file system to another, which this release tries: let its "
         "temporary folder (TMPDIR of the server) be on the same file system as the target, or "
         "install a newer release, which copies it.",
+    ),
+    "files.others": (
+        "The folder {shared} belongs to another user of this machine, or to another container "
+        "that shares it: programs use one such folder below /tmp for all users. Let this user have "
+        "its own: set TMPDIR to a folder that it may write, or the variable of the program "
+        "(TIKTOKEN_RS_CACHE_DIR, TIKTOKEN_CACHE_DIR, TORCHINDUCTOR_CACHE_DIR, RAY_TMPDIR); or "
+        "have its owner delete it or open it (chmod -R a+rwX {shared}).",
     ),
     "files.readonly": (
         "{path} may not be written: its file system is mounted read-only, or the unit's sandbox "

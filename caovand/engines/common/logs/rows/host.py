@@ -145,6 +145,9 @@ ROWS = (
          r"\b(?:did not|does not|could not|failed to|never) (?:become ready|respond|answer|connect"
          r"|be reached)\b.{0,60}https?://(?P<itself>(?:0\.0\.0\.0"
          r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|localhost|\[::1?\])(?::\d{1,5})?)"),
+    signature("weights.fp8", "cause", "backend-unsupported",
+         r"fp8e4nv not supported in this architecture.{0,300} \(in (?P<kernel>\w{0,80}(?:w8a8"
+         r"|scaled_mm|quant|moe|gemm|matmul|linear|block_fp8)\w{0,80})\)"),
     signature("cache.fp8", "cause", "backend-unsupported",
          r"fp8e4nv not supported in this architecture"),
 )  # fmt: skip

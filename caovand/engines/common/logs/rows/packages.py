@@ -23,7 +23,9 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
-    r"|.{0,200}\bhas no wheels with a matching|.{0,200}is not a supported wheel on this platform"
+    r"|(?:error: |  [×x╰─▶ ]{1,6})?Failed to (?:fetch|download):? `http"
+    r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
+    r"|.{0,200}is not a supported wheel on this platform"
     r"|(?:ERROR: )?ld\.so: object |(?:set|get)_mempolicy: |libnuma: "
 )
 ROWS = (
@@ -42,7 +44,9 @@ ROWS = (
          rf"(?: version)? ?(?P<condition>[<>=!~]{{1,2}} ?{_VERSION}(?:, ?[<>=!~]{{1,2}} ?"
          rf"{_VERSION})?)"),
     signature("transformers.model", "cause", "bad-arguments",
-         r"model type `(?P<model_type>[^`]{1,200})` but Transformers does not recognize"),
+         r"model type `(?P<model_type>(?:(?P<whole>\w{1,100}?)_(?P<part>thinker|talker|vision"
+         r"|audio|token2wav)\w{0,20}|(?P<text_part>\w{1,100}_text)|[^`]{1,200}))` but "
+         r"Transformers does not recognize"),
     # ValueError: Tokenizer class TokenizersBackend does not exist or is not currently imported.
     signature("tokenizer.class", "cause", "bad-arguments",
          r"Tokenizer class (?P<tokenizer>\w{1,80}) does not exist or is not currently imported",
@@ -53,14 +57,24 @@ ROWS = (
          r"subscriptable|requires a different Python: (?P<python>\S{1,20})"
          r"|^(?:ImportError|AttributeError): (?:cannot import name|module) '(?:StrEnum|tomllib"
          r"|NotRequired|Self|override)'.{0,30}(?:typing|enum|from)"),
+    # all versions of cuda-tile have no wheels with a matching Python ABI tag (e.g., `cp314`)
+    signature("python.abi", "cause", "engine-unusable",
+         r"(?P<wheelless>[\w.-]{1,60})\S{0,40} ha(?:s|ve) no wheels with a matching Python "
+         r"(?:ABI |implementation |version )?tag\b"
+         r"|You require \w{1,20} (?P<running>\d\.\d{1,2}) \(`\w{1,20}`\), but we only found wheels "
+         r"for `(?P<only>[\w.-]{1,60})`"),
     # because vllm==0.15.0 has no wheels with a matching platform tag
     signature("python.wheel", "cause", "engine-unusable",
-         r"has no wheels with a matching|(?P<wheel>\S{1,200}\.whl) is not a supported wheel"),
+         r"ha(?:s|ve) no wheels with a matching"
+         r"|(?P<wheel>\S{1,200}\.whl) is not a supported wheel"),
     signature("python.install", "generic", "engine-unusable",
          r"No matching distribution found for (?P<requirement>[^\s]{1,100})"
          r"|Could not find a version that satisfies the requirement (?P<unmet>[^\s(]{1,100})"
          r"|ResolutionImpossible|these package versions have conflicting dependencies"
          r"|No solution found when resolving dependencies"),
+    # error: Failed to fetch: `https://wheels.vllm.ai/0.10.2/vllm-0.10.2-...whl`
+    signature("python.fetch", "cause", "network",
+         r"[Ff]ailed to (?:fetch|download):? `(?P<source>https?://[^`\s]{1,300})`"),
     signature("python.managed", "cause", "engine-unusable",
          r"externally-managed-environment"),
     signature("python.socket", "cause", "bad-arguments",
@@ -87,6 +101,7 @@ ROWS = (
     # cannot import name 'X' from 'vllm.utils' (/usr/lib/.../vllm/utils.py)
     signature("python.part", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '"
+         r"(?=(?:transformers\.models\.(?P<model>\w{1,60}))?)"
          rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
          rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
          rf"'(?P<module>(?P<of>{_WHOLE})(?:\.\w{{1,60}}){{0,6}})'(?! \(unknown location)",
@@ -126,12 +141,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{user} needs {base} {condition}: install that, or another release of {user}.",
     ),
     "transformers.model": (
+        "{model_type} is not the type of a model, but of its part ({part}): config.json comes from "
+        "a fine-tune that was saved without the rest. If the base model (of type {whole} or alike) "
+        "can be served here, upgrading does not help: save the fine-tune with its whole "
+        "configuration, its weights named accordingly, or ask who published it for such a one.",
         "The installed Transformers does not know the model type {model_type}, and the engine "
         "reads models by it: first upgrade Transformers in the engine's environment (pip install "
         "--upgrade transformers), as far as the engine's requirements allow (`pip check`).",
         "If that is not enough, use a newer release or image of the engine, which brings the "
         "Transformers that it needs; for a model of the last days install Transformers from its "
         "sources. If other models fail likewise, check model_type in config.json.",
+        "{text_part} may also be the type of the text part of a multimodal model, saved by a "
+        "fine-tune without the rest: then its config.json needs the base model's configuration.",
     ),
     "tokenizer.class": (
         "tokenizer_config.json names the class {tokenizer}, which the installed Transformers does "
@@ -149,6 +170,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The code is written for a newer Python than the one that runs it: make the environment "
         "with the Python that the engine requires (3.10 to 3.13), and install it there.",
     ),
+    "python.abi": (
+        "{wheelless} has no wheel for the Python of this environment, which is too new for it, or "
+        "too old. Make an environment with a Python for which it has one, mostly 3.10 to 3.12, and "
+        "install the engine there: `uv venv --python 3.12`, or conda create -n engine python=3.12.",
+        "{only} has no wheel for Python {running}. Make an environment with a Python for which it "
+        "has one, mostly 3.10 to 3.12, and install the engine there: `uv venv --python 3.12`, or "
+        "conda create -n engine python=3.12.",
+        "Where that Python is needed, try a newer release of the engine.",
+    ),
     "python.wheel": (
         "The package is built for other systems than this one: a newer or older Python, another "
         "processor, or a newer C library (a tag manylinux_2_35 needs glibc 2.35: Ubuntu 22.04 or "
@@ -164,6 +194,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "package index that its instructions name.",
         "The packages require releases that exclude each other: install the engine in its own "
         "environment, and do not pin packages that it pins.",
+    ),
+    "python.fetch": (
+        "{source} could not be downloaded; the next line says why. 404: the index does not have "
+        "that release for this system (see what it lists, or leave the version or the extra index "
+        "out); 401 or 403: it wants a login; anything else: the network, its proxy, or a mirror.",
     ),
     "python.managed": (
         "The system's Python takes no packages: make an environment (python3 -m venv, or uv venv) "
@@ -204,6 +239,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "rename it, or start in another folder.",
     ),
     "python.part": (
+        "The installed Transformers does not have the model {model}, so it is mostly older than "
+        "the engine's code expects: install the one that this release of the engine requires (pip "
+        "install --upgrade transformers, then `pip check`), or the engine again in its own "
+        "environment.",
         "{package} is installed, but the installed release has no module {part}: what imports it "
         "was written for another release, newer or older. Update the program that imports it (the "
         "last frame above the line shows it), or install the release of {package} that it "

@@ -54,7 +54,8 @@ ROWS = (
          r"has no attribute '?all_special_tokens_extended"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
          r"|`rope_scaling` must be a dictionary with two fields"
-         r"|is already used by a Transformers (?:model|config)"
+         r"|(?:<class )?'(?P<taken>[\w.-]{1,200})'>?'? is already used by a Transformers "
+         r"(?:model|config)"
          r"|data did not match any variant of untagged enum \w{1,60}"
          r"|^ModuleNotFoundError: No module named 'transformers\.\S{1,100}'"
          r"|^AttributeError: '(?:\w{1,60}Config|dict)' object has no attribute "
@@ -84,7 +85,7 @@ ROWS = (
          r"|glm|chatglm|intern|llava|minicpm|minimax|falcon|gpt|baichuan|granite|cohere|command"
          r"|olmo"
          r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed"
-         r"|step)[\w-]{0,40})'$"),
+         r"|step)[\w-]{0,40}?(?:_(?P<part>thinker|talker|vision|audio))?)'$"),
     signature("model.quantization", "cause", "backend-unsupported",
          r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
          r"|[Uu]nsupported quantization\b"
@@ -97,7 +98,8 @@ ROWS = (
          r"default chat template is no longer allowed|ChatTemplateResolutionError"
          r"|tokenizer\.chat_template is not set", SERVED),
     signature("args.connector", "cause", "bad-arguments",
-         r"[Uu]nsupported connector type: (?P<connector>\w{1,80})"),
+         r"[Uu]nsupported connector type: (?P<connector>\w{1,80})"
+         r"|^AssertionError at \S{1,200}: assert issubclass\(connector_cls, (?P<base>\w{1,60})"),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),
@@ -158,7 +160,8 @@ NO_MODEL = (
     r"(?P<unnamed>is not a local folder and is not a valid model identifier"
     r"|Incorrect path_or_model_id: "
     r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
-    r"|HFValidationError: |Repo id must (?:be in the form|use alphanumeric chars))"
+    r"|HFValidationError: (?!Repo id must be)|Repo id must use alphanumeric chars)"
+    r"|Repo id must be in the form(?: '\w{1,20}' or '[\w/]{1,40}': '(?P<no_folder>[^']{1,400})')?"
     r"|(?P<offline>outgoing traffic has been disabled|OfflineModeIsEnabled"
     r"|offline mode is enabled)"
     r"|RevisionNotFoundError|Found 0 files matching the pattern: "
@@ -166,27 +169,15 @@ NO_MODEL = (
     r"|Can't load (?:the )?configuration"
 )
 NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\)))"
-BUILD = (
-    r"(?P<absent>Could not find nvcc|nvcc: not found|No such file or directory: '\S*nvcc'"
-    r"|No such file or directory: 'ninja'|CUDA_HOME environment variable is not set"
-    r"|Ninja is required to load C\+\+ extensions)"
-    r"|(?P<failed>nvcc fatal|ninja: build stopped: subcommand failed|Ninja build failed"
-    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b|Error building extension ')"
-)
-COMPILER = (
-    r"(?P<compiler>Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found"
-    r"|^(?=.*returned non-zero exit status).*(?:gcc|g\+\+|cc|clang)(?:\.exe)?'?, "
-    r"|^CalledProcessError: Command .{0,200}/(?:gcc|g\+\+|cc|clang)')"
-)
-PTXAS = (
-    r"(?P<ptxas>PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
-    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal)"
-)
 UNEVEN = (
     r"^AssertionError: \d+ is not divisible by \d+$"
     r"|is not divisible by\s+min_thread_[nk]"
     r"|is not divisible by (?:weight quantization block|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
+)
+CHOICE = (
+    r"argument (?P<chosen>\S{1,100}): invalid choice: '?(?P<choice>[^' ]{1,80})'? "
+    r"\(choose from (?P<choices>[^)]{3,3000})"
 )
 _REFUSES = (
     r"^[\w.]{0,80}Error: (?=.{0,200}(?:(?:\b(?:not|NOT)|n't) (?:currently |yet )?"
@@ -212,8 +203,9 @@ ANY_PROGRAM = (
     # A call that the called function does not accept: two packages, or a setting and a release, do
     # not fit
     signature("engine.mismatch", "generic", "bad-arguments",
-         r"^TypeError: (?:(?P<callee>(?:[\w<>]{1,80}\.){0,6}[\w<>]{1,80})\(\) |)"
-         r"(?:got an unexpected keyword argument '(?P<argument>\w{1,80})'"
+         r"^(?:TypeError|RuntimeError|ValueError): (?:\[address=\S{1,60}, pid=\d{1,10}\] )?"
+         r"(?:(?P<callee>(?:[\w<>]{1,80}\.){0,6}[\w<>]{1,80})\(\) |)"
+         r"(?:got an unexpected keyword argument '(?P<argument>[\w-]{1,80})'"
          r"|got multiple values for (?:keyword )?argument '(?P<twice>\w{1,80})'"
          r"|missing \d{1,2} required (?:keyword-only |positional )?arguments?: (?P<lacks>.{1,100})"
          r"|takes .{0,20}\d{1,2} positional arguments? but )"
@@ -231,7 +223,11 @@ ANY_PROGRAM = (
          r"has no attribute '(?P<attribute>[\w.]{1,100})'", UNSURE),
     signature("engine.import", "generic", "bad-arguments",
          r"^(?:ModuleNotFoundError|ImportError|importlib\.metadata\.PackageNotFoundError): "
-         r"(?P<missing>.{1,200})"
+         r"(?:No module named '(?P<uninstalled>(?!vllm|sgl|torch|_)\w{1,60})(?:\.[\w.]{1,100})?'"
+         r"|(?:No package metadata was found for )?(?:The ')?(?P<distribution>[\w-]{1,60})"
+         r"(?P<release>[<>=!~][^\s']{1,40})?(?:$|' distribution was not found)"
+         r"|(?P<hidden>cannot import name '\w{1,80}' from '(?P<namespace>\w{1,60})' \(unknown loc)"
+         r"|(?P<missing>.{1,200}))"
          r"|\b(?P<package>[\w-]{1,60}) with minimum required version \S{1,20} is not installed"
          r"|(?:Failed to load shared library|Shared library with base name) "
          r"'(?P<library>[^']{1,200})'", SERVED),
@@ -250,9 +246,9 @@ ANY_PROGRAM = (
          r"(?:.{0,80}[ (])?(?P<kernel>\w{0,40}(?:marlin|\wgemm|gemm\w|cutlass|wna16|machete|exllama"
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
-         _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta|[Ss][Mm]_?\d|CUDA"
-         r"|ROCm|HIP|head[_ ](?:dim|size)\w*|CPU|platforms?|architectures?|Ampere|Hopper"
-         r"|Blackwell|kernels?|backends?)\b)"
+         _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta"
+         r"|[Ss][Mm][_ ]?\d{1,3}|CUDA|ROCm|HIP|head[_ ](?:dim|size)\w*|CPU|platforms?"
+         r"|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
          r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to "
          r"|[Ff]ailed to dispatch (?:head|group|page|mask|num|dtype)\w{0,20}\b", SERVED),
     signature("feature.combination", "generic", "bad-arguments",

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+CHOICE = (
+    "This release of the engine does not know {choice} for {chosen}: take a value that it accepts, "
+    "or install a newer release, which may know it. A model's page often names what only the "
+    "newest release has."
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "engine.transformers": (
+        "The installed Transformers was upgraded for the model type {model_type}, and this release "
+        "of the engine does not fit it: install a newer release of the engine, which supports that "
+        "model and brings the Transformers that it needs.",
+        "{taken} is registered twice: by this release of the engine, and by the installed "
+        "Transformers, which is newer than the engine expects. Install a newer release of the "
+        "engine, or, if the model does not need that Transformers, an older one, which this "
+        "release requires (`pip check`).",
         "{object} has no {member}: the installed Transformers does not fit this release of the "
         "engine, or an object was passed where the engine takes a name or a path.",
         "The configuration has no {attribute}, which this release of the engine needs: the release "
@@ -57,8 +69,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
     ),
     "hub.denied": (
-        "The hub refuses the model: accept its licence there and set HF_TOKEN; a model already "
-        "downloaded needs HF_HUB_OFFLINE=1 or its local path.",
+        "The hub refuses the model: accept its licence on its page there, and give the engine's "
+        "process the account's token in HF_TOKEN (docker run -e HF_TOKEN, environment: of "
+        "Compose, a secret in Kubernetes; a variable of your shell does not reach a container or a "
+        "unit). A model already downloaded needs HF_HUB_OFFLINE=1 or its local path.",
     ),
     "args.parser": (
         "The reasoning or tool parser does not fit the model's tokenizer: remove "
@@ -78,6 +92,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and tiktoken.",
     ),
     "model.type": (
+        "{type} is not the type of a model, but of its part ({part}): config.json comes from a "
+        "fine-tune that was saved without the rest. If the base model can be served here, "
+        "upgrading does not help: save the fine-tune with its whole configuration, its weights "
+        "named accordingly, or ask who published it for such a one.",
         "The installed Transformers does not support the model type {type}: install the release "
         "that the model's page requires, with a matching release of the engine.",
     ),
@@ -117,6 +135,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The adapter {adapter} could not be loaded. The exception above this line says why.",
     ),
     "args.connector": (
+        "The connector in --kv-transfer-config is not one of the engine that runs, V0 or V1 (its "
+        "base is not {base}): the names of V1's end in V1, as LMCacheConnectorV1 does. Let the V1 "
+        "engine run (VLLM_USE_V1=1 in releases before 0.11, without options that only V0 has), or "
+        "name the other connector.",
         "This release, or its V0 or V1 engine, has no KV connector {connector}: those of the V1 "
         "engine end in V1 (LMCacheConnectorV1, not LMCacheConnector), and the V0 engine has none "
         "of them. Use one that the release has in --kv-transfer-config, or change the release "
@@ -158,8 +180,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "backend.dtype": (
         "The card's compute capability is below {needs}, which bfloat16 needs: set --dtype float16 "
         "(half).",
-        "Where the line says that the card is not supported at all, use an older release of the "
-        "engine, or llama.cpp.",
+        "The engine supports cards from compute capability {oldest} on: use an older release of "
+        "it, or llama.cpp.",
     ),
     "feature.model": (
         "This release's code for {model} has no {attribute}: a setting or a request requires "
@@ -185,6 +207,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "quantization together.",
     ),
     "engine.mismatch": (
+        "{caller} passes {argument}, which the installed release of the engine does not have: the "
+        "two are of different releases. Install the release of the engine that {caller} requires "
+        "(its page names it; many packages install it as pip install '{caller}[vllm]'), or another "
+        "release of {caller}.",
+        "{script} passes {argument}, which the installed release of the engine does not have: "
+        "remove it there, or install the release of the engine that it was written for.",
         "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
         "two packages of the installation do not fit together. Remove it, or install the engine "
         "again in its own environment.",
@@ -256,6 +284,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and for the installed PyTorch.",
     ),
     "engine.import": (
+        "The package {uninstalled} is not in the environment of the Python that ran this. If it is "
+        "a package of the index, install it there (pip install {uninstalled}; it may have another "
+        "name there, as partial_json_parser has), or install the program that imports it again "
+        "with all its packages (extras such as 'sglang[all]' bring more).",
+        "The package {distribution} is not installed in the environment of the Python that ran "
+        "this, or under another name (flashinfer is flashinfer-python by now): install it there, "
+        "in the release that the line or the program's own requirements name, or install the "
+        "program again in its own environment.",
+        "Python found a folder {namespace} without a package in it ({hidden}...): a folder named "
+        "like it in the working folder or on PYTHONPATH hides the installed one, or the package is "
+        "not installed, and its source tree is not where the installation expects it (an editable "
+        "install whose folder a mount covers). Start in another folder, and install it again.",
         "The engine's environment does not fit it: {missing}. Install the engine again, in its own "
         "environment.",
         "The engine needs a newer {package}: install the release that its package requires.",

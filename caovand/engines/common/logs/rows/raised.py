@@ -274,6 +274,16 @@ _ENTRY = re.compile(
 """Code around the part that is missing in an excerpt."""
 
 
+MISMATCH = "engine.mismatch"
+"""The row of calls that the called code does not accept, which `caller` completes."""
+_ARGUMENTS = re.compile(
+    r"(?:\w{0,20}EngineArgs|LLM|ServerArgs|Engine|SamplingParams|PoolingParams)\b"
+)
+"""Classes of engines that other programs pass arguments to."""
+_ENGINES = frozenset({"vllm", "sglang"})
+_STANDARD = re.compile(r"/lib(?:64)?/python3\.\d{1,2}/")
+
+
 def packages(frames: Sequence[str]) -> Mapping[str, str]:
     """The package whose import failed, and the one that refused it, by the frames."""
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
@@ -296,6 +306,23 @@ def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str,
     part = file.rpartition(f"/{lacking}/")
     inside = package == lacking or (not package and bool(part[1]) and "/" in part[2])
     return {"mixed": lacking} if inside else {"importer": package or file.rpartition("/")[2]}
+
+
+def caller(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
+    """Who passes the engine an argument that it does not accept, by the frames: the nearest code
+    outside of the engine, a package or a script."""
+    callee = captures.get("callee", "")
+    unnamed = callee == "__init__" and bool(frames) and _ENTRY.search(frames[-1])  # before 3.10
+    if not unnamed and not _ARGUMENTS.match(callee):
+        return {}
+    for frame in reversed(frames):
+        file = frame.rpartition(":")[0]
+        package = _package_of(frame) if "-packages/" in file else ""
+        inside = package in _ENGINES or (not package and _ENTRY.search(frame))
+        if inside or not file.endswith(".py") or (not package and _STANDARD.search(file)):
+            continue
+        return {"caller": package} if package else {"script": file.rpartition("/")[2]}
+    return {}
 
 
 def _package_of(frame: str) -> str:

@@ -13,7 +13,6 @@ _HEADER = (
     r"immintrin|x86intrin|omp)\.h)"
     r"|(?P<of_libc>(?:stdio|stdlib|string|errno|math|unistd|features|pthread|dlfcn|assert|ctype"
     r"|(?:sys|bits|gnu|asm|linux)/\S{1,60})(?:\.h)?)"
-    r"|(?P<of_python>(?:Python|pyconfig)\.h)"
     r"|(?P<of_cudnn>cudnn\w{0,30}\.h)|(?P<of_nccl>nccl\.h)"
     r"|(?P<of_cuda>(?:cu(?:da|blas|sparse|solver|rand|fft|pti)|nv|driver_types|vector_types|crt/"
     r"|thrust/|cub/|cooperative_groups)\S{0,60})"
@@ -31,9 +30,29 @@ _SYMBOL = (
     r"|(?P<of_python>_?Py[A-Z_]\w{1,60})"
     r"|(?P<symbol>\S{1,300}))"
 )
+# What builds print, within the rows of an engine.
+BUILD = (
+    r"(?P<absent>Could not find nvcc|nvcc: not found|No such file or directory: '\S*nvcc'"
+    r"|CUDA_HOME environment variable is not set)"
+    r"|(?:No such file or directory: '(?=ninja')|(?=Ninja is required to load C))"
+    r"(?P<ninja>[Nn]inja)"
+    r"|(?P<failed>nvcc fatal|ninja: build stopped: subcommand failed|Ninja build failed"
+    r"|CalledProcessError: Command .{0,40}\b(?:ninja|nvcc|cmake)\b|Error building extension ')"
+)
+COMPILER = (
+    r"(?P<compiler>Failed to find C compiler|InvalidCxxCompiler|No working C\+\+ compiler found)"
+    r"|^(?:(?=.*returned non-zero exit status).*[/\\']|CalledProcessError: Command .{0,200}/)"
+    r"(?P<ran>[\w.-]{0,30}?(?:gcc|g\+\+|cc|clang))(?:\.exe)?(?:'|, )"
+)
+PTXAS = (
+    r"(?P<ptxas>PTXASError\b|CalledProcessError: Command .{0,200}/ptxas\b"
+    r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal)"
+)
 ROWS = (
     signature("build.no-card", "cause", "jit-toolchain",
          r"compute_No CUDA devices found|CUDA_ARCHITECTURES is set to \"?native\"?, but no"),
+    signature("jit.python", "cause", "jit-toolchain",
+         r"fatal error: ['\"<]?(?P<header>Python|pyconfig)\.h\b"),
     signature("jit.header", "cause", "jit-toolchain",
          rf"fatal error: ['\"<]?{_HEADER}['\">]?(?:: No such| ?file not found)"
          rf"|Cannot open include file: '(?P<missing>[^']{{1,100}})'"),
@@ -76,23 +95,35 @@ ROWS = (
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
 )  # fmt: skip
+COMPILER_ADVICE = (
+    "There is no C compiler ({compiler}): install gcc and g++ (apt install build-essential), or "
+    "name one in CC and CXX.",
+    "The C compiler ({ran}) ran and failed. Its own message is in the lines before, or comes when "
+    "the command in the line is run by hand. Mostly Python.h is missing (install python3-dev, "
+    "python3.X-dev for that Python), or it cannot find -lcuda (run sudo ldconfig, or link the "
+    "driver's libcuda.so.1 as libcuda.so into a folder of LIBRARY_PATH).",
+)
 _BUILDING = (
-    "A kernel must be built here, and a tool for it is missing ({absent}): install gcc and g++, "
-    "and an engine that brings nvcc and ninja (sudo caovanctl engine install), or the CUDA toolkit "
-    "that fits the driver, and set CUDA_HOME.",
+    "{ninja}, which builds kernels on this machine, is missing, or not on the PATH of this "
+    "process. Install it into the engine's environment (pip install ninja; for the system apt "
+    "install ninja-build). If it is there, start the engine with that environment activated, or "
+    "its bin folder on PATH: a unit or a program that calls it by its full path leaves that out.",
+    "A kernel must be built here, and a tool for it is missing ({absent}): install gcc and g++ and "
+    "the CUDA toolkit that fits the driver and PyTorch, and set CUDA_HOME to it (an image with the "
+    "toolkit has devel in its name; `sudo caovanctl engine install` brings nvcc and ninja). Or do "
+    "without what is built: FlashInfer's sampler and kernels for experts "
+    "(VLLM_USE_FLASHINFER_SAMPLER=0, another --attention-backend and --moe-backend).",
     "Building a kernel failed ({failed}): the tools are there, and their reason stands in the "
     "lines before, the first with error:, fatal error or Killed. Most probable first: the CUDA "
     "toolkit in use (nvcc --version, CUDA_HOME) does not fit PyTorch's CUDA, the card or gcc; the "
-    "compilers had too little memory (MAX_JOBS=4); or the disk is full.",
+    "compilers had too little memory (MAX_JOBS=4); or the disk is full. FlashInfer's sampler and "
+    "its kernels for experts can be done without (VLLM_USE_FLASHINFER_SAMPLER=0, another backend).",
     "Triton's assembler failed ({ptxas}): it is older than the card, or the kernel is wrong for "
     "it. Let TRITON_PTXAS_PATH name the ptxas of a newer CUDA toolkit, or install a newer release "
     "of the engine with its Triton.",
-    "The C compiler is missing, or ran and failed ({compiler}): install gcc and g++, and check the "
-    "lines before this one. Usually Python.h (install python3-dev) or libcuda.so is missing.",
+    *COMPILER_ADVICE,
     "Triton does not find the driver's {unlinked}: run sudo ldconfig, or link libcuda.so.1 as "
     "libcuda.so into a folder of LIBRARY_PATH.",
-    "FlashInfer's sampler and its kernels for experts can be done without "
-    "(VLLM_USE_FLASHINFER_SAMPLER=0, another backend).",
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("jit.nvcc", "jit.ptxas", "sglang.jit"), _BUILDING),
@@ -101,12 +132,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
     ),
+    "jit.python": (
+        "{header}.h is Python's: install python3-dev (python3.X-dev for Python 3.X; python3-devel "
+        "on Fedora and RHEL) for the Python that runs the engine. A Python of conda "
+        "or uv brings its own headers. Triton builds with them for every kernel, so that no "
+        "setting of the engine avoids it.",
+    ),
     "jit.header": (
         "{of_compiler} is the C compiler's own header: the compiler that ran is incomplete, or its "
         "folders are not found. Install gcc and g++ again, and set CC and CXX to them.",
         "{of_libc} is the C library's header: install libc6-dev and linux-libc-dev.",
         "{of_cxx} is a header of C++: install g++, of the same release as gcc.",
-        "{of_python} is Python's: install python3-dev (python3.X-dev for that Python).",
         "{of_cudnn} is cuDNN's: install its development package, or nvidia-cudnn-cu12.",
         "{of_nccl} is NCCL's: install libnccl-dev, or nvidia-nccl-cu12.",
         "{of_cuda} is the CUDA toolkit's: install the whole toolkit that fits the driver and "
@@ -153,11 +189,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install the releases that its build requires.",
     ),
     "engine.cuda": (
-        "{library} is a library of CUDA {major}, and is missing: a package was built for CUDA "
-        "{major}, and the environment has the libraries of another release, or none. Install the "
-        "package's build for the CUDA that PyTorch has here (torch.version.cuda), or PyTorch and "
-        "engine for CUDA {major}; the package nvidia-cuda-nvrtc-cu{major} or "
-        "nvidia-cuda-runtime-cu{major} brings the library alone.",
+        "A package was built for CUDA {major}, and the loader does not find its {library}. Look "
+        "for it first (find / -name '{library}*'): pip installs it in the environment "
+        "(site-packages/nvidia/*/lib), the toolkit in /usr/local/cuda-{major}*/lib64, and neither "
+        "folder is searched by itself. If it is there, add its folder to LD_LIBRARY_PATH of the "
+        "process.",
+        "If it is not, compare with the CUDA that PyTorch has here (torch.version.cuda). The same: "
+        "install nvidia-cuda-nvrtc-cu{major} or nvidia-cuda-runtime-cu{major} (from CUDA 13 on "
+        "without -cu{major}), and add its folder. Another: install the package's build for that "
+        "CUDA, or PyTorch and engine for CUDA {major}.",
     ),
     "engine.kernels": (
         "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "

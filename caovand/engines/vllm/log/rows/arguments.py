@@ -13,7 +13,7 @@ ROWS: tuple[Signature, ...] = (
     signature("args.cli", "cause", "bad-arguments",
          r"^(?:(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
          r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
-         r"(?:argument (?P<argument>\S+): |unrecognized arguments: "
+         r"(?:" + python.CHOICE + r"|argument (?P<argument>\S+): |unrecognized arguments: "
          r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
@@ -34,6 +34,10 @@ ROWS: tuple[Signature, ...] = (
          r"(?:[Ll]ower|[Rr]educe|[Dd]ecrease|[Ll]imit|[Ss]et) [`'\"]?(?:--)?"
          r"(?P<argument>[a-z][a-z_-]{3,40})"
          r"[`'\"]? to (?:at most|no more than|<=|less than or equal to) (?P<most>\d{1,9})"),
+    signature("drafts.vocabulary", "cause", "bad-arguments",
+         r"^AssertionError at \S{1,200}: assert all\(vocab_sizes\[0\] == vocab_size"
+         r"|Target and draft model should have the same vocabulary size\.?(?: Target model "
+         r"vocab_size=(?P<target>\d{1,9})\. Draft model vocab_size=(?P<drafts>\d{1,9}))?"),
     signature("args.uneven", "generic", "unknown",
          r"^ZeroDivisionError: "
          r"|^(?:ValueError|AssertionError|RuntimeError): .{0,300}\bdivisible by\b"
@@ -52,7 +56,8 @@ ROWS: tuple[Signature, ...] = (
          r"^ModuleNotFoundError: No module named '(?P<module>bitsandbytes|gguf|compressed_tensors"
          r"|torchao|gptqmodel|auto_gptq|timm|open_clip|sentencepiece|tiktoken|mistral_common|av"
          r"|librosa|soundfile|runai_model_streamer|tensorizer)\b"
-         r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60})"),
+         r"|^ImportError: Please install (?P<package>[\w.\[\]-]{1,60}(?: and "
+         r"[\w.\[\]<>=-]{1,60}\w)?)"),
     signature("adapter.failed", "consequence", "bad-arguments",
          r"^RuntimeError: Loading lora (?P<adapter>\S{1,300}) failed$", SERVED),
     signature("engine.broken", "cause", "bad-arguments",
@@ -70,5 +75,7 @@ ROWS: tuple[Signature, ...] = (
          r"CalledProcessError: .{1,200}vllm\.model_executor\.models\.registry|Model architectures "
          r"\['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
-         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"),
+         r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
+         r"|\b(?:(?P<body>\w{1,80}Model)|(?P<absent>\w{1,80})) has no vLLM implementation and the "
+         r"Transformers|The Transformers implementation of (?P<unfit>\w{1,80}) is not compatible"),
 )  # fmt: skip

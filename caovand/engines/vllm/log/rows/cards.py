@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caovand.engines.common.logs.rows import host, kernel, python, runtime, toolchain
+from caovand.engines.common.logs.rows import host, kernel, runtime, toolchain
 from caovand.engines.common.logs.signature import Signature, signature
 from caovand.engines.vllm.log.rows.by_phase import DISK_BY_PHASE, OPENING, READING
 
@@ -59,13 +59,13 @@ ROWS: tuple[Signature, ...] = (
          r"'(?!compute_No )(?P<arch>[\w']{1,40})"
          r"|\brequires (?:a )?CUDA (?:[Tt]oolkit |version )?(?:>=|\d)"),
     signature("jit.nvcc", "generic", "jit-toolchain",
-         python.BUILD + r"|(?P<unlinked>libcuda\.so) cannot found"),
+         toolchain.BUILD + r"|(?P<unlinked>libcuda\.so) cannot found"),
     signature("jit.refused", "cause", "backend-unsupported",
          r"^ptxas \S{1,200}, line \d{1,9}; error {1,9}: (?P<why>.{1,200})"),
     signature("jit.ptxas", "generic", "jit-toolchain",
-         python.PTXAS),
+         toolchain.PTXAS),
     signature("jit.cc", "cause", "jit-toolchain",
-         python.COMPILER),
+         toolchain.COMPILER),
     signature("jit.link", "cause", "jit-toolchain",
          r"\bcannot find -l(?P<library>\w{1,40})"),
     signature("backend.only", "cause", "backend-unsupported",
@@ -86,7 +86,7 @@ ROWS: tuple[Signature, ...] = (
     signature("backend.dtype", "cause", "backend-unsupported",
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
          r"(?P<needs>\d{1,2}(?:\.\d)?)"
-         r"|GPUs with compute capability below [\d.]+ are not supported"),
+         r"|GPUs with compute capability below (?P<oldest>[\d.]{1,5}) are not supported"),
     signature("backend.quantization", "cause", "backend-unsupported",
          r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
          r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
