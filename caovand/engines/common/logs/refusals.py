@@ -26,8 +26,19 @@ OF_OLLAMA = (
     "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
 )  # fmt: skip
 """Ollama's own rows of what a client asked wrongly, or a model answered: the server goes on."""
+OF_COMMANDS = frozenset({
+    "ollama.capability", "ollama.context-cut", "ollama.model.unknown", "ollama.model.newer",
+    "ollama.hub.denied", "ollama.modelfile", "ollama.import", "ollama.model.unsupported",
+    "ollama.family.import", "ollama.template", "ollama.origin", "ollama.file", "ollama.plain",
+    "ollama.family.refused",
+})  # fmt: skip
+"""Ollama's rows of a command or request that failed alone, unless it was a plan's own model."""
 FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
+OF_CLIENTS = frozenset(
+    row.id for row in (*clients.ROWS, *host.ROWS) if row.id.startswith("client.")
+)
+"""What a client printed that did not reach its server, or asked it wrongly."""
 NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED))
 MAX_PASSES = 64
 

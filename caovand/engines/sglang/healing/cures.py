@@ -40,6 +40,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "flashinfer.workspace": ("step", "attention"),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
+    "driver.behind": (),
     "driver.old": (),
     "start.itself": (),
 }
