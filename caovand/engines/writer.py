@@ -21,7 +21,7 @@ from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.failed_requests import of_request
 from caovand.engines.common.logs.hit import MAX_TEXT
-from caovand.engines.common.logs.named import engine_named, is_of_container, is_outside
+from caovand.engines.common.logs.named import ENGINES_TOO, engine_named, title_outside
 from caovand.engines.common.logs.rows import (
     building,
     exits,
@@ -91,8 +91,6 @@ class LogWriter:
 
 HOST = LogWriter("host", "Kernel and driver")
 UNCERTAIN = LogWriter("", "Engine not certain")
-OUTSIDE = LogWriter("", "Host, driver or container")
-"""The cause is the same for every engine."""
 
 
 def engines() -> str:
@@ -137,12 +135,14 @@ def _with_name(
     if found is None or found[0] is not UNCERTAIN or found[1].finding is None:
         return found
     finding = found[1].finding
-    if not is_of_container(finding.signature) and (name := engine_named(lines)):
+    outside = title_outside(finding.signature)
+    name = engine_named(lines) if outside in ("", ENGINES_TOO) else ""
+    if name and finding.failure != "unknown":
         engine = registry.engine_of(name)
         own = engine.explain(text)
         if own.finding is None or _is_same(own.finding, finding):
             return LogWriter(engine.name, engine.title), own if own.finding else found[1]
-    return (OUTSIDE, found[1]) if is_outside(finding.signature) else found
+    return LogWriter("", outside or found[0].title), found[1]
 
 
 def _is_same(one: Finding, other: Finding) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.named import engine_named
-from caovand.engines.writer import OUTSIDE, UNCERTAIN, answer_for, explain_log
+from caovand.engines.writer import UNCERTAIN, answer_for, explain_log
 
 TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."
 DAEMON = (
@@ -20,7 +20,7 @@ DAEMON = (
         (TOO_OLD, "Host, driver or container"),
         (f"the vllm/vllm-openai image says\n{TOO_OLD}", "vLLM"),
         (f"vllm or sglang says\n{TOO_OLD}", "Host, driver or container"),
-        (f"Container ollama-server Started\n{DAEMON}", "Host, driver or container"),
+        (f"Container ollama-server Started\n{DAEMON}", "Container"),
         (
             "1. /opt/env/site-packages/sgl_kernel/sm100/common_ops.* - found files: []\n"
             "* ImportError: libnvrtc.so.12: cannot open shared object file: No such file",
@@ -41,6 +41,6 @@ def test_a_name_within_a_word_is_none() -> None:
 
 def test_what_is_true_of_every_engine_is_said_of_an_uncertain_one() -> None:
     finding = Finding("backend-unsupported", TOO_OLD, signature="driver.behind", line=1)
-    assert answer_for(OUTSIDE, finding, None).heals == "no"
+    assert answer_for(UNCERTAIN, finding, None).heals == "no"
     shared = Finding("device-oom-load", "out of memory", signature="oom.cuda", line=1)
     assert answer_for(UNCERTAIN, shared, None).heals == "depends"

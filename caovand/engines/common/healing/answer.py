@@ -55,7 +55,7 @@ def answer_of(
     rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
     found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports)
-    if plan is None and finding.signature in refusals.OF_CLIENTS:
+    if plan is None and finding.signature in (*refusals.OF_CLIENTS, "ollama.client"):
         return replace(found, heals="no", how=_OF_CLIENT)
     if found.heals == "no" and _refuses_a_request(finding, plan):
         return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from caovand.engines.common.logs.rows import unreached
 
 _NAMES = re.compile(
     r"(?P<vllm>\bvllm(?:_\w{1,40})?\b|\b(?-i:Vllm[A-Z]))"
@@ -14,11 +16,17 @@ _NAMES = re.compile(
 )
 """Names of the engines in paths, commands, packages and prose."""
 MAX_LINE = 1000
-_OUTSIDE = (
-    "container.", "driver.", "nvml.", "system.", "files.", "loader.", "net.", "pod.", "unit.",
-    "shm.", "sandbox.", "env.",
-)  # fmt: skip
-"""Rows of the system, its driver and its containers, whichever engine runs there."""
+_TITLES: Mapping[tuple[str, ...], str] = {
+    (*(row.id for row in unreached.ROWS), "ollama.client"): "Client of a server",
+    ("container.",): "Container",
+    (
+        "driver.", "nvml.", "system.", "files.", "loader.", "net.", "pod.", "unit.", "shm.",
+        "sandbox.", "env.",
+    ): "Host, driver or container",
+}  # fmt: skip
+"""Who printed the rows that begin so, whichever engine runs there."""
+ENGINES_TOO = "Host, driver or container"
+"""What an engine meets, too: its name, if the log has one, says more."""
 
 
 def engine_named(lines: Sequence[str]) -> str:
@@ -27,11 +35,6 @@ def engine_named(lines: Sequence[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def is_of_container(signature: str) -> bool:
-    """Whether a row is of a container's runtime, before an engine ran in it."""
-    return signature.startswith("container.")
-
-
-def is_outside(signature: str) -> bool:
-    """Whether a row is of the machine: its driver, container runtime, network or limits."""
-    return signature.startswith(_OUTSIDE)
+def title_outside(signature: str) -> str:
+    """Who printed a row that is of no engine; "" if an engine may have."""
+    return next((title for ids, title in _TITLES.items() if signature.startswith(ids)), "")

@@ -10,15 +10,16 @@ from collections.abc import Collection, Sequence
 
 from caovand.core.engine.log import FindCause
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.logs.rows import clients, host, requests
+from caovand.engines.common.logs.rows import clients, host, requests, unreached
 from caovand.engines.common.logs.signature import MAX_LINE, Signature
 
 SERVED = ("http", "serving")
-_OF_HOST = ("client.refused", "tgi.request", "trt.request")
+_OF_HOST = ("tgi.request", "trt.request")
 ROWS = (
     *(row for row in requests.ROWS if row.kind == "consequence"),
     *requests.OF_LLAMA,
     *clients.ROWS,
+    *unreached.ROWS,
     *(row for row in host.ROWS if row.id in _OF_HOST),
 )
 OF_OLLAMA = (
@@ -35,9 +36,7 @@ OF_COMMANDS = frozenset({
 """Ollama's rows of a command or request that failed alone, unless it was a plan's own model."""
 FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
-OF_CLIENTS = frozenset(
-    row.id for row in (*clients.ROWS, *host.ROWS) if row.id.startswith("client.")
-)
+OF_CLIENTS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
 """What a client printed that did not reach its server, or asked it wrongly."""
 NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED))
 MAX_PASSES = 64

@@ -130,7 +130,8 @@ FILE = (
          r"|(?P<page>4f44213c|6d74683c|4d54483c|72746e45|61766e49|7265227b|<!DO|<htm|<HTM|Entr|Inva"
          r"|\{\"er)|(?P<zeros>00000000)|(?P<magic>[^'\s]{0,16}))"),
     signature("llama.model.version", "cause", "model-missing",
-         r"(?P<first>GGUFv1) is no longer supported|this GGUF file is version (?P<newer>\d{1,9}) but"
+         r"(?P<first>GGUFv1) is no longer supported"
+         r"|this GGUF file is version (?P<newer>\d{1,9}) but"
          r"|this GGUF file version (?P<swapped>\d{1,12}) is extremely large"
          r"|(?P<other>GGUF version \d{1,10} is (?:extremely|larger)|unknown \(?(?:magic|version)"
          r"|bad file magic|invalid file magic|unsupported (?:model|file) (?:format|version)"
