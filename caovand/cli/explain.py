@@ -18,9 +18,8 @@ from caovand.core.engine.log import Explanation
 from caovand.core.healing.answer import FailureAnswer
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting import answer_text
-from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.common.logs.whole_log import plan_from_log
-from caovand.engines.writer import engines, explain_log, starts
+from caovand.engines.writer import answer_for, engines, explain_log, starts
 
 # Figures for people, in this order, with labels and units.
 SHOWN = (
@@ -76,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=excerpt.number(explanation.finding.line))
         explanation = replace(explanation, finding=finding)
-        answer = answer_of(writer.engine, finding, plan_from_log(explanation.configured))
+        answer = answer_for(writer, finding, plan_from_log(explanation.configured))
     if args.json:
         told = as_json(explanation, writer.name, answer)
         print(json.dumps(told, indent=2, default=str))

@@ -9,16 +9,19 @@ from dataclasses import dataclass, replace
 
 from caovand.core.engine.log import Explanation
 from caovand.core.engine.record import Engine
-from caovand.core.healing.answer import LEAD
+from caovand.core.healing.answer import LEAD, FailureAnswer
 from caovand.core.healing.failure import Failure, Finding
+from caovand.core.plan import Plan
 from caovand.core.secrets import hide
 from caovand.engines import registry
 from caovand.engines.common.healing.advice import sentences
 from caovand.engines.common.healing.advice_texts import GENERAL
+from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.failed_requests import of_request
 from caovand.engines.common.logs.hit import MAX_TEXT
+from caovand.engines.common.logs.named import ENGINES_TOO, engine_named, title_outside
 from caovand.engines.common.logs.rows import (
     building,
     exits,
@@ -111,7 +114,39 @@ def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
     found = _whole(text, lines)
     if found and (engine := found[0].engine):
         found = found[0], of_request(found[1], lines, engine.explain)
+    found = _with_name(found, text, lines)
     return _with_lead(_cut_short(found, lines), lines)
+
+
+def answer_for(writer: LogWriter, finding: Finding, plan: Plan | None) -> FailureAnswer:
+    """What a finding means; where the engine is uncertain, what is true of every engine."""
+    found = answer_of(writer.engine, finding, plan)
+    if found.heals != "depends":
+        return found
+    every = [answer_of(registry.engine_of(name), finding) for name in registry.MODULES]
+    same = all((one.heals, one.how) == (every[0].heals, every[0].how) for one in every)
+    return replace(found, heals=every[0].heals, how=every[0].how) if same else found
+
+
+def _with_name(
+    found: tuple[LogWriter, Explanation] | None, text: str, lines: Sequence[str]
+) -> tuple[LogWriter, Explanation] | None:
+    """An explanation of an uncertain writer, by the one engine that the log names, if any."""
+    if found is None or found[0] is not UNCERTAIN or found[1].finding is None:
+        return found
+    finding = found[1].finding
+    outside = title_outside(finding.signature)
+    name = engine_named(lines) if outside in ("", ENGINES_TOO) else ""
+    if name and finding.failure != "unknown":
+        engine = registry.engine_of(name)
+        own = engine.explain(text)
+        if own.finding is None or _is_same(own.finding, finding):
+            return LogWriter(engine.name, engine.title), own if own.finding else found[1]
+    return LogWriter("", outside or found[0].title), found[1]
+
+
+def _is_same(one: Finding, other: Finding) -> bool:
+    return (one.signature, one.failure, one.line) == (other.signature, other.failure, other.line)
 
 
 def _with_lead(

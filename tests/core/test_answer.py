@@ -53,8 +53,8 @@ def test_each_change_names_key_option_and_value() -> None:
     ("failure", "heals", "how"),
     [
         ("bad-arguments", "no", "starting again cannot help; the state is FAILED until"),
-        ("gpu-lost", "waits", "waiting until the cause has passed"),
-        ("network", "yes", "waiting for the network: the same plan again"),
+        ("gpu-lost", "waits", "for the lost card, then the same plan again"),
+        ("network", "waits", "for the network, then the same plan again"),
         ("illegal-access", "yes", "the same plan again, once; then CUDA graphs"),
         ("vram-busy", "waits", "the same plan again, up to 3 times, and on until it has passed"),
         ("jit-toolchain", "yes", "FlashInfer's sampler off; then"),
@@ -100,6 +100,39 @@ def test_a_server_that_refused_a_request_serves_on() -> None:
     assert (found.heals, found.certainty) == ("no", "certain")
     assert "serves on" in found.how
     assert "FAILED" in vllm(replace(refused, phase="resolve")).how
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        Finding("bad-arguments", "x", "resolve", signature="args.context", line=1),
+        Finding("bad-arguments", "400 As of transformers v4.44, default", signature="args.x"),
+        Finding("bad-arguments", "x", "resolve", signature="llama.request.batch", line=1),
+    ],
+)
+def test_a_refusal_in_an_excerpt_needs_no_start_before_it(refused: Finding) -> None:
+    assert "serves on" in answer_of(engine_of("llamacpp"), refused).how
+
+
+def test_a_command_that_ollama_refused_leaves_its_server_running() -> None:
+    refused = Finding("bad-arguments", "x", "http", signature="ollama.model.newer", line=1)
+    assert "serves on" in answer_of(engine_of("ollama"), refused).how
+    plan = Plan("m", {}, {}, device="cuda")
+    assert "FAILED" in answer_of(engine_of("ollama"), refused, plan).how
+
+
+def test_a_client_that_reaches_no_server_is_no_engine_s_failure() -> None:
+    found = answer_of(None, Finding("network", "x", signature="client.refused", line=1))
+    assert (found.heals, found.how) == ("no", "a client failed, and no engine that caovan runs")
+
+
+def test_a_certificate_becomes_trusted_by_nobody_s_waiting() -> None:
+    finding = Finding("network", "x509: unknown authority", signature="net.certificate", line=1)
+    assert answer_of(engine_of("ollama"), finding).heals == "no"
+
+
+def test_without_a_plan_nothing_is_said_of_a_state() -> None:
+    assert "FAILED" not in answer_of(VLLM, Finding("bad-arguments", "x", "resolve")).how
 
 
 def test_flashinfer_is_no_remedy_on_a_card_older_than_it_supports() -> None:

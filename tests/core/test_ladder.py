@@ -347,12 +347,12 @@ def test_a_full_disk_gives_up_nothing_and_is_named() -> None:
 def test_what_passes_is_waited_for_without_end_and_named(failure: Failure, words: str) -> None:
     decision = decide(plan_of(), found(failure, "resolve"), 99, FREE)
     assert (decision.verdict, decision.excused) == ("again", True)
-    assert decision.text == f"waiting for {words}: the same plan again"
+    assert decision.text == f"waiting for {words}, then the same plan again"
 
 
-def test_every_retry_names_what_it_waits_for() -> None:
+def test_every_wait_names_what_it_waits_for() -> None:
     named = {failure for failure, reaction in REACTIONS.items() if reaction.waits_for}
-    assert named == {failure for failure, one in REACTIONS.items() if one.kind == "retry"}
+    assert named == {failure for failure, one in REACTIONS.items() if one.kind in ("hold", "retry")}
 
 
 def test_no_step_leads_back_to_a_plan_that_failed() -> None:

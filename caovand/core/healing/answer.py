@@ -31,6 +31,8 @@ Certainty = Literal["certain", "likely", "effect", "unknown"]
 # is unknown.
 Heals = Literal["yes", "waits", "no", "depends"]
 _FAILED = "the state is FAILED until you change something"
+_OF_OTHERS = "act on the advice first"
+"""The same for a log without a plan, which another program than caovan may have started."""
 _DEFAULTS = Plan("", {}, {}, device="cuda")
 """Plan assumed for a log that does not show the engine's arguments: the defaults."""
 LEAD = "lead"
@@ -123,10 +125,11 @@ def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[
     """What the ladder does if the failure keeps recurring."""
     known = plan or _DEFAULTS
     at_once = decide(known, finding, 1, rules)
+    failed = _FAILED if plan else _OF_OTHERS
     if is_final(finding, rules.healing):
-        return "no", f"{at_once.text}; {_FAILED}"
+        return "no", f"{at_once.text}; {failed}"
     if at_once.excused:
-        return ("waits" if at_once.verdict == "hold" else "yes"), at_once.text
+        return "waits", at_once.text.removeprefix("waiting ")
     patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
     times = "once" if patience == 1 else f"up to {patience} times"
     first = f"the same plan again, {times}" if patience else ""
@@ -140,7 +143,7 @@ def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[
         return "waits", f"{first}, and on until it has passed"
     else:
         left = later.text if patience == 0 else "no rung of the ladder is left"
-        return "no", f"{first}; then {left}" if first else f"{left}; {_FAILED}"
+        return "no", f"{first}; then {left}" if first else f"{left}; {failed}"
     return "yes", f"{first}; then {steps}" if first else steps
 
 

@@ -19,7 +19,7 @@ from caovand.core.healing.rung import Healing, Rung, RungStep
 from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.problem import Problem
 
-# fatal: only the operator can help. hold: wait for the outside cause, indefinitely. wait: the same,
+# fatal: only the operator can help. hold: wait for what is missing, indefinitely. wait: the same,
 # but after `patience` failures take a rung. retry: always retry the plan. restart: retry the plan
 # `patience` times, then take a rung. rung: take a rung at once.
 ReactionKind = Literal["fatal", "hold", "wait", "retry", "restart", "rung"]
@@ -28,7 +28,7 @@ DecisionVerdict = Literal["again", "lower", "hold", "fail"]
 
 @dataclass(frozen=True)
 class Reaction:
-    """How to answer a failure, how often before taking a rung, and what a retry waits for."""
+    """How to answer a failure, how often before taking a rung, and what it waits for."""
 
     kind: ReactionKind
     patience: int = 0
@@ -46,11 +46,11 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "illegal-access": Reaction("restart", 1),
     "launch-failure": Reaction("restart", 1),
     "collective-timeout": Reaction("restart", 1),
-    "gpu-lost": Reaction("hold"),
-    "gpu-absent": Reaction("hold"),
-    "engine-unusable": Reaction("hold"),
+    "gpu-lost": Reaction("hold", waits_for="the lost card"),
+    "gpu-absent": Reaction("hold", waits_for="a usable card"),
+    "engine-unusable": Reaction("hold", waits_for="an engine that can be run"),
     "host-oom": Reaction("restart", 1),
-    "shm-full": Reaction("hold"),
+    "shm-full": Reaction("hold", waits_for="room in /dev/shm"),
     "compile-cache-stale": Reaction("rung"),
     "shared-memory-limit": Reaction("rung"),
     "jit-toolchain": Reaction("rung"),
@@ -59,7 +59,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "model-missing": Reaction("fatal"),
     "network": Reaction("retry", waits_for="the network"),
     "access-denied": Reaction("fatal"),
-    "port-busy": Reaction("hold"),
+    "port-busy": Reaction("hold", waits_for="the port to be free"),
     "plugin-error": Reaction("rung"),
     "compile-failed": Reaction("rung"),
     "engine-died": Reaction("restart", 1),
@@ -70,8 +70,8 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "answers-degenerate": Reaction("restart", 1),
     "allreduce-wrong": Reaction("rung"),
     "allreduce-hung": Reaction("restart", 1),
-    "node-missing": Reaction("hold"),
-    "node-unfit": Reaction("hold"),
+    "node-missing": Reaction("hold", waits_for="all nodes"),
+    "node-unfit": Reaction("hold", waits_for="nodes that fit the plan"),
     "node-lost": Reaction("retry", waits_for="all nodes"),
     "unknown": Reaction("restart", 2),
 }
@@ -87,6 +87,9 @@ DISK: Mapping[str, str] = {
     "disk.full": "waiting for space on the disk{of}; fix: free some (`df -h`)",
     "disk.error": "waiting for the disk to be readable; `journalctl -k` has the fault",
 }
+
+# Messages of failures that pass in general, which these do not until a person acts.
+LASTING = frozenset({"net.certificate"})
 
 # Name of a capture: a limit of the machine was reached, so no plan is at fault.
 LIMIT = "machine_limit"
@@ -172,11 +175,9 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
     kind = "rung" if rules.healing.precise.get(finding.signature) else reaction.kind
     if is_final(finding, rules.healing):
         return Decision("fail", text="starting again cannot help")
-    if kind == "hold":
-        return Decision("hold", text="waiting until the cause has passed", excused=True)
-    if kind == "retry":
-        text = f"waiting for {reaction.waits_for}: the same plan again"
-        return Decision("again", text=text, excused=True)
+    if kind in ("hold", "retry"):
+        text = f"waiting for {reaction.waits_for}, then the same plan again"
+        return Decision("hold" if kind == "hold" else "again", text=text, excused=True)
     if kind == reaction.kind and repeats <= reaction.patience + (
         MORE_PATIENCE if finding.maybe_killed else 0
     ):
@@ -194,7 +195,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
 
 def is_final(finding: Finding, healing: Healing) -> bool:
     """Whether only a person can resolve this failure: until then, no start can succeed."""
-    if finding.captures.get("component") == CONFIGURATION:
+    if finding.captures.get("component") == CONFIGURATION or finding.signature in LASTING:
         return True
     precise = healing.precise.get(finding.signature)
     return REACTIONS[finding.failure].kind == "fatal" and not precise

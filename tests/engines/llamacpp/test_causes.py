@@ -40,7 +40,7 @@ CAUSED = [
     ("missing-projector", "model-missing", "llama.file.missing", "load"),
     ("missing-template", "bad-arguments", "llama.args.value", "resolve"),
     ("missing-tensor", "model-missing", "llama.model.tensor", "load"),
-    ("no-memory-cache", "host-oom", "llama.ram", "kv"),
+    ("no-memory-cache", "host-oom", "llama.ram.cache", "kv"),
     ("no-memory-compute", "host-oom", "llama.ram", "kv"),
     ("no-memory-mmap", "host-oom", "llama.ram.bad-alloc", "load"),
     ("no-memory-weights", "host-oom", "llama.ram", "load"),
@@ -164,6 +164,32 @@ def test_a_template_that_it_can_do_without_is_not_why_a_start_failed() -> None:
     found = find_cause([*lines, f"{text}cudaMalloc failed: out of memory"], "load")
     assert found is not None
     assert found.failure.startswith("device-oom")
+
+
+def test_a_cache_that_memory_cannot_hold_is_a_context_too_long() -> None:
+    lines = [
+        "llama_new_context_with_model: n_ctx      = 1048576",
+        "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 137438953504",
+        "llama_kv_cache_init: failed to allocate buffer for kv cache",
+    ]
+    found = find_cause(lines, "load")
+    assert found is not None
+    assert (found.signature, found.line) == ("llama.ram.cache", 2)
+    advice = " ".join(advise(found))
+    assert advice.index("shorten the context first") < advice.index("1048576 tokens")
+    assert "Close other programs" not in advice
+
+
+def test_a_cache_that_a_card_cannot_hold_shows_its_context() -> None:
+    lines = [
+        "llama_context: n_ctx         = 163840",
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 9000.00 MiB on device 0: cudaMalloc"
+        " failed: out of memory",
+        "llama_kv_cache_init: failed to allocate buffer for kv cache",
+    ]
+    found = find_cause(lines, "load")
+    assert found is not None
+    assert any("163840 tokens" in text for text in advise(found))
 
 
 def test_rows_have_unique_ids_and_known_failures() -> None:

@@ -99,7 +99,8 @@ def ladder_changes(
     changes = "; ".join(f"{rung.does} ({setting(rung)})" for rung in rungs)
     if not changes:
         return []
-    at_once = REACTIONS[finding.failure].kind == "rung"
+    precise = bool(healing.precise.get(finding.signature))
+    at_once = precise or REACTIONS[finding.failure].kind == "rung"
     return [f"{'What helps' if at_once else 'If it comes back'}, in this order: {changes}."]
 
 

@@ -88,8 +88,35 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.model.unpaired": (
         "The projector (mmproj) belongs to another model: use the one published with the model.",
     ),
+    "llama.file.magic": (
+        "The file is a GGUF file (its magic {gguf} spells GGUF), and the program that reads it is "
+        "older than that format (August 2023): update the program, not the file "
+        "(llama-cpp-python, LLamaSharp or another binding: its current release; an image: pull the "
+        "current one from where its project publishes now; a folder that was built again may still "
+        "hold an old `main`: run llama-cli or llama-server).",
+        "The file has a format from before GGUF (August 2023; magic {old}), which current programs "
+        "do not read, and old ones only in their own variant: use a GGUF file of the model with a "
+        "current release of the program.",
+        "The file is a pointer of Git LFS (magic {pointer}, a text of some 130 bytes): fetch the "
+        "model itself (`git lfs install && git lfs pull`, or `hf download`).",
+        "The file is an archive of PyTorch (magic {zip}: .bin, .pt or .pth), not GGUF: convert the "
+        "model's folder with convert_hf_to_gguf.py, or download a GGUF file.",
+        "The file is a text that a server sent in place of the model (magic {page}: a page, or an "
+        "error such as a missing login): see what it says, and download the model again.",
+        "The file begins with zeros ({zeros}): its download was not completed. Download it again.",
+        "What the path names is no GGUF file (it begins with {magic}): a folder, a pointer of Git "
+        "LFS, a web page, another format such as safetensors, or a damaged download. `head -c 4` "
+        "must print GGUF: download a GGUF file of the model, or convert it.",
+    ),
     "llama.model.version": (
-        "The file's format is too old, too new, or not GGUF: download a current GGUF file.",
+        "The program is older than the file's format (version {newer}): update the program, or the "
+        "package or image that brings it.",
+        "The file has the first version of the format ({first}), which is no longer read: download "
+        "a newer GGUF file.",
+        "The file was made for processors of the other byte order (its version reads as "
+        "{swapped}): download or convert one for this machine.",
+        "The file's format is too old, too new, or not GGUF ({other}): download a current GGUF "
+        "file.",
     ),
     "llama.model.type": (
         "The file has tensors in a quantization that this release does not support: install a "

@@ -29,6 +29,7 @@ from caovand.engines.common.logs.rows import (
     servers,
     system,
     toolchain,
+    unreached,
 )
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
@@ -111,10 +112,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **system.ADVICE,
     **clients.ADVICE,
     **toolchain.ADVICE,
+    **unreached.ADVICE,
     **links.ADVICE,
     **loader.ADVICE,
     **packages.ADVICE,
     **python_advice.ADVICE,
+    "ollama.client": (
+        "No Ollama server answers: start it (`sudo systemctl start ollama`, or `ollama serve`). "
+        + unreached.IN_CONTAINER,
+    ),
     "disk.full": ("The disk is full: free some space, then start again.",),
     "oom.others": ("Without them the model may fit as it is configured.",),
     "oom.unstaged": (
@@ -194,13 +200,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "NVML does not find the requested card: CUDA_VISIBLE_DEVICES names one that is not here "
         "(in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
         "-L).",
-    ),
-    "client.refused": (
-        "No server answers at {server}: start it (`ollama serve`, `sudo systemctl start ollama`), "
-        "and check its port. Inside a container localhost is the container itself: let the client "
-        "use http://host.docker.internal:PORT (on Linux with "
-        "--add-host=host.docker.internal:host-gateway), and let the server listen on all addresses "
-        "(OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and llama-server).",
     ),
     "nvml.unsupported": (
         "NVML does not answer a question about the card, as under WSL2 in a forked process or on "

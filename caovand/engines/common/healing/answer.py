@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib import resources
@@ -13,11 +14,17 @@ from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan
 from caovand.engines.common.logs import refusals
-from caovand.engines.common.logs.rows import kernel
+from caovand.engines.common.logs.rows import host, kernel, network
 
-_KINDS_OF_KERNEL = {row.id: row.kind for row in kernel.ROWS}
+_KINDS_OF_ALL = {row.id: row.kind for row in (*kernel.ROWS, *host.ROWS, *network.ROWS)}
+"""Kinds of the rows that no engine's own lines are needed for."""
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
+_OF_CLIENT = "a client failed, and no engine that caovan runs"
+_ANSWERED = re.compile(
+    r"Error code: 4\d\d\b|^\W{0,3}4\d\d[ :]|\b(?:HTTP|status code)\b.{0,12} 4\d\d\b"
+)
+"""The status of a refused request."""
 _NO_RUNGS = Healing(rungs=(), cures={}, option=str)
 REPORTS_FILE = "public_reports.list"
 """A line is a failure, a signature, an engine, and reports as repository#number;
@@ -44,21 +51,32 @@ def answer_of(
     rules: LadderRules | None = None,
 ) -> FailureAnswer:
     """The answer for an engine; None is for the kernel's log and for an uncertain writer."""
-    kinds = {**_KINDS_OF_KERNEL, **(engine.log.kinds if engine else {})}
+    kinds = {**_KINDS_OF_ALL, **(engine.log.kinds if engine else {})}
     rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
     found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports)
-    if found.heals == "no" and _refuses_a_request(finding):
+    if plan is None and finding.signature in (*refusals.OF_CLIENTS, "ollama.client"):
+        return replace(found, heals="no", how=_OF_CLIENT)
+    if found.heals == "no" and _refuses_a_request(finding, plan):
         return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
+    if plan is None and finding.signature in refusals.OF_COMMANDS:
+        return replace(found, heals="no", how=_SERVES_ON)
     if engine is None and found.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
         return replace(found, heals="depends", how="the log does not show which engine it is")
     return found
 
 
-def _refuses_a_request(finding: Finding) -> bool:
-    """Whether a server refused one request, and serves others."""
-    answered = finding.phase in ("serving", "http") or "Error code: 4" in finding.text
-    return answered and finding.signature in refusals.NAMES and finding.failure == "bad-arguments"
+def _refuses_a_request(finding: Finding, plan: Plan | None) -> bool:
+    """Whether a server refused one request, and serves others.
+
+    An excerpt without the engine's start shows no phase: the text of a refusal suffices there.
+    """
+    if finding.failure != "bad-arguments":
+        return False
+    if plan is None and _ANSWERED.search(finding.text):
+        return True
+    answered = finding.phase in refusals.SERVED or "Error code: 4" in finding.text
+    return (answered or plan is None) and finding.signature in refusals.NAMES
 
 
 def similar_reports(engine: str, finding: Finding) -> tuple[str, ...]:

@@ -10,15 +10,16 @@ from collections.abc import Collection, Sequence
 
 from caovand.core.engine.log import FindCause
 from caovand.core.healing.failure import Finding
-from caovand.engines.common.logs.rows import clients, host, requests
+from caovand.engines.common.logs.rows import clients, host, requests, unreached
 from caovand.engines.common.logs.signature import MAX_LINE, Signature
 
 SERVED = ("http", "serving")
-_OF_HOST = ("client.refused", "tgi.request", "trt.request")
+_OF_HOST = ("tgi.request", "trt.request")
 ROWS = (
     *(row for row in requests.ROWS if row.kind == "consequence"),
     *requests.OF_LLAMA,
     *clients.ROWS,
+    *unreached.ROWS,
     *(row for row in host.ROWS if row.id in _OF_HOST),
 )
 OF_OLLAMA = (
@@ -26,8 +27,17 @@ OF_OLLAMA = (
     "ollama.canceled", "ollama.parallel", "ollama.family.context", "ollama.family.busy",
 )  # fmt: skip
 """Ollama's own rows of what a client asked wrongly, or a model answered: the server goes on."""
+OF_COMMANDS = frozenset({
+    "ollama.capability", "ollama.context-cut", "ollama.model.unknown", "ollama.model.newer",
+    "ollama.hub.denied", "ollama.modelfile", "ollama.import", "ollama.model.unsupported",
+    "ollama.family.import", "ollama.template", "ollama.origin", "ollama.file", "ollama.plain",
+    "ollama.family.refused",
+})  # fmt: skip
+"""Ollama's rows of a command or request that failed alone, unless it was a plan's own model."""
 FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
+OF_CLIENTS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
+"""What a client printed that did not reach its server, or asked it wrongly."""
 NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED))
 MAX_PASSES = 64
 

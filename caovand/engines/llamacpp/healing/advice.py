@@ -11,6 +11,10 @@ from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.llamacpp.healing.cures import HEALING
 
+_LENGTH = (
+    "The log shows a context of {context} tokens. Without an option llama.cpp makes it as long as "
+    "the model allows: set -c to what is needed, such as 8192."
+)
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
@@ -50,11 +54,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "chmod -R a+rX, or --user). `cat {unopened} > /dev/null` as that user prints the reason.",
         "The file {file} is missing: correct its path, or download the model with all its files.",
     ),
-    "llama.file.magic": (
-        "What the path names is no GGUF file: a folder, a pointer of Git LFS (a text of some 130 "
-        "bytes), a web page saved in its place, or another format such as safetensors. Check with "
-        "`ls -l` and `head -c 4`, which must print GGUF, and download the file itself.",
-    ),
     "llama.file.cut": (
         "The file is shorter than its header says: a download was interrupted. Download it again.",
     ),
@@ -82,10 +81,20 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.cache.long": (
         "The cache alone asks for {mib} MiB on one card: the context is far too long for it. "
         "Shorten --ctx-size (llama-cpp-python: n_ctx) first.",
+        _LENGTH,
     ),
     "llama.cuda.cache": (
         "The cache takes {mib} MiB, for which the card has no room.",
         "No memory is left on the card for the cache.",
+        _LENGTH,
+    ),
+    "llama.ram.cache": (
+        "The cache alone asks for {mib} MiB of the machine's memory, which has less: shorten the "
+        "context first (-c, --ctx-size; llama-cpp-python: n_ctx).",
+        "The cache alone asks for {bytes} bytes of the machine's memory, which has less: shorten "
+        "the context first (-c, --ctx-size; llama-cpp-python: n_ctx).",
+        _LENGTH,
+        "Fewer bits of the weights do not make the cache smaller.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
     "llama.args.tls": (

@@ -37,6 +37,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "llama.cache.long": ("context", "cache", "slots"),
+    "llama.ram.cache": ("context", "cache", "slots"),
     "llama.cuda.peer": (),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
@@ -44,6 +45,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "cache.fp8": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
+    "driver.behind": (),
     "driver.old": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

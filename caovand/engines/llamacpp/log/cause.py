@@ -50,9 +50,11 @@ _REQUEST = re.compile(
     r"|slot \d{1,4} (?:: |is )"
 )
 """What a server prints of requests: an excerpt may begin after its start."""
-_NO_MEMORY = "llama.cuda.oom"
+_NO_MEMORY = ("llama.cuda.oom", "llama.ram", "llama.ram.buffer")
 _OF_CACHE = "buffer for kv cache"
-"""What says, in the line after an allocation that failed, what it was for."""
+"""What says, in a line after the allocations that failed, what they were for."""
+_CONTEXT = re.compile(r"\bn_ctx {0,12}= {1,12}(?P<context>\d{1,12})$")
+"""The length of the context that the cache is made for."""
 _STOPPED = "cleaning up before exit"
 
 
@@ -85,6 +87,7 @@ def find_cause(
 def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     hits: list[Hit] = []
     shown, stopped = "", False
+    context: dict[str, str] = {}
     for index, line in enumerate(lines):
         mark = phase_of(line) if shown != "serving" else None
         if _RETRIES in line:
@@ -99,15 +102,20 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         parts = take_apart(line)
         stopped = stopped or _STOPPED in parts.message[:MAX_TEXT]
         here = shown or phase
+        if made := _CONTEXT.search(parts.message[:MAX_TEXT]):
+            context = made.groupdict()
         if not _is_evidence(parts, line) or first(HARMLESS, parts.message):
             continue
         text = f"{parts.source}: {parts.message}" if parts.source else parts.message
         found = first(SIGNATURES, text)
         if found is None or (here == "serving" and not _is_crash(parts, found[0])):
             continue
-        if hits and hits[-1].row.id == _NO_MEMORY and _OF_CACHE in text:
+        if hits and hits[-1].row.id in _NO_MEMORY and _OF_CACHE in text:
+            while len(hits) > 1 and hits[-2].row.id in _NO_MEMORY:
+                hits.pop()
             text = f"{hits[-1].text}: {parts.message}"
-            hits[-1] = Hit(hits[-1].index, text, here, *(first(SIGNATURES, text) or found))
+            row, captures = first(SIGNATURES, text) or found
+            hits[-1] = Hit(hits[-1].index, text, here, row, {**captures, **context})
             continue
         hits.append(Hit(index, parts.message, here, *found))
     return unless_explained(hits), stopped

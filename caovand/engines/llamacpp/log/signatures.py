@@ -53,6 +53,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.cuda.compute", "cause", "device-oom-capture",
          r"failed to allocate " + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
     # Memory of the host
+    signature("llama.ram.cache", "cause", "host-oom",
+         r"(?:insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"
+         r"|failed to allocate buffer of size (?P<bytes>\d{1,18})).{0,200}buffer for kv cache"),
     signature("llama.ram", "cause", "host-oom",
          r"insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"),
     signature("llama.ram.buffer", "generic", "host-oom",
@@ -84,9 +87,6 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
-    signature("llama.file.magic", "cause", "model-missing",
-         r"invalid magic (?:characters:? '(?P<magic>[^']{0,16})'"
-         r"|characters (?P<read>[^\s'.]{4})|number (?P<number>[\da-f]{1,8}))"),
     signature("llama.file.header", "cause", "model-missing",
          r"failed to read (?:magic|header|key-value pairs|tensor info|version)"
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),

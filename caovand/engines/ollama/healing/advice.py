@@ -301,7 +301,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A library of the runner is missing: install Ollama again, and Microsoft's Visual C++ "
         "runtime.",
     ),
-    "ollama.client": ("No Ollama server answers: start it (`sudo systemctl start ollama`).",),
     "ollama.client.gone": (
         "The client closed its connection while the model was loaded: raise the client's time-out "
         "(a proxy's, too), or load the model before use and keep it loaded (an empty request to "

@@ -37,6 +37,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.attention": ("flash-off", "processor"),
     "rocm.kernel": ("processor",),
     "rocm.hipblaslt": (),
+    "driver.behind": (),
     "driver.old": ("processor",),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

@@ -44,6 +44,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "jit.assembler": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
+    "driver.behind": (),
     "driver.old": (),
     "start.itself": (),
 }

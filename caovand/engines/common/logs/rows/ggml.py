@@ -121,11 +121,21 @@ FILE = (
          r"|wrong number of tensors;(?: expected (?P<expected>\d+), got (?P<got>\d+)|$)"
          r"|unknown tensor '(?P<unknown>[^']{0,200})' in model file"
          r"|invalid model: tensor '(?P<twice>[^']{1,200})' is duplicated"),
+    # The first four bytes of a file, as a number or as characters
+    signature("llama.file.magic", "cause", "model-missing",
+         r"(?:(?:invalid|bad) magic(?: number| characters:?)? \[?(?:got )?(?:0x)?'?"
+         r"|unknown \(magic, version\) combination: )"
+         r"(?:(?P<gguf>46554747)|(?P<old>67676a74|67676d66|67676d6c|67676c61|tjgg|fmgg|lmgg|algg)"
+         r"|(?P<pointer>73726576|vers)|(?P<zip>04034b50|PK)"
+         r"|(?P<page>4f44213c|6d74683c|4d54483c|72746e45|61766e49|7265227b|<!DO|<htm|<HTM|Entr|Inva"
+         r"|\{\"er)|(?P<zeros>00000000)|(?P<magic>[^'\s]{0,16}))"),
     signature("llama.model.version", "cause", "model-missing",
-         r"GGUFv1 is no longer supported|GGUF version \d{1,10} is (?:extremely|larger)|unknown "
-         r"\(?(?:magic|version)|failed to load model: this GGUF file is version \d+ but"
-         r"|this GGUF file version \d{1,12} is extremely large|bad file magic|invalid file magic"
-         r"|unsupported (?:model|file) (?:format|version)|invalid model file"),
+         r"(?P<first>GGUFv1) is no longer supported"
+         r"|this GGUF file is version (?P<newer>\d{1,9}) but"
+         r"|this GGUF file version (?P<swapped>\d{1,12}) is extremely large"
+         r"|(?P<other>GGUF version \d{1,10} is (?:extremely|larger)|unknown \(?(?:magic|version)"
+         r"|bad file magic|invalid file magic|unsupported (?:model|file) (?:format|version)"
+         r"|invalid model file)"),
     signature("llama.model.other", "generic", "model-missing",
          r"error loading model: (?P<why>\S.{1,300})"),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from caovand.engines.common.logs.rows import (
     rocm,
     servers,
     system,
+    unreached,
 )
 from caovand.engines.common.logs.signature import signature
 
@@ -39,7 +40,6 @@ _RAW = re.compile(
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
-    r"|Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama"
     r"|Program terminated with signal |(?:> )?Exception Type: {1,20}EXC_| {0,8}\[\[ [A-Z]"
     r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
@@ -57,10 +57,7 @@ ROWS = (
          r"|unable to (?:open|allocate) shared memory"),
     signature("sandbox.families", "cause", "access-denied",
          r"Address family not supported by protocol"),
-    signature("client.refused", "consequence", "network",
-         r"(?:Cannot connect to host |[Cc]ould(?:n't| not) connect to [Oo]llama at https?://"
-         r"|HTTPConnectionPool\(host=')(?P<server>host\.docker\.internal|localhost|0\.0\.0\.0"
-         r"|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|172\.1[6-9]\.\d{1,3}\.\d{1,3})\b"),
+    *unreached.ROWS,
     *cuda_state.ROWS,
     signature("driver.behind", "cause", "backend-unsupported",
          r"NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{4,6}))?"),
@@ -155,7 +152,7 @@ ROWS = (
 
 def is_raw(line: str) -> bool:
     """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
-    others = (clients, container, rocm, servers)
+    others = (clients, container, rocm, servers, unreached)
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line)) or any(
         rows.is_raw(line) for rows in others
     )

@@ -14,8 +14,10 @@ _LATER: Mapping[str, Failure] = {"serving": "unknown", "http": "unknown"}
 """A server refuses requests every day: its end, if it comes without a word, has another cause."""
 ROWS = (
     signature("args.tools", "consequence", "bad-arguments",
-         r"tool choice requires --enable-auto-tool-choice|--enable-auto-tool-choice requires",
-         _LATER),
+         r"tool choice requires --enable-auto-tool-choice", _LATER),
+    # TypeError: Error: --enable-auto-tool-choice requires --tool-call-parser, at the start
+    signature("args.tools.parser", "cause", "bad-arguments",
+         r"--enable-auto-tool-choice requires"),
     signature("args.media", "consequence", "bad-arguments",
          r"You set (?P<media>\w{1,20})=(?P<allowed>\d{1,4}).{0,60}--limit-mm-per-prompt"
          r"|[Aa]t most (?P<most>\d{1,4}) (?P<kind>\w{1,20})\(s\) may be provided"
@@ -82,6 +84,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The client lets the model choose tools, and the server was started without support for "
         "it: start it with --enable-auto-tool-choice and the --tool-call-parser that the model's "
         "page names, or let the client send no tools (or tool_choice none).",
+    ),
+    "args.tools.parser": (
+        "--enable-auto-tool-choice needs --tool-call-parser, too, with the parser that the model's "
+        "page names.",
     ),
     "args.media": (
         "A prompt has more {media} items than the server allows ({allowed}): start it with a "

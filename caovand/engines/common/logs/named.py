@@ -1,0 +1,40 @@
+"""Which engine a log names, and what lies outside of every engine, if no line shows its writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from caovand.engines.common.logs.rows import unreached
+
+_NAMES = re.compile(
+    r"(?P<vllm>\bvllm(?:_\w{1,40})?\b|\b(?-i:Vllm[A-Z]))"
+    r"|(?P<sglang>\bsglang\b|\bsgl[-_]kernel\b)"
+    r"|(?P<ollama>\bollama\b)"
+    r"|(?P<llamacpp>\bllama(?:\.|-|_)cpp\b|\bllama-(?:server|cli)\b|\bllama_model_lo)",
+    re.IGNORECASE,
+)
+"""Names of the engines in paths, commands, packages and prose."""
+MAX_LINE = 1000
+_TITLES: Mapping[tuple[str, ...], str] = {
+    (*(row.id for row in unreached.ROWS), "ollama.client"): "Client of a server",
+    ("container.",): "Container",
+    (
+        "driver.", "nvml.", "system.", "files.", "loader.", "net.", "pod.", "unit.", "shm.",
+        "sandbox.", "env.",
+    ): "Host, driver or container",
+}  # fmt: skip
+"""Who printed the rows that begin so, whichever engine runs there."""
+ENGINES_TOO = "Host, driver or container"
+"""What an engine meets, too: its name, if the log has one, says more."""
+
+
+def engine_named(lines: Sequence[str]) -> str:
+    """The one engine that a log names; "" if it names none, or several."""
+    found = {match.lastgroup or "" for line in lines for match in _NAMES.finditer(line[:MAX_LINE])}
+    return found.pop() if len(found) == 1 else ""
+
+
+def title_outside(signature: str) -> str:
+    """Who printed a row that is of no engine; "" if an engine may have."""
+    return next((title for ids, title in _TITLES.items() if signature.startswith(ids)), "")

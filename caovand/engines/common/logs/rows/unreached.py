@@ -1,0 +1,131 @@
+"""What clients print that do not reach their server, in Node, Python or Go: rows for every engine.
+
+Front ends run in containers of their own, where localhost is another machine than people expect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.signature import signature
+
+_LOOPBACK = r"localhost|0\.0\.0\.0|127\.\d{1,3}\.\d{1,3}\.\d{1,3}"
+_LOOPBACK_6 = r"\[?::1?\]?"
+_OF_DOCKER = r"host\.docker\.internal|host\.containers\.internal|172\.1[6-9]\.\d{1,3}\.\d{1,3}"
+_NAME = r"[a-z][\w-]{0,60}"
+"""A name without a dot: of a container, or of a machine in the same network."""
+_OTHERS = r"(?:443|80|5432|6379|3306|27017|9200|6333|19530|5672)\b"
+"""Ports of hubs and of data bases."""
+_SERVER = (
+    rf"(?:(?P<server>{_LOOPBACK})|(?P<six>{_LOOPBACK_6})|(?P<docker>{_OF_DOCKER})"
+    r"|(?P<address>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})"
+    rf"|(?P<service>{_NAME})):(?!{_OTHERS})(?P<port>\d{{2,5}})\b"
+)
+_UNRESOLVED = r"(?:host|gateway)\.(?:docker|containers)\.internal"
+_UNKNOWN = (
+    r"(?:Name or service not known|nodename nor servname|Temporary failure in name|getaddrinfo)"
+)
+_RAW = re.compile(
+    r".{0,300}(?:\bECONNREFUSED\b|\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN)\b|Cannot connect to host "
+    r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT"
+    r"|Failed to connect to Ollama\b|\[Errno -[235]\] |\[Errno 111\] Connection refused"
+    r"|[Cc]ould(?:n't| not) connect to [Oo]llama)"
+)
+ROWS = (
+    signature("client.refused", "consequence", "network",
+         rf"(?:Cannot connect to host |ECONNREFUSED ){_SERVER}"
+         rf"(?! ssl:\w{{1,10}} \[(?:Errno -\d\] )?{_UNKNOWN})"
+         rf"|[Cc]ould(?:n't| not) connect to [Oo]llama at https?://(?P<named>[\w.:-]{{1,100}})"
+         rf"|HTTPConnectionPool\(host='(?:(?P<pool>{_LOOPBACK})|(?P<pool_docker>{_OF_DOCKER}))'"
+         r"(?!.{0,400}(?:NameResolutionError|Failed to resolve|Read timed out))"
+         r"|(?P<local>origins cannot be reached from inside)"
+         r"|(?P<code>code: 'ECONNREFUSED')"
+         r"|(?P<python>(?:httpx|httpcore)\.ConnectError: (?:\[Errno 111\]|\[Errno 61\]"
+         r"|\[WinError 10061\]|All connection attempts failed)"
+         r"|ConnectionError: Failed to connect to Ollama)"),
+    signature("client.unresolved", "consequence", "network",
+         rf"getaddrinfo (?:ENOTFOUND|EAI_AGAIN) (?P<name>{_UNRESOLVED}|{_NAME})(?![\w.-])"
+         rf"|\blookup (?P<host>{_UNRESOLVED}|{_NAME})(?: on \S{{1,60}})?: (?:no such host"
+         r"|server mis)"
+         rf"|Cannot connect to host (?P<asked>{_UNRESOLVED}|{_NAME}):\d{{2,5}} ssl:\w{{1,10}} "
+         rf"\[(?:Errno -\d\] )?{_UNKNOWN}"
+         rf"|Failed to resolve '(?P<failed>{_UNRESOLVED}|{_NAME})'"),
+    signature("client.name", "consequence", "network",
+         r"(?:(?:httpx|httpcore)\.ConnectError: |\bERROR\b.{0,200})\[Errno -[235]\] "
+         r"(?P<why>Name or service not known|Temporary failure in name resolution"
+         r"|No address associated with hostname)"),
+    signature("client.slow", "consequence", "start-stall",
+         r"UND_ERR_(?P<what>HEADERS|BODY)_TIMEOUT"),
+)  # fmt: skip
+IN_CONTAINER = (
+    "If this client runs in a container, localhost is that container itself: let it use "
+    "http://host.docker.internal:PORT (on Linux add --add-host=host.docker.internal:host-gateway, "
+    "in a compose file extra_hosts: host.docker.internal:host-gateway), or the server's name where "
+    "both are containers of one network; and let the server listen on all addresses "
+    "(OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and llama-server)."
+)
+_OUTSIDE_CONTAINER = (
+    "Otherwise the server does not run, or listens on another port: start it (`ollama serve`, "
+    "`sudo systemctl start ollama`), and ask it with curl from where the client runs."
+)
+_REMEDY = f"{IN_CONTAINER} {_OUTSIDE_CONTAINER}"
+_ON_GATEWAY = (
+    "The address leads to the host, where nothing answers on that port for a container: usually "
+    "the server listens on 127.0.0.1 only (`ss -ltn` on the host shows it). Start it, let it "
+    "listen on all addresses (OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and "
+    "llama-server), restart it, and let the host's firewall pass the port."
+)
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "client.refused": (
+        "No server answers at {server}:{port}. " + _REMEDY,
+        "No server answers at {six}, port {port}: localhost was taken for the IPv6 address, on "
+        "which many servers do not listen. Write 127.0.0.1 instead. " + _REMEDY,
+        "No server answers at {pool}. " + _REMEDY,
+        "No server answers at {named}. " + _REMEDY,
+        "The client runs in a container, and says so ({local}). " + IN_CONTAINER,
+        "No server answers where the client asks ({code}; the lines next to it have the address). "
+        + _REMEDY,
+        "No server answers where the client asks ({python}); the line has no address: see the base "
+        "URL in its configuration. " + _REMEDY,
+        "No server answers at {docker}:{port}. " + _ON_GATEWAY,
+        "No server answers at {pool_docker}. " + _ON_GATEWAY,
+        "No server answers at {address}:{port}: it does not run, listens on 127.0.0.1 only or on "
+        "another port (OLLAMA_HOST=0.0.0.0, or --host 0.0.0.0), or a firewall is between. Ask it "
+        "with curl from where the client runs, in its container if it has one; a container on the "
+        "same machine may need host.docker.internal in place of the machine's own address.",
+        "The container or machine {service} answers nothing on port {port}: its server does not "
+        "run (yet), or listens on another port. Inside a network of containers its own port counts "
+        "(11434 for Ollama), not the published one.",
+    ),
+    "client.unresolved": (
+        "The name {name} is not known where the client runs.",
+        "The name {host} is not known where the client runs.",
+        "The name {asked} is not known where the client runs.",
+        "The name {failed} is not known where the client runs.",
+        "host.docker.internal exists in containers of Docker Desktop; on Linux add it "
+        "(--add-host=host.docker.internal:host-gateway, in a compose file extra_hosts: "
+        "host.docker.internal:host-gateway), and outside of a container write localhost. A "
+        "container's name is known only in a network that both containers share, and not on the "
+        "host: connect them to one, or write the host's address.",
+    ),
+    "client.name": (
+        "A name was not resolved ({why}), and the line does not show which. If a server's address "
+        "is configured (a base URL), its name is not known where this program runs: "
+        "host.docker.internal needs --add-host=host.docker.internal:host-gateway on Linux, a "
+        "container's name a network that both share. If a model was to be downloaded, the machine "
+        "reaches no name server: check network, DNS and HTTPS_PROXY.",
+    ),
+    "client.slow": (
+        "The client gave up while it waited for the server's answer (Node waits 300 seconds for "
+        "the first byte): the model still loaded, or a long prompt was computed slowly, often on "
+        "the processor. Let the client stream or wait longer, load the model before (keep_alive), "
+        "shorten the prompt, or see whether the server uses the card.",
+    ),
+}  # fmt: skip
+"""Sentences by row; one with an unknown {name} is left out."""
+
+
+def is_raw(line: str) -> bool:
+    """Whether a line is of a client that does not reach its server."""
+    return bool(_RAW.match(line))
