@@ -40,6 +40,12 @@ EVENTS = 100
 SHORT_BURSTS = 5
 SEED = 35
 LITELLM_S = 120.0
+CONNECTIONS: dict[str, dict[str, object]] = {
+    "kept connections": {"keep_alive_s": 5.0},
+    "a spare opened ahead": {"keep_alive_s": 5.0, "reuses_connections": False},
+    "a connection each": {"keep_alive_s": 0.0},
+}
+"""How the gateway connects, by what it hears of the engine."""
 
 
 async def gateway(port: int, folder: Path) -> None:
@@ -52,11 +58,11 @@ async def gateway(port: int, folder: Path) -> None:
     await asyncio.Event().wait()
 
 
-async def daemon(folder: Path, engine_port: int, keep_alive_s: float) -> None:
+async def daemon(folder: Path, engine_port: int, said: dict[str, object]) -> None:
     """Be the daemon that the gateway asks."""
     folder.mkdir()
     one = FakeDaemon(folder / "gateway", engine_port)
-    one.says["keep_alive_s"] = keep_alive_s
+    one.says.update(said)
     await one.start()
     await asyncio.Event().wait()
 
@@ -161,9 +167,9 @@ def main() -> None:
 
         begin(partial(streams.serve, engine_port))
         ways = [Way("directly", engine_port)]
-        for title, keep_alive_s in (("kept connections", 5.0), ("a connection each", 0.0)):
-            port, own = free_port(), folder / str(keep_alive_s)
-            begin(partial(daemon, own, engine_port, keep_alive_s))
+        for title, said in CONNECTIONS.items():
+            port, own = free_port(), folder / title
+            begin(partial(daemon, own, engine_port, said))
             pid = begin(partial(gateway, port, own))
             ways.append(Way(f"through the gateway, {title}", port, pid))
         if options.litellm:
