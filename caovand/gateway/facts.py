@@ -20,8 +20,9 @@ class Facts:
     """`key` is the key that clients must send, "" for none; `url` is the engine's address, if any.
 
     `keep_alive_s` is how long the engine keeps an idle connection open, 0 if unknown;
-    `reuses_connections` says whether one may carry several requests. `naming` has the plan's names and the configured aliases. `keys` are the clients' own keys
-    by digest, None if clients need only `key`.
+    `reuses_connections` says whether one may carry several requests. `naming` has the plan's names
+    and the configured aliases. `keys` are the clients' own keys by digest, None if clients need
+    only `key`.
     """
 
     engine: EngineIs

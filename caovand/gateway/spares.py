@@ -14,6 +14,9 @@ SPARES = 2
 """One for the next request, one for another that comes before the first is replaced. Each occupies
 a thread of llama-server, which has four more than requests that it answers at once."""
 
+LATER_S = 0.005
+"""Until the request that took a spare is with the engine: a replacement would delay it."""
+
 
 class SpareConnector(TCPConnector):
     """Replaces each connection that a request takes by a spare for the next request.
@@ -58,6 +61,7 @@ class SpareConnector(TCPConnector):
         task = asyncio.current_task()
         assert task is not None
         try:
+            await asyncio.sleep(LATER_S)
             spare = await super().connect(req, [], timeout)
         except (ClientError, OSError, asyncio.TimeoutError):
             return  # a request that finds no spare learns of it

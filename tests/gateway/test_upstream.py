@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 
 from caovand.gateway.spares import SPARES
@@ -136,3 +138,14 @@ def test_another_engine_gets_no_spare_of_the_previous_one(tmp_path: Path) -> Non
             await soon(spare.is_closing)  # type: ignore[attr-defined]
 
     run(tmp_path, test, keep_alive_s=600.0, reuses_connections=False)
+
+
+def test_a_gateway_that_ends_closes_its_spares(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        await _whole_spares(one)
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", ResourceWarning)
+        run(tmp_path, test, keep_alive_s=600.0, reuses_connections=False)
+        gc.collect()
+    assert not [each for each in found if "Unclosed connection" in str(each.message)]
