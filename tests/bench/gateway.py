@@ -40,10 +40,11 @@ EVENTS = 100
 SHORT_BURSTS = 5
 SEED = 35
 LITELLM_S = 120.0
+SPARES, EACH = "opened ahead", "a connection each"
 CONNECTIONS: dict[str, dict[str, object]] = {
     "kept connections": {"keep_alive_s": 5.0},
-    "a spare opened ahead": {"keep_alive_s": 5.0, "reuses_connections": False},
-    "a connection each": {"keep_alive_s": 0.0},
+    SPARES: {"keep_alive_s": 5.0, "reuses_connections": False},
+    EACH: {"keep_alive_s": 0.0},
 }
 """How the gateway connects, by what it hears of the engine."""
 
@@ -91,7 +92,7 @@ class Client:
     async def ask(self, events: int) -> Seen:
         """Send a request for so many events, and read its answer."""
         began = time.monotonic()
-        self._writer.write(streams.request(json.dumps({**STREAMED, "events": events}).encode()))
+        self._writer.write(streams.request(json.dumps({**STREAMED, "max_tokens": events}).encode()))
         first_s, rest, tail = 0.0, b"", b""
         late_s: list[float] = []
         while not tail.endswith(b"\r\n0\r\n\r\n"):
