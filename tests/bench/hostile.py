@@ -269,18 +269,14 @@ def crowd(port: int, count: int, results: Any) -> None:
 
 
 def leave(port: int, count: int, results: Any) -> None:
-    """Begin so many streams and disconnect from all of them at once, TIMES times."""
+    """Begin so many streams, one after the other, and leave all of them at once, TIMES times."""
     os.nice(5)
     request = whole(json.dumps({**STREAMED, "max_tokens": SILENT}).encode())
     for _ in range(TIMES):
         with contextlib.ExitStack() as held:
-            links = [
-                held.enter_context(socket.create_connection(("127.0.0.1", port)))
-                for _ in range(count)
-            ]
-            for link in links:
+            for _ in range(count):
+                link = held.enter_context(socket.create_connection(("127.0.0.1", port)))
                 link.sendall(request)
-            for link in links:
                 link.recv(1)
     results.put(Counter({"left": TIMES * count}))
 
