@@ -46,7 +46,8 @@ class ClientsSlot:
     key: Callable[[], str]
     planning: Planning
     keep_alive_s: Callable[[], float]
-    """How long the engine keeps an idle connection open, 0 if each request needs its own."""
+    """How long the engine keeps an idle connection open, 0 if unknown."""
+    reuses_connections: bool
     starts: Starts
     keys: Keys
     changes: Changes
@@ -134,6 +135,7 @@ class Clients:
             "url": endpoint.url if endpoint else "",
             "key": endpoint.key if endpoint else self._key(),
             "keep_alive_s": self._slot.keep_alive_s(),
+            "reuses_connections": self._slot.reuses_connections,
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
             "aliases": dict(section.aliases),

@@ -96,6 +96,7 @@ class Slot:
                 key=self._key,
                 planning=self.engine.planning,
                 keep_alive_s=self._keep_alive_s,
+                reuses_connections=self.engine.api.reuses_connections,
                 starts=self._memory.starts,
                 keys=shared.keys,
                 changes=shared.changes,

@@ -2,13 +2,15 @@
 
 A request's header must arrive within HEAD_S. Data that follows a request while it is answered is
 kept up to AHEAD_BYTES, since the library would parse any number of requests ahead. If all seats are
-taken, the connection that has waited longest without a request is closed.
+taken, the connection that has waited longest without a request is closed. If many clients
+disconnect at once, their requests are cancelled a few at a time, between those of others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import resource
+from collections import deque
 from collections.abc import Callable
 
 from caovand.adapters.network.admitted import Admitted, abort
@@ -18,6 +20,8 @@ HEAD_S = 15.0
 IDLE_S = 75.0
 AHEAD_BYTES = 64 << 10
 SPARE = 32  # descriptors for everything else
+CANCELLED_AT_ONCE = 16
+"""Requests cancelled before others have their turn: about a millisecond."""
 
 Protocol = asyncio.Protocol
 Transport = asyncio.BaseTransport
@@ -32,6 +36,7 @@ class Connections:
         self._make, self._most = make, min(MAX_CONNECTIONS, descriptors // 2 - SPARE)
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
+        self._abandoned: deque[asyncio.Task[object]] = deque()
 
     def __call__(self) -> Protocol:
         """The protocol of a new connection."""
@@ -74,6 +79,18 @@ class Connections:
             self._wait(transport, IDLE_S)  # type: ignore[arg-type]
             connection.next()
 
+    def abandon(self, task: asyncio.Task[object]) -> None:
+        """Cancel the request of a client that has disconnected, after those that did before."""
+        self._abandoned.append(task)
+        if len(self._abandoned) == 1:
+            asyncio.get_running_loop().call_soon(self._cancel_some)
+
+    def _cancel_some(self) -> None:
+        for _ in range(min(len(self._abandoned), CANCELLED_AT_ONCE)):
+            self._abandoned.popleft().cancel()
+        if self._abandoned:
+            asyncio.get_running_loop().call_soon(self._cancel_some)
+
     def _wait(self, transport: Transport, limit_s: float) -> None:
         loop = asyncio.get_running_loop()
         self._idle[transport] = loop.call_later(limit_s, abort, transport)
@@ -104,7 +121,7 @@ class _Connection(Admitted):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.task is not None:  # after the library, which cancels none
-            self.task.cancel()
+            self._connections.abandon(self.task)
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:

@@ -19,9 +19,10 @@ BODIES = 8
 class Facts:
     """`key` is the key that clients must send, "" for none; `url` is the engine's address, if any.
 
-    `keep_alive_s` is how long the engine keeps an idle connection open, 0 if each request needs its
-    own. `naming` has the plan's names and the configured aliases. `keys` are the clients' own keys
-    by digest, None if clients need only `key`.
+    `keep_alive_s` is how long the engine keeps an idle connection open, 0 if unknown;
+    `reuses_connections` says whether one may carry several requests. `naming` has the plan's names
+    and the configured aliases. `keys` are the clients' own keys by digest, None if clients need
+    only `key`.
     """
 
     engine: EngineIs
@@ -31,6 +32,7 @@ class Facts:
     url: str = ""
     key: str = field(default="", repr=False)
     keep_alive_s: float = 0.0
+    reuses_connections: bool = True
     keys: Mapping[str, ClientKey] | None = None
     used_day: int = 0
     used: Mapping[str, int] = field(default_factory=dict)
@@ -61,6 +63,7 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
         document["url"],
         document["key"],
         document["keep_alive_s"],
+        document["reuses_connections"],
         _keys(document["keys"]),
         document["used"]["day"],
         document["used"]["tokens"],

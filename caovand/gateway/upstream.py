@@ -1,7 +1,7 @@
-"""Connections to the engine, reused if its server keeps them open.
+"""Connections to the engine, reused if its server keeps them open, else opened ahead of need.
 
 A request that crosses with the server's closing of an idle connection would be lost. So no
-connection is reused after being idle for half of the server's limit, nor one that an earlier engine
+connection is used after being idle for half of the server's limit, nor one that an earlier engine
 accepted.
 """
 
@@ -12,6 +12,7 @@ import asyncio
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
 from caovand.gateway.facts import Facts
+from caovand.gateway.spares import SpareConnector
 
 CONNECT_S = 5.0
 IDLE_SHARE = 0.5
@@ -33,7 +34,7 @@ class Upstream:
                 closing = asyncio.ensure_future(self._session.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
-            self._generation, self._session = facts.engine.generation, _open(facts.keep_alive_s)
+            self._generation, self._session = facts.engine.generation, _open(facts)
         return self._session
 
     async def close(self) -> None:
@@ -43,12 +44,15 @@ class Upstream:
             await self._session.close()
 
 
-def _open(keep_alive_s: float) -> ClientSession:
+def _open(facts: Facts) -> ClientSession:
     # The engine is the daemon's own child on this machine: its certificate is not checked.
-    if keep_alive_s:
-        connector = TCPConnector(limit=0, ssl=False, keepalive_timeout=keep_alive_s * IDLE_SHARE)
-    else:
+    idle_s = facts.keep_alive_s * IDLE_SHARE
+    if not idle_s:
         connector = TCPConnector(limit=0, ssl=False, force_close=True)
+    elif facts.reuses_connections:
+        connector = TCPConnector(limit=0, ssl=False, keepalive_timeout=idle_s)
+    else:
+        connector = SpareConnector(idle_s)
     return ClientSession(
         connector=connector,
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_S),

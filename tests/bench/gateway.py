@@ -40,6 +40,13 @@ EVENTS = 100
 SHORT_BURSTS = 5
 SEED = 35
 LITELLM_S = 120.0
+SPARES, EACH = "opened ahead", "a connection each"
+CONNECTIONS: dict[str, dict[str, object]] = {
+    "kept connections": {"keep_alive_s": 5.0},
+    SPARES: {"keep_alive_s": 5.0, "reuses_connections": False},
+    EACH: {"keep_alive_s": 0.0},
+}
+"""How the gateway connects, by what it hears of the engine."""
 
 
 async def gateway(port: int, folder: Path) -> None:
@@ -52,11 +59,11 @@ async def gateway(port: int, folder: Path) -> None:
     await asyncio.Event().wait()
 
 
-async def daemon(folder: Path, engine_port: int, keep_alive_s: float) -> None:
+async def daemon(folder: Path, engine_port: int, said: dict[str, object]) -> None:
     """Be the daemon that the gateway asks."""
     folder.mkdir()
     one = FakeDaemon(folder / "gateway", engine_port)
-    one.says["keep_alive_s"] = keep_alive_s
+    one.says.update(said)
     await one.start()
     await asyncio.Event().wait()
 
@@ -85,7 +92,7 @@ class Client:
     async def ask(self, events: int) -> Seen:
         """Send a request for so many events, and read its answer."""
         began = time.monotonic()
-        self._writer.write(streams.request(json.dumps({**STREAMED, "events": events}).encode()))
+        self._writer.write(streams.request(json.dumps({**STREAMED, "max_tokens": events}).encode()))
         first_s, rest, tail = 0.0, b"", b""
         late_s: list[float] = []
         while not tail.endswith(b"\r\n0\r\n\r\n"):
@@ -161,9 +168,9 @@ def main() -> None:
 
         begin(partial(streams.serve, engine_port))
         ways = [Way("directly", engine_port)]
-        for title, keep_alive_s in (("kept connections", 5.0), ("a connection each", 0.0)):
-            port, own = free_port(), folder / str(keep_alive_s)
-            begin(partial(daemon, own, engine_port, keep_alive_s))
+        for title, said in CONNECTIONS.items():
+            port, own = free_port(), folder / title
+            begin(partial(daemon, own, engine_port, said))
             pid = begin(partial(gateway, port, own))
             ways.append(Way(f"through the gateway, {title}", port, pid))
         if options.litellm:

@@ -37,6 +37,9 @@ from tests.ports import free_port
 KEY = "sesame"
 STREAMS, EVENTS, AT_LEAST_S = 20, 25, 5.0
 IDLE, REFUSED, CROWD = 2000, 10_000, 10_000
+LEAVING, TIMES = 2000, 3
+SILENT = 10**6
+"""The events of a stream that the engine begins and leaves at that."""
 ATTACKERS = 8
 HUGE = 10
 MAX_BODY = 64 << 20
@@ -210,11 +213,17 @@ def send(port: int, attack: Attack) -> str:
 
 
 class Engine(streams.Engine):
-    """Tells of a request that it must not see."""
+    """Tells of a request that it must not see; streams of SILENT events have one."""
 
     def asked(self, head: bytes) -> None:
         if b"/v1/hidden" in head:
             print("SMUGGLED", head, flush=True)
+
+    def _next(self, before: bytes, left: int) -> None:
+        if left < SILENT:
+            super()._next(before, left)
+        else:
+            self._transport.write(before + streams.event())
 
 
 async def daemon(folder: Path, engine_port: int) -> None:
@@ -259,6 +268,19 @@ def crowd(port: int, count: int, results: Any) -> None:
         results.put(Counter({"connected": count}))
 
 
+def leave(port: int, count: int, results: Any) -> None:
+    """Begin so many streams, one after the other, and leave all of them at once, TIMES times."""
+    os.nice(5)
+    request = whole(json.dumps({**STREAMED, "max_tokens": SILENT}).encode())
+    for _ in range(TIMES):
+        with contextlib.ExitStack() as held:
+            for _ in range(count):
+                link = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+                link.sendall(request)
+                link.recv(1)
+    results.put(Counter({"left": TIMES * count}))
+
+
 def huge(port: int, results: Any) -> None:
     """Send bodies of 100 MB that nobody announced."""
     os.nice(5)
@@ -293,7 +315,7 @@ class Bystanders:
         await asyncio.gather(*(self._stand_by(number) for number in range(STREAMS)))
 
     async def _stand_by(self, number: int) -> None:
-        request = whole(json.dumps({**STREAMED, "events": EVENTS}).encode())
+        request = whole(json.dumps({**STREAMED, "max_tokens": EVENTS}).encode())
         await asyncio.sleep(number * EVENTS * streams.PACE_S / STREAMS)
         while not self._until():
             began, fresh = time.monotonic(), True
@@ -403,6 +425,7 @@ def attacked(port: int, pid: int, requests: int, seed: int) -> None:
     with idle(port):
         phase("both at once", port, pid, attackers)
     phase(f"{CROWD} connections kept open", port, pid, [(crowd, port, CROWD)])
+    phase(f"{LEAVING} streams left at once", port, pid, [(leave, port, LEAVING)])
     phase(f"{HUGE} bodies of 100 MB", port, pid, [(huge, port)])
     each = requests // ATTACKERS // 4
     for part in range(4):

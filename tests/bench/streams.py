@@ -20,11 +20,11 @@ _HEAD = (
 )
 _LAST = b"data: [DONE]\n\n"
 _END = b"%x\r\n%s\r\n0\r\n\r\n" % (len(_LAST), _LAST)
-_EVENTS = re.compile(rb'"events": (\d+)')
+_EVENTS = re.compile(rb'"max_tokens": ?(\d+)')
 
 
 class Engine(asyncio.Protocol):
-    """Streams as many events as a body's field `events` says, one without it, the first at once."""
+    """Streams as many events as a body's `max_tokens` says, one without it, the first at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -46,13 +46,18 @@ class Engine(asyncio.Protocol):
     def _next(self, before: bytes, left: int) -> None:
         if self._transport.is_closing():
             return
-        event = _EVENT % time.monotonic()
-        self._transport.write(b"%s%x\r\n%s\r\n" % (before, len(event), event))
+        self._transport.write(before + event())
         loop = asyncio.get_running_loop()
         if left > 1:
             loop.call_later(PACE_S, self._next, b"", left - 1)
         else:
             loop.call_later(PACE_S, self._transport.write, _END)
+
+
+def event() -> bytes:
+    """A chunk of an answer: an event with the time."""
+    text = _EVENT % time.monotonic()
+    return b"%x\r\n%s\r\n" % (len(text), text)
 
 
 async def serve(port: int, protocol: type[Engine] = Engine) -> None:

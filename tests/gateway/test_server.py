@@ -611,6 +611,30 @@ def test_a_crowd_that_connects_at_once_leaves_others_their_turn(tmp_path: Path) 
     run(tmp_path, test)
 
 
+def test_a_crowd_that_leaves_at_once_leaves_others_their_turn(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        one.engine.answer = events("one", then=for_ever)
+        body = json.dumps(STREAMED)
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        begun = [await one.raw(request) for _ in range(100)]
+        for reader, _ in begun:
+            await reader.readuntil(b"one")
+        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
+        assert gateway._desk.counts["at_engine"] == 100
+        for _, writer in begun:
+            writer.transport.abort()
+        left = [100]
+        while left[-1]:
+            await turns()
+            left.append(gateway._desk.counts["at_engine"])
+        most = max(before - now for before, now in itertools.pairwise(left))
+        assert most <= connections.CANCELLED_AT_ONCE
+        await soon(lambda: one.engine.left == 100)
+
+    run(tmp_path, test)
+
+
 def test_connections_that_ask_for_nothing_need_nothing_of_the_library(tmp_path: Path) -> None:
     async def test(one: World) -> None:
         gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]

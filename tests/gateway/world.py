@@ -35,6 +35,7 @@ class FakeDaemon:
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
             "keys": None, "used": {"day": 0, "tokens": {}}, "keep_alive_s": 0.0,
+            "reuses_connections": True,
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
         self.used: list[list[Any]] = []
@@ -92,6 +93,8 @@ class FakeEngine:
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
         self.peers: list[asyncio.BaseTransport | None] = []
         """The connections that these came on."""
+        self.accepted: list[asyncio.BaseTransport] = []
+        """Every connection so far, whether or not a request came on it."""
         self.left = 0
         self._runner: web.AppRunner | None = None
 
@@ -100,6 +103,15 @@ class FakeEngine:
         app.add_routes([web.route("*", "/{path:.*}", self._handle)])
         self._runner = web.AppRunner(app, auto_decompress=False)
         await self._runner.setup()
+        server = self._runner.server
+        assert server is not None
+        made = server.connection_made
+
+        def accept(handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+            self.accepted.append(transport)
+            made(handler, transport)
+
+        server.connection_made = accept  # type: ignore[method-assign]
         await web.TCPSite(self._runner, "127.0.0.1", port).start()
 
     async def stop(self) -> None:

@@ -195,7 +195,9 @@ class Api:
     scraped: str = ""
     """Suffix of the line that the engine prints for each scrape of its metrics; "" without one."""
     keep_alive_s: float = 0.0
-    """Seconds that its server keeps an idle connection open; 0 if each request needs its own."""
+    """Seconds that its server keeps an idle connection open; 0 if unknown."""
+    reuses_connections: bool = True
+    """Whether its server answers several requests on a connection, one after the other."""
     keep_alive_variable: str = ""
     """The environment variable that changes keep_alive_s; "" without one."""
 

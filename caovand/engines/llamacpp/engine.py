@@ -90,7 +90,9 @@ ENGINE = Engine(
         ),
         constrained=lambda schema: {"json_schema": schema},
         works={"embed": works.EMBED, "score": works.RERANK},
-        keep_alive_s=0.0,  # after a stream it closes connections that it has promised to keep open
+        keep_alive_s=5.0,
+        # After a stream it closes a connection that it has promised to keep open.
+        reuses_connections=False,
     ),
     healing=HEALING,
     # Its server is a single process: it belongs to caovan for certain only in caovan's environment.
