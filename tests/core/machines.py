@@ -26,7 +26,12 @@ GIB = 1 << 30
 HOST = Host(ram_mib=65536, available_mib=60000, swap_mib=0, shm_mib=32768, cpus=16)
 CUDA = EngineInfo("/engine/bin/python", "0.21.0", "2.11.0", "cuda", "0.6.8.post1")
 FIXED = replace(CUDA, plugin="0.1.0", states="pass")
-"""The default engine as it is installed on Turing: with the plugin, which fixes its states."""
+"""vLLM 0.21 with the plugin, which fixes its states."""
+DEFAULT = replace(
+    FIXED, version="0.33.0", torch="2.14.0", flashinfer="0.7.2.post1", gdn_interface="pass",
+    attention="pass", lm_head="pass",
+)  # fmt: skip
+"""The default engine as it is installed: with the plugin, whose kernels suit it."""
 CPU = EngineInfo("/engine/bin/python", "0.32.0+cpu", "2.13.0+cpu", "cpu")
 
 

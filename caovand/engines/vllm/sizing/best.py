@@ -96,11 +96,14 @@ def _choose_cache_type(
 
 
 def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
-    """Whether a cache of the model's own type holds what the workload needs: for a batch all
-    sequences that the cards decode at once, for long prompts the model's whole context."""
+    """Whether the first base's cache holds what the workload needs: for a batch all sequences that
+    the cards decode at once, for long prompts the model's whole context.
+
+    More sequences justify 8 bits, but not 4, whose price nobody measured on real text.
+    """
     limit = space.context or model.max_model_len
     decodes = space.workload.batch and model.task not in POOLING
-    if decodes and "sequences" in choice.spared and not model.sliding_window:
+    if decodes and space.bases[0].kv_dtype == "auto" and "sequences" in choice.spared and not model.sliding_window:
         return False
     enough = limit if space.workload.long else max(ENOUGH_EXACT, space.workload.length)
     return choice.candidate.context >= min(limit, enough)
