@@ -398,4 +398,4 @@ def test_the_plan_knows_whose_attention_it_has(
     machine = inventory(QWEN_27B_AWQ, turing(1), engine=replace(engine, **changed))
     found = plan(machine, **sections)
     assert found.value("attention_backend") == "TRITON_ATTN"
-    assert candidate_of_plan(found, machine).sm75_attention is acts
+    assert candidate_of_plan(found, machine).kernels.sm75_attention is acts

@@ -220,7 +220,8 @@ def test_steps_under_way_hold_more_of_a_window() -> None:
 # -- the cache -------------------------------------------------------------------------------
 
 
-STARTED = {"kv_bytes": 64 << 20, "alignment": 128, "eager": True, "version": (0, 32, 0)}
+STARTED = {"kv_bytes": 64 << 20, "alignment": 128, "eager": True,
+           "kernels": Kernels(version=(0, 32, 0))}  # fmt: skip
 
 
 @pytest.mark.parametrize(
