@@ -10,13 +10,12 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from caovand.adapters.network.http import Endpoint
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config
-from caovand.core.engine.planning import Planning
+from caovand.core.engine.record import Engine
 from caovand.core.gateway.record import MAX_KEPT, Totals, add_growth
 from caovand.core.gateway.slot import engine_of, will_return
 from caovand.core.lifecycle.events import EndChild
@@ -33,33 +32,43 @@ NOBODY: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
 AHEAD = 8
 
 
-@dataclass(frozen=True)
-class ClientsSlot:
-    """The interface to the slot; `key` returns what clients must send, "" for nothing.
+class ClientsSlot(Protocol):
+    """What a slot's clients need of its machine and its engine."""
 
-    `key` raises ConfigError if that cannot be determined.
-    """
+    @property
+    def config(self) -> Config:
+        """The configuration in effect."""
 
-    snapshot: Callable[[], Snapshot]
-    config: Callable[[], Config]
-    endpoint: Callable[[], Endpoint | None]
-    key: Callable[[], str]
-    planning: Planning
-    keep_alive_s: Callable[[], float]
-    """How long the engine keeps an idle connection open, 0 if unknown."""
-    reuses_connections: bool
-    starts: Starts
-    keys: Keys
-    changes: Changes
-    notice: Callable[[str, str], None]
-    blame: Callable[[Sequence[str]], None]
-    """Receives the requests that have ended the last engine."""
+    @property
+    def engine(self) -> Engine:
+        """The kind of engine."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The machine's current state."""
+
+    @property
+    def notice(self) -> Callable[..., None]:
+        """Publish and log an event: its kind and text."""
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the engine listens; None if there is none."""
+
+    def client_key(self) -> str:
+        """The key that clients must send, "" for none. Raises ConfigError if it is unknown."""
+
+    def keep_alive_s(self) -> float:
+        """How long the engine keeps an idle connection open, 0 if unknown."""
+
+    def blame(self, requests: Sequence[str]) -> None:
+        """Record the requests that have ended the last engine."""
 
 
 class Clients:
     """The clients of one slot."""
 
-    def __init__(self, slot: ClientsSlot) -> None:
+    def __init__(self, slot: ClientsSlot, starts: Starts, keys: Keys, changes: Changes) -> None:
         self.totals: Mapping[str, Any] = Totals().document()
         """Totals of all finished requests since the daemon started."""
         self._counts: Mapping[str, int] = NOBODY
@@ -67,7 +76,7 @@ class Clients:
         self._reported: Mapping[str, Any] = self.totals
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         """The latest finished requests."""
-        self._slot = slot
+        self._slot, self._starts, self._keys, self._changes = slot, starts, keys, changes
         self._seq, self._said = 0, dict[str, Any]()
         self._known = 0  # the latest seq that the gateway has acted on
         self._heard_at, self._asking = float("-inf"), 0
@@ -92,7 +101,7 @@ class Clients:
         self._asking += 1
         try:
             while True:
-                news = self._slot.changes.event
+                news = self._changes.event
                 document = self._document()
                 left_s = deadline - now()
                 if self._seq != since or left_s <= 0:
@@ -122,52 +131,52 @@ class Clients:
         self._slot.blame(endings)
 
     def _document(self) -> dict[str, Any]:
-        snapshot, section = self._slot.snapshot(), self._slot.config().gateway
-        plan, endpoint = snapshot.plan, self._slot.endpoint()
+        snapshot, section = self._slot.snapshot, self._slot.config.gateway
+        plan, endpoint = snapshot.plan, self._slot.endpoint
         said = {
             "engine": engine_of(snapshot, drains=self._drains).value,
             "generation": snapshot.generation,
             "returns": will_return(snapshot),
             "phase": snapshot.phase if snapshot.state is State.STARTING else "",
             "at_once": self._at_once(plan) if plan else None,
-            "names": _client_names(plan, self._slot.config()),
-            "context": self._slot.planning.context(plan) if plan else None,
+            "names": _client_names(plan, self._slot.config),
+            "context": self._slot.engine.planning.context(plan) if plan else None,
             "url": endpoint.url if endpoint else "",
             "key": endpoint.key if endpoint else self._key(),
             "keep_alive_s": self._slot.keep_alive_s(),
-            "reuses_connections": self._slot.reuses_connections,
+            "reuses_connections": self._slot.engine.api.reuses_connections,
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
             "aliases": dict(section.aliases),
             "temperature": section.temperature,
             "max_tokens": section.max_tokens,
             "effort": section.reasoning_effort,
-            "keys": self._slot.keys.for_gateway(),
+            "keys": self._keys.for_gateway(),
         }
         if said != self._said:
             self._seq, self._said = self._seq + 1, said
-        now_known = {"expected_s": self._expected_s(snapshot), "used": self._slot.keys.used_today()}
+        now_known = {"expected_s": self._expected_s(snapshot), "used": self._keys.used_today()}
         return {**said, "seq": self._seq, **now_known}
 
     def _key(self) -> str:
         """The key until an engine that checks one exists."""
         try:
-            return self._slot.key()
+            return self._slot.client_key()
         except ConfigError:
             return self._locked
 
     def _at_once(self, plan: Plan) -> int | None:
         """Maximum requests at the engine: slightly more than it serves at a time, so that it never
         waits for the gateway."""
-        most = self._slot.planning.at_once(plan)
+        most = self._slot.engine.planning.at_once(plan)
         return most and most + max(most // AHEAD, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
         """Expected seconds until an engine serves; None if unknown."""
         plan = s.plan.identity if s.plan else ""
-        at, whole_s = now(), self._slot.starts.remaining_s(plan, 0.0)
+        at, whole_s = now(), self._starts.remaining_s(plan, 0.0)
         if s.state is State.STARTING:
-            return self._slot.starts.remaining_s(plan, at - s.since)
+            return self._starts.remaining_s(plan, at - s.since)
         if whole_s is None or not (s.state is State.BACKOFF or will_return(s)):
             return None
         wait_s = s.deadline - at if s.state is State.BACKOFF and s.deadline else 0.0

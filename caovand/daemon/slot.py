@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from typing import Any, Literal
 from caovand import __version__
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file
+from caovand.adapters.network.http import Endpoint
 from caovand.adapters.privileges import engine_user
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts import occupancy
@@ -29,7 +30,8 @@ from caovand.core.lifecycle.events import Action, EndChild, Inspect, LifecycleEv
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.reporting import status
-from caovand.daemon import clients, tuning
+from caovand.daemon import tuning
+from caovand.daemon.clients import Clients
 from caovand.daemon.cluster.roles import part_of
 from caovand.daemon.cluster_slot import ClusterSlot
 from caovand.daemon.engine.figures import SlotFigures
@@ -88,22 +90,7 @@ class Slot:
             ClusterSlot(self, self._planner, self.run, self.figures, self.failures, places)
         )
         self.run.part = self.part
-        self.clients = clients.Clients(
-            clients.ClientsSlot(
-                snapshot=lambda: self.snapshot,
-                config=lambda: self.config,
-                endpoint=lambda: self.run.endpoint,
-                key=self._key,
-                planning=self.engine.planning,
-                keep_alive_s=self._keep_alive_s,
-                reuses_connections=self.engine.api.reuses_connections,
-                starts=self._memory.starts,
-                keys=shared.keys,
-                changes=shared.changes,
-                notice=self.notice,
-                blame=self.failures.blame,
-            )
-        )
+        self.clients = Clients(self, self._memory.starts, shared.keys, shared.changes)
         self._memory_freed = MemoryFreed()
         self._revision = 0
         self._failed: Counter[str] = Counter()
@@ -164,10 +151,8 @@ class Slot:
             # It would end the processes in the ledger, which may be the next child's.
             if not (self.run.ending and self.run.child):
                 self._inspector.cancel()
-            # A daemon that quits starts no other engine, so it does not wait for free memory.
-            hurry = lambda: self.snapshot.quitting  # noqa: E731
             self.clients.ends(action, again=self.run.ending)
-            self.run.end(action, self._before_kill, hurry)
+            self.run.end(action, self._before_kill, self._quits)
         elif isinstance(action, Quit):
             self.quit = True
             self._shared.changes.wake()
@@ -175,13 +160,28 @@ class Slot:
     def _at_engine(self) -> int:
         return self.clients.counts["at_engine"]
 
-    def _keep_alive_s(self) -> float:
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Where the engine listens; None if there is none."""
+        return self.run.endpoint
+
+    def keep_alive_s(self) -> float:
+        """How long the engine keeps an idle connection open, 0 if each request needs its own."""
         own = dict(self.config.engine.env)
         return self.engine.api.keeps_alive_s(own, self._shared.environ)
 
-    def _key(self) -> str:
+    def client_key(self) -> str:
+        """The key that clients must send, "" for none. Raises ConfigError if it is unknown."""
         arguments, extra_args = self.engine.arguments, self.config.engine.extra_args
         return config_file.api_key(self.config, extra_args, self._shared.environ, arguments)
+
+    def blame(self, requests: Sequence[str]) -> None:
+        """Record the requests that have ended the last engine."""
+        self.failures.blame(requests)
+
+    def _quits(self) -> bool:
+        """Whether the daemon quits: it starts no other engine, and waits for no free memory."""
+        return self.snapshot.quitting
 
     async def _before_kill(self) -> None:
         await self.clients.drained()

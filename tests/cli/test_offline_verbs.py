@@ -33,7 +33,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 from caovand.core.facts.inventory_file import BadInventory, parse, render
 from caovand.core.problem import Problem
 from caovand.engines.vllm.checkup import checkup
-from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.candidate import Candidate, Kernels
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.cli.fake_daemon import FakeDaemon, status
@@ -162,7 +162,7 @@ def test_a_bar_is_as_long_as_the_card_and_says_what_does_not_go_in(
     weights_gib: float, free_mib: int
 ) -> None:
     gpu = replace(turing(1)[0], free_mib=free_mib)
-    load = Candidate(4096, 1, 2048, 0.9, turing=True)
+    load = Candidate(4096, 1, 2048, 0.9, kernels=Kernels(turing=True))
     card = replace(QWEN_27B_AWQ, weights=weights(layers=weights_gib))
     shown = plan_verb.bar(gpu, estimate(card, load, (gpu,))).plain
     assert shown.count("█") == plan_verb.BAR

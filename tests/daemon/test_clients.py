@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from caovand.core.lifecycle.state import Ending, Snapshot, State
 from caovand.core.plan import Plan, Setting
 from caovand.core.reporting.starts import CompletedStart, to_document
 from caovand.daemon import clients as module
-from caovand.daemon.clients import Clients, ClientsSlot
+from caovand.daemon.clients import Clients
 from caovand.daemon.keys import Keys
 from caovand.daemon.shared import Changes, now
 from caovand.daemon.start.starts import Starts
@@ -66,31 +66,28 @@ def test_every_state_means_something_to_clients(
 
 class World:
     def __init__(self, folder: Path) -> None:
-        self.snapshot, self.endpoint = Snapshot(), None
+        self.snapshot = Snapshot()
+        self.endpoint: Endpoint | None = None
         self.key: str | None = "of the file"
         self.config = Config(model=ModelSection(path="/m/first/"), gateway=GatewaySection())
         self.changes, self.told = Changes(lambda: None), list[str]()
         self.blamed: list[str] = []
         self.file = folder / "starts.json"
         self.keys = Keys(folder, lambda _, text: self.told.append(text), self.changes.wake)
-        self.clients = Clients(
-            ClientsSlot(
-                snapshot=lambda: self.snapshot,
-                config=lambda: self.config,
-                endpoint=lambda: self.endpoint,
-                key=self.find_key,
-                planning=registry.engine_of().planning,
-                keep_alive_s=lambda: 5.0,
-                reuses_connections=True,
-                starts=Starts(self.file, frozenset()),
-                keys=self.keys,
-                changes=self.changes,
-                notice=lambda _, text: self.told.append(text),
-                blame=self.blamed.extend,
-            )
-        )
+        self.engine = registry.engine_of()
+        starts = Starts(self.file, frozenset())
+        self.clients = Clients(self, starts, self.keys, self.changes)
 
-    def find_key(self) -> str:
+    def notice(self, _: str, text: str) -> None:
+        self.told.append(text)
+
+    def blame(self, requests: Sequence[str]) -> None:
+        self.blamed += requests
+
+    def keep_alive_s(self) -> float:
+        return 5.0
+
+    def client_key(self) -> str:
         if self.key is None:
             raise ConfigError(["cannot read the file"])
         return self.key

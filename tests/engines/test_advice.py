@@ -17,6 +17,8 @@ from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.request import VllmRequest
+from tests.boxes.machines import box_with
+from tests.boxes.models import model
 from tests.core.machines import (
     A100,
     CUDA,
@@ -278,3 +280,9 @@ def test_a_remedy_is_sized_and_only_what_is_shown_is_planned(
     shown = plan(inventory(gpus=turing(1)), model={"max_model_len": 262144}).advice
     assert len(written) == 1 + len(shown)
     assert len(sized) < 12  # the length is computed, and confirmed by two
+
+
+def test_a_length_beyond_the_models_limit_is_advised_down_to_what_fits() -> None:
+    machine = box_with("2080ti-11g-x2", model("Llama-3.1-8B-AWQ"))
+    text = said(machine, engine={"extra_args": ["--max-model-len", "262144"]})
+    assert "--max-model-len 131072 fits if these change:" in text

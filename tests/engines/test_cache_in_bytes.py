@@ -15,6 +15,7 @@ from caovand.engines.vllm.log.phases import read_figures
 from caovand.engines.vllm.memory.candidate import (
     MIB,
     Candidate,
+    Kernels,
     free_share,
     utilization,
     visible_mib,
@@ -94,7 +95,12 @@ def test_what_we_set_leaves_the_reserve_to_every_later_step(
     gpus: tuple[Gpu, ...] = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), mib)
     mtp = mtp if card.mtp_layers else 0
     asked = Candidate(
-        context, sequences, max(batch, sequences), 0.0, mtp=mtp, flashinfer=flashinfer
+        context,
+        sequences,
+        max(batch, sequences),
+        0.0,
+        mtp=mtp,
+        kernels=Kernels(flashinfer=flashinfer),
     )
     asked = asked.but(in_bytes=True)
     asked = asked.but(utilization=utilization(asked, gpus))

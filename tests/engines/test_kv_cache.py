@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import LinearAttention, ModelCard
-from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.candidate import Candidate, Kernels
 from caovand.engines.vllm.memory.kv_cache import Layout, head_bytes, layout_for, state_bytes
 from tests.core.machines import (
     GEMMA_4,
@@ -69,7 +69,7 @@ def test_a_block_is_held_back_by_later_releases_as_in_the_cpu_log() -> None:
     dense = replace(
         TINY_HYBRID, layer_types=("full_attention",) * 2, mtp_layers=0, head_dim=32, linear=None
     )
-    later = layout(dense, alignment=128, version=(0, 32, 0))
+    later = layout(dense, alignment=128, kernels=Kernels(version=(0, 32, 0)))
     assert later.longest(16 << 20, 131072) == 32_640
     assert layout(dense, alignment=128).longest(16 << 20, 131072) == 32_768
 
@@ -96,10 +96,10 @@ def test_later_releases_hold_a_windows_tokens_for_every_step_under_way() -> None
         heads=8, kv_heads=4, global_kv_heads=4, global_head_dim=256,
     )  # fmt: skip
     available, latest = int(129.88 * GIB), (0, 33, 0)
-    blocks = layout(gemma, version=latest)
+    blocks = layout(gemma, kernels=Kernels(version=latest))
     assert blocks.tokens(available, 32768, latest) == pytest.approx(2_326_400, rel=1e-4)
     assert layout(gemma).blocks_of_request(32768) < blocks.blocks_of_request(32768)
-    staged = layout(gemma, version=latest, batch_tokens=1024, stages=(12, 12))
+    staged = layout(gemma, kernels=Kernels(version=latest), batch_tokens=1024, stages=(12, 12))
     held = staged.blocks_of_request(32768) - staged.full_groups * 2048
     assert held == staged.window_groups * ((1023 + 3 * 1024 + 15) // 16 + 1)
 
@@ -135,7 +135,7 @@ def test_the_longest_context_fits_and_the_next_does_not(available: int, limit: i
 
 
 def test_full_attention_and_windows_may_have_heads_of_their_own() -> None:
-    blocks = layout(GEMMA_4, batch_tokens=2048, version=(0, 19, 0))
+    blocks = layout(GEMMA_4, batch_tokens=2048, kernels=Kernels(version=(0, 19, 0)))
     assert (blocks.block_tokens, blocks.window_tokens, blocks.block_bytes) == (32, 16, 655360)
     assert blocks.blocks_of_request(262144) == 8192 + 5 * 193
     narrow = replace(GEMMA_4, global_kv_heads=8)  # now a full page is the longer one

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 
 from caovand.core.facts.inventory import Gpu, ModelCard
-from caovand.engines.vllm.memory.candidate import MIB, Candidate, reserve, reserve_mib, utilization
+from caovand.engines.vllm.memory.candidate import (
+    MIB,
+    Candidate,
+    Kernels,
+    reserve,
+    reserve_mib,
+    utilization,
+)
 from caovand.engines.vllm.memory.estimate import (
     estimate,
     kv_bytes,
@@ -63,7 +70,15 @@ QWEN_27B_25_GIB = replace(
 """Its safetensors are 25.03 GiB; how they divide changes nothing, all but norms are split."""
 MTP3 = Candidate(16384, 1, 8192, 0.8, mtp=3, cold=True)
 TURING = Candidate(
-    262144, 1, 4096, 0.98, tensor_parallel=2, mtp=3, eager=True, vision=True, turing=True
+    262144,
+    1,
+    4096,
+    0.98,
+    tensor_parallel=2,
+    mtp=3,
+    eager=True,
+    vision=True,
+    kernels=Kernels(turing=True),
 )
 RUNS = (
     Run(
@@ -88,13 +103,13 @@ RUNS = (
     ),
     Run(
         "gpt-oss on A100", GPT_OSS, A100,
-        Candidate(131072, 256, 2048, 0.65, version=(0, 19, 0), cold=True),
+        Candidate(131072, 256, 2048, 0.65, kernels=Kernels(version=(0, 19, 0)), cold=True),
         13.72, 36.56, 798_624, 0.69,
     ),
     Run(
         "Gemma 4 on A100, fp8 while loading", GEMMA_4, A100,
         Candidate(
-            262144, 256, 2048, 0.65, version=(0, 19, 0), cold=True, vision=True,
+            262144, 256, 2048, 0.65, kernels=Kernels(version=(0, 19, 0)), cold=True, vision=True,
             quantization="fp8",
         ),
         25.7, 24.45, 106_800, 0.95,
@@ -222,16 +237,23 @@ AUTOROUND = replace(
 """The 27B in Intel's 4 bits: 17.69 GiB, of which the vision tower is a part."""
 QWEN_27B_FP8 = model("Qwen3.6-27B-FP8")
 AMPERE = cards(1, "NVIDIA GeForce RTX 3090", (8, 6), 24576)
+
+
+def of_release(minor: int) -> Kernels:
+    """FlashInfer's attention in that release."""
+    return Kernels(flashinfer=True, version=(0, minor, 0))
+
+
 OF_3090S = Candidate(
     262144, 2, 8192, 0.92, tensor_parallel=2, mtp=3, kv_dtype="fp8_e5m2", vision=True,
-    aligned_states=True, flashinfer=True, version=(0, 20, 0),
+    aligned_states=True, kernels=of_release(20),
     compilation={"cudagraph_mode": "PIECEWISE"},
 )  # fmt: skip
 QWEN_8B = replace(made_up("qwen3-8b"), max_model_len=40960)
 PUBLISHED = {
     "club-3090#104, 0.92": (AUTOROUND, AMPERE, OF_3090S, 11.06),
     "club-3090#104, 0.88": (AUTOROUND, AMPERE, replace(OF_3090S, utilization=0.88), 9.84),
-    "club-3090#642": (AUTOROUND, AMPERE, replace(OF_3090S, version=(0, 24, 0)), 11.05),
+    "club-3090#642": (AUTOROUND, AMPERE, replace(OF_3090S, kernels=of_release(24)), 11.05),
     "club-3090#127": (
         AUTOROUND, AMPERE, replace(OF_3090S, tensor_parallel=4, sequences=4), 15.72,
     ),
@@ -240,7 +262,7 @@ PUBLISHED = {
     ),
     "club-3090#1087": (
         QWEN_27B_FP8, cards(1, "NVIDIA GeForce RTX 5090", (12, 0), 32607),
-        replace(OF_3090S, kv_dtype="fp8", version=(0, 28, 0)), 12.26,
+        replace(OF_3090S, kv_dtype="fp8", kernels=of_release(28)), 12.26,
     ),
     "LMCache#3430": (
         QWEN_8B, cards(1, "NVIDIA RTX A5000", (8, 6), 24564),

@@ -336,9 +336,9 @@ def test_a_smaller_split_says_whether_it_holds_more_or_is_faster() -> None:
 def paced(kv_dtype: str, workload: str = "long", **more: Any) -> tuple[CandidatePace, Any]:
     """The pace of the 27B in 4 bits on one RTX 2080 Ti, with this cache and attention."""
     machine = inventory(QWEN_27B_AWQ, turing(1))
-    base = candidate_of_plan(plan(machine), machine).but(
-        kv_dtype=kv_dtype, flashinfer=kv_dtype == "fp8", context=131_072, mtp=0, **more
-    )
+    base = candidate_of_plan(plan(machine), machine)
+    kernels = replace(base.kernels, flashinfer=kv_dtype == "fp8", **more)
+    base = base.but(kv_dtype=kv_dtype, kernels=kernels, context=131_072, mtp=0)
     return CandidatePace(
         machine.model, base, gpus_of(plan(machine), machine), WORKLOADS[workload]
     ), base
@@ -398,4 +398,4 @@ def test_the_plan_knows_whose_attention_it_has(
     machine = inventory(QWEN_27B_AWQ, turing(1), engine=replace(engine, **changed))
     found = plan(machine, **sections)
     assert found.value("attention_backend") == "TRITON_ATTN"
-    assert candidate_of_plan(found, machine).sm75_attention is acts
+    assert candidate_of_plan(found, machine).kernels.sm75_attention is acts

@@ -17,7 +17,7 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import values
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.machine.link_time import NodeGroup
-from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
+from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate, Kernels
 from caovand.engines.vllm.memory.estimate import estimate, kv_bytes, room_for_context
 from caovand.engines.vllm.memory.kv_cache import layout_for, pages
 from caovand.engines.vllm.memory.settings import candidate_of_plan
@@ -210,7 +210,7 @@ def test_steps_under_way_hold_more_of_a_window() -> None:
     """One a stage, and one that is scheduled: VllmConfig.max_in_flight_tokens, which 0.21 lacks."""
 
     def held(stages: tuple[int, ...], version: tuple[int, ...]) -> int:
-        candidate = Candidate(131072, 8, 2048, 0.9, stages=stages, version=version)
+        candidate = Candidate(131072, 8, 2048, 0.9, stages=stages, kernels=Kernels(version=version))
         return layout_for(GPT_OSS, candidate).batch_tokens // 2048
 
     assert [held(stages, (0, 33, 0)) for stages in ((), (12, 12))] == [2, 3]
@@ -220,7 +220,8 @@ def test_steps_under_way_hold_more_of_a_window() -> None:
 # -- the cache -------------------------------------------------------------------------------
 
 
-STARTED = {"kv_bytes": 64 << 20, "alignment": 128, "eager": True, "version": (0, 32, 0)}
+STARTED = {"kv_bytes": 64 << 20, "alignment": 128, "eager": True,
+           "kernels": Kernels(version=(0, 32, 0))}  # fmt: skip
 
 
 @pytest.mark.parametrize(

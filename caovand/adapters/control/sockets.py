@@ -9,6 +9,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from caovand.adapters.admission.door import (
     CannotBind,
     Door,
     Quota,
+    Serve,
+    Who,
     check_length,
     peer,
     peer_groups,
@@ -55,6 +58,32 @@ CLOSE_S = 2.0
 AHEAD = 64  # messages that a `control` client may leave unread
 
 
+@dataclass(frozen=True)
+class _ListeningSocket:
+    """A socket's file with its mode and group, who serves it, and whom it admits how often."""
+
+    name: str
+    mode: int
+    gid: int | None
+    serve: Serve
+    who: Who
+    quota: Quota
+    descriptors_each: int = 0
+    refusal: bytes = b""
+
+
+def _quota_of_members() -> Quota:
+    """The connections of those who may steer, of whom root and our own user have some more."""
+    links = min(MAX_LINKS, spare_descriptors() // 16)
+    return Quota(
+        in_all=links,
+        per_peer=max(links // 2, 1),
+        is_favoured=lambda uid: uid in (0, os.geteuid()),
+        reserved=SPARE_LINKS,
+        per_favoured=links + SPARE_LINKS,
+    )
+
+
 class Control:
     """Serve `handler` on the sockets in `folder`; root, our user and members of `group` may steer.
 
@@ -75,56 +104,20 @@ class Control:
         self._busy: Counter[bool] = Counter()
         self._doors: list[Door] = []
         gid = _assignable_gid(group)
-        client_uid = partial(_client_uid, admits)
-        restricted = 0o660 if gid is not None else 0o600
-        links = min(MAX_LINKS, spare_descriptors() // 16)
-        quota = Quota(
-            in_all=links,
-            per_peer=max(links // 2, 1),
-            is_favoured=lambda uid: uid in (0, os.geteuid()),
-            reserved=SPARE_LINKS,
-            per_favoured=links + SPARE_LINKS,
-        )
         try:
             inner = inner_folder(folder)
             self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
-            # ZeroMQ's handshake takes longer than a short request and its answer.
-            short = Lines(self._reply, wire.OPEN_TO_ALL, trusted=True).serve
-            for name, most_bytes, in_all, others in (
-                ("control", wire.MAX_BYTES + ENVELOPE_BYTES, None, short),
-                ("events", TOPIC_BYTES, TOPIC_BYTES, None),
-            ):
-                follow = partial(_followed, most_bytes)
-                gate = Gate(inner / name, follow, in_all, others)
+            for one in self._sockets(inner, gid, partial(_client_uid, admits)):
+                listener = unix_listener(folder / one.name, one.mode, one.gid)
                 self._doors.append(
                     Door(
-                        unix_listener(folder / name, restricted, gid),
-                        gate.serve,
-                        partial(client_uid, name, gid),
-                        quota,
-                        descriptors_each=OPENS,
-                    )
-                )
-            self._doors.append(
-                Door(
-                    unix_listener(folder / "status", 0o666, None),
-                    Lines(self._reply, wire.OPEN_TO_ALL, trusted=False).serve,
-                    peer_uid,
-                    Quota(
-                        in_all=MAX_STRANGERS, per_peer=STRANGERS_EACH, rate_per_peer=STRANGERS_RATE
-                    ),
-                    refusal=BUSY,
-                )
-            )
-            for name, ops in (("page", OF_THE_PAGE), ("gateway", OF_THE_GATEWAY)):
-                own = Lines(self._reply, ops, trusted=True)
-                self._doors.append(
-                    Door(
-                        unix_listener(folder / name, 0o600, None),
-                        own.serve,
-                        partial(client_uid, name, None),
-                        Quota(in_all=SERVER_LINKS, per_peer=SERVER_LINKS),
+                        listener,
+                        one.serve,
+                        one.who,
+                        one.quota,
+                        descriptors_each=one.descriptors_each,
+                        refusal=one.refusal,
                     )
                 )
         except CannotBind:
@@ -132,6 +125,43 @@ class Control:
                 door.close()
             self._context.destroy(linger=0)
             raise
+
+    def _sockets(
+        self, inner: Path, gid: int | None, client_uid: Callable[..., Any]
+    ) -> tuple[_ListeningSocket, ...]:
+        """Every socket: whom its mode admits, what it answers, and how often it may be asked."""
+        restricted, own = 0o660 if gid is not None else 0o600, 0o600
+        members, each = _quota_of_members(), Quota(in_all=SERVER_LINKS, per_peer=SERVER_LINKS)
+        strangers = Quota(
+            in_all=MAX_STRANGERS, per_peer=STRANGERS_EACH, rate_per_peer=STRANGERS_RATE
+        )
+        # ZeroMQ's handshake takes longer than a short request and its answer.
+        short = Lines(self._reply, wire.OPEN_TO_ALL, trusted=True).serve
+        most = partial(_followed, wire.MAX_BYTES + ENVELOPE_BYTES)
+        control = Gate(inner / "control", most, None, short)
+        events = Gate(inner / "events", partial(_followed, TOPIC_BYTES), TOPIC_BYTES, None)
+        status = Lines(self._reply, wire.OPEN_TO_ALL, trusted=False)
+        page = Lines(self._reply, OF_THE_PAGE, trusted=True)
+        gateway = Lines(self._reply, OF_THE_GATEWAY, trusted=True)
+        return (
+            _ListeningSocket(
+                "control", restricted, gid, control.serve, partial(client_uid, "control", gid),
+                members, OPENS,
+            ),
+            _ListeningSocket(
+                "events", restricted, gid, events.serve, partial(client_uid, "events", gid),
+                members, OPENS,
+            ),
+            _ListeningSocket(
+                "status", 0o666, None, status.serve, peer_uid, strangers, refusal=BUSY
+            ),
+            _ListeningSocket(
+                "page", own, None, page.serve, partial(client_uid, "page", None), each
+            ),
+            _ListeningSocket(
+                "gateway", own, None, gateway.serve, partial(client_uid, "gateway", None), each
+            ),
+        )  # fmt: skip
 
     def _bind(self, path: Path, kind: int, ahead: int) -> Any:
         check_length(path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,30 @@ def _prove_by_import(
 ) -> Proof:
     what = f"prove {path.name}"
     again = f"sudo caovanctl engine remove {path.name}, then install it again"
+    report = _import(imports, lock, path, run, what, again)
+    wrong = next(filter(None, (check(report, lock) for check in CHECKS)), "")
+    if not wrong and plugin and report["caovan_plugin"] is None:
+        wrong = f"the plugin {PLUGIN} is not in it"
+    if wrong:
+        raise EngineError(what, wrong, _remedy(wrong) or again)
+    devices = tuple(
+        f"{device['name']} (SM{device['capability'][0]}{device['capability'][1]})"
+        for device in report["devices"]
+    )
+    return Proof(
+        report["python"],
+        report["version"],
+        report["torch"],
+        report["caovan_plugin"],
+        devices,
+        (*report["warnings"], *_unproven(report, lock)),
+    )
+
+
+def _import(
+    imports: Imports, lock: Lock, path: Path, run: RunCommand, what: str, again: str
+) -> dict[str, Any]:
+    """What the environment's own Python reports of its modules. Raises EngineError."""
     env = {
         "PYTHONPATH": "",
         "PYTHONHOME": "",
@@ -70,58 +95,60 @@ def _prove_by_import(
     }
     python = str(path / "bin" / "python")
     done = run([python, "-I", str(_RUN_IN_ENV), json.dumps(wanted)], env, lambda: None)
+    lines = [line for line in done.output.splitlines() if line.startswith('{"python"')]
     try:
-        report: dict[str, Any] = json.loads(
-            [line for line in done.output.splitlines() if line.startswith('{"python"')][-1]
-        )
+        report: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
         last = (done.output.strip() or "nothing").splitlines()[-1]
+        fact = f"its Python ended with status {done.code} and printed: {last}"
         if done.code == -signal.SIGILL:
-            raise EngineError(
-                what,
-                f"{lock.title} uses instructions this processor lacks",
-                "a processor with AVX2 is needed",
-            ) from None
-        raise EngineError(
-            what, f"its Python ended with status {done.code} and printed: {last}", again
-        ) from None
-    if report["errors"]:
-        raise EngineError(what, report["errors"][0], _remedy(report["errors"][0]) or again)
+            fact = f"{lock.title} uses instructions this processor lacks"
+            again = "a processor with AVX2 is needed"
+        raise EngineError(what, fact, again) from None
+    return report
+
+
+Check = Callable[[Mapping[str, Any], Lock], str]
+"""Finds what is wrong with a report; empty if nothing is."""
+
+
+def _import_error(report: Mapping[str, Any], _: Lock) -> str:
+    return str(report["errors"][0]) if report["errors"] else ""
+
+
+def _other_release(report: Mapping[str, Any], lock: Lock) -> str:
     # builds name themselves 0.21.0 or 0.32.0+cpu
-    if str(report["version"]).split("+")[0] != lock.version:
-        fact = f"it has {lock.title} {report['version']}; the lock names {lock.version}"
-        raise EngineError(what, fact, again)
+    if str(report["version"]).split("+")[0] == lock.version:
+        return ""
+    return f"it has {lock.title} {report['version']}; the lock names {lock.version}"
+
+
+def _other_build(report: Mapping[str, Any], lock: Lock) -> str:
     built_for = "cpu" if report["cuda"] is None else "cuda"
-    if built_for != lock.build:
-        raise EngineError(
-            what,
-            f"its torch {report['torch']} is a {built_for} build; the lock is for {lock.build}",
-            again,
-        )
+    if built_for == lock.build:
+        return ""
+    return f"its torch {report['torch']} is a {built_for} build; the lock is for {lock.build}"
+
+
+def _other_torch(report: Mapping[str, Any], lock: Lock) -> str:
     pinned = next((pin.version for pin in lock.pins if canonical(pin.name) == "torch"), None)
     # torch adds "+cu130" to the version its wheel from PyPI has
-    if pinned is not None and pinned not in (report["torch"], report["torch"].split("+")[0]):
-        raise EngineError(what, f"it has torch {report['torch']}; the lock names {pinned}", again)
-    if plugin and report["caovan_plugin"] is None:
-        raise EngineError(what, f"the plugin {PLUGIN} is not in it", again)
-    notes = list(report["warnings"])
+    if pinned is None or pinned in (report["torch"], report["torch"].split("+")[0]):
+        return ""
+    return f"it has torch {report['torch']}; the lock names {pinned}"
+
+
+CHECKS: tuple[Check, ...] = (_import_error, _other_release, _other_build, _other_torch)
+"""In order: a report of a failed import lacks what later checks read."""
+
+
+def _unproven(report: Mapping[str, Any], lock: Lock) -> Iterator[str]:
+    """Notes about a CUDA build of which something is not proven here."""
     if lock.build == "cuda" and not report["devices"]:
-        notes.append("no usable NVIDIA GPU here: imports are proven, kernels are not")
+        yield "no usable NVIDIA GPU here: imports are proven, kernels are not"
     if lock.build == "cuda" and not report["headers"]:  # plans for a CPU do not compile
         minor = ".".join(report["python"].split(".")[:2])
-        notes.append(f"Python.h is missing, which Triton needs: apt install python{minor}-dev")
-    devices = tuple(
-        f"{device['name']} (SM{device['capability'][0]}{device['capability'][1]})"
-        for device in report["devices"]
-    )
-    return Proof(
-        report["python"],
-        report["version"],
-        report["torch"],
-        report["caovan_plugin"],
-        devices,
-        tuple(notes),
-    )
+        yield f"Python.h is missing, which Triton needs: apt install python{minor}-dev"
 
 
 def _remedy(error: str) -> str | None:

@@ -109,26 +109,25 @@ def adapters_bytes(model: ModelCard, adapters: Adapters, ranks: int) -> float:
 
 
 @dataclass(frozen=True)
+class Kernels:
+    """What cards, release and settings make of a candidate's kernels: nobody chooses it by
+    itself."""
+
+    turing: bool = False
+    """Whether a card is a Turing."""
+    hopper: bool = False
+    """Whether all cards are Hopper, where Machete multiplies 4-bit weights."""
+    flashinfer: bool = False
+    """Whether attention is FlashInfer's, which takes a workspace."""
+    sm75_attention: bool = False
+    """Whether attention is caovan's."""
+    version: tuple[int, ...] = releases.REFERENCE
+    """vLLM's release."""
+
+
+@dataclass(frozen=True)
 class Candidate:
-    """The engine settings that determine memory; `activation` in bytes.
-
-    `compilation` is --compilation-config, which says what graphs are captured; `quantization` is
-    --quantization, which shrinks an unquantised checkpoint while it loads; `kv_blocks` is
-    --num-gpu-blocks-override, which replaces the cache size that memory allows; `flashinfer`:
-    attention is FlashInfer's, which takes a workspace; `sm75_attention`: it is caovan's; `hopper`:
-    all cards are Hopper, where Machete multiplies 4-bit weights; `rounds_input`: weights are
-    multiplied by int8 copies of the activations; `rounds_head`: the lm_head is int8;
-    `rounds_drafter`: the MTP layer is int8, and drafts from `draft_vocabulary` tokens, 0 for all;
-    `whole_experts`: each rank holds some of the experts, whole. `stages` are the layers of each
-    pipeline stage, empty without a pipeline; the candidate of one stage says whether it is the
-    `first` or `last`. Each of the `replicas` has its own cards and cache; experts are spread over
-    the cards of all replicas, and work on the tokens of all.
-
-    vLLM measures a step's memory and gives the rest of the share to the cache: in a `cold` start,
-    which compiles, it counts a peak that no later start has. `in_bytes` instead sets the size of
-    the cache, from the forecast of a step's memory once everything is compiled. `sampled_words` is
-    the vocabulary, 0 if nothing is sampled.
-    """
+    """The engine settings that determine memory; sizes of types are in bytes."""
 
     context: int
     sequences: int
@@ -141,31 +140,45 @@ class Candidate:
     eager: bool = False
     aligned_states: bool = False
     vision: bool = False
-    turing: bool = False
-    hopper: bool = False
-    flashinfer: bool = False
-    sm75_attention: bool = False
     offload_gib: float = 0.0
-    version: tuple[int, ...] = releases.REFERENCE
     kv_bytes: int | None = None
     alignment: int = 16
     compilation: Mapping[str, Any] = field(default_factory=dict)
+    """--compilation-config, which says what graphs are captured."""
     quantization: str = ""
+    """--quantization, which shrinks an unquantised checkpoint while it loads."""
     kv_blocks: int | None = None
+    """--num-gpu-blocks-override, which replaces the cache size that memory allows."""
     state_dtype: str = "auto"
     rounds_input: bool = False
+    """Whether weights are multiplied by int8 copies of the activations."""
     rounds_head: bool = False
+    """Whether the lm_head is int8."""
     rounds_drafter: bool = False
+    """Whether the MTP layer is int8."""
     draft_vocabulary: int = 0
+    """The number of tokens from which the MTP layer drafts; 0 for all."""
     whole_experts: bool = False
+    """Whether each rank holds some of the experts, whole."""
     stages: tuple[int, ...] = ()
-    replicas: int = 1
+    """The layers of each pipeline stage; empty without a pipeline."""
     first: bool = True
+    """Whether this candidate has the first stage."""
     last: bool = True
+    """Whether this candidate has the last stage."""
+    replicas: int = 1
+    """Each has its own cards and cache; experts are spread over the cards of all replicas, and work
+    on the tokens of all."""
     cold: bool = False
+    """Whether this start compiles. vLLM measures a step's memory and gives the rest of the share to
+    the cache: then it counts a peak that no later start has."""
     in_bytes: bool = False
+    """Whether the cache's size is set, from the forecast of a step's memory once everything is
+    compiled, instead of measured."""
     adapters: Adapters = NO_ADAPTERS
     sampled_words: int = SAMPLED_WORDS
+    """The vocabulary; 0 if nothing is sampled."""
+    kernels: Kernels = field(default_factory=Kernels)
 
     @property
     def drafting(self) -> bool:
@@ -181,7 +194,8 @@ class Candidate:
     def unmeasured_mib(self) -> int:
         """Memory that the engine takes and vLLM does not count: FlashInfer makes its workspace when
         the first step is planned, after the cache. On Turing it was seen with any attention."""
-        return FLASHINFER_MIB if self.flashinfer and self.measured and not self.turing else 0
+        own = self.kernels.flashinfer and not self.kernels.turing
+        return FLASHINFER_MIB if own and self.measured else 0
 
     def but(self, **changes: Any) -> Candidate:
         """A copy with other values: a fast `dataclasses.replace`, as a search makes thousands.
@@ -229,7 +243,7 @@ def reserve(candidate: Candidate, context: int | None = None, total_mib: float =
     length = candidate.context if context is None else context
     return Reserve(
         min(FIXED_MIB, total_mib * FIXED_SHARE),
-        (0 if candidate.sm75_attention else length) * 4 / 1024,
+        (0 if candidate.kernels.sm75_attention else length) * 4 / 1024,
         candidate.mtp * 128,
         candidate.batch_tokens * 48 / 1024,
         256 * log2(candidate.tensor_parallel),

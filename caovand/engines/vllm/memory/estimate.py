@@ -90,7 +90,7 @@ def _spent_bytes(stage: PipelineStage) -> float:
     cache."""
     model, candidate, _, _ = stage
     taken = sum(size for name, size in overheads(model, candidate) if name != "graphs")
-    graphs_counted = candidate.version >= releases.GRAPHS_SUBTRACTED
+    graphs_counted = candidate.kernels.version >= releases.GRAPHS_SUBTRACTED
     if not candidate.eager and (graphs_counted or candidate.in_bytes):
         taken += captured_mib(model, candidate, expected=candidate.measured) * MIB
     return taken + weights_bytes(model, candidate) - candidate.unmeasured_mib * MIB
@@ -139,7 +139,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
         weights_mib=weights_bytes(fullest.model, fullest.candidate) / MIB,
         kv_mib=available / fullest.scale / MIB,
         needed_mib=blocks.needed(candidate.context) / fullest.scale / MIB,
-        kv_tokens=blocks.tokens(int(available), candidate.context, candidate.version),
+        kv_tokens=blocks.tokens(int(available), candidate.context, candidate.kernels.version),
         max_model_len=longest,
         concurrency=blocks.concurrency(int(available), candidate.context),
         reserve_mib=smallest * (1 - candidate.utilization) if gpus else 0.0,

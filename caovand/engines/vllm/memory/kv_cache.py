@@ -189,7 +189,7 @@ def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
         state_blocks=(2 if candidate.aligned_states else 1) + candidate.mtp,
         window=model.sliding_window or 1,
         batch_tokens=candidate.batch_tokens * steps_under_way(candidate),
-        held_blocks=1 if candidate.version >= releases.HELD_BLOCK else 0,
+        held_blocks=1 if candidate.kernels.version >= releases.HELD_BLOCK else 0,
         window_tokens=window_tokens,
         encoder_blocks=ceil(full / group) * ceil(model.encoder_tokens / tokens),
     )
@@ -200,7 +200,7 @@ def steps_under_way(candidate: Candidate) -> int:
 
     Asynchronous scheduling, vLLM's default, prepares one while each stage computes another.
     """
-    if candidate.version < releases.STEPS_UNDER_WAY_HOLD_WINDOWS:
+    if candidate.kernels.version < releases.STEPS_UNDER_WAY_HOLD_WINDOWS:
         return 1
     return max(len(candidate.stages), 1) + 1
 

@@ -37,6 +37,7 @@ from caovand.engines.vllm.memory.candidate import (
     GIB,
     SAMPLED_WORDS,
     Candidate,
+    Kernels,
     adapters_of,
     adapters_unknown,
     are_large,
@@ -101,13 +102,8 @@ def candidate_of(
             values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.release
         ),
         vision=model.vision and not values.get("language_model_only"),
-        turing=any(gpu.compute_capability == TURING for gpu in gpus),
-        hopper=bool(gpus) and all(gpu.compute_capability == HOPPER for gpu in gpus),
-        flashinfer=attended_by_flashinfer(values, inventory, gpus),
-        sm75_attention=attended_by_sm75(values, inventory, gpus, env),
         sampled_words=0 if model.task in POOLING else model.vocab_size or SAMPLED_WORDS,
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
-        version=engine.release,
         kv_bytes=kv_bytes_set(values, env, engine.build),
         alignment=count("block_size", CUDA_BLOCK if engine.build == "cuda" else CPU_BLOCK),
         compilation={**compiled, "cudagraph_mode": captured},
@@ -122,6 +118,13 @@ def candidate_of(
         replicas=replicas(values),
         stages=dealt_layers(values, env, len(model.layer_types)),
         adapters=adapters_of(values, activation),
+        kernels=Kernels(
+            turing=any(gpu.compute_capability == TURING for gpu in gpus),
+            hopper=bool(gpus) and all(gpu.compute_capability == HOPPER for gpu in gpus),
+            flashinfer=attended_by_flashinfer(values, inventory, gpus),
+            sm75_attention=attended_by_sm75(values, inventory, gpus, env),
+            version=engine.release,
+        ),
     )
 
 

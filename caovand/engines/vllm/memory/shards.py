@@ -178,7 +178,7 @@ def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:
     Experts have another kernel.
     """
     group = model.group_size
-    if not candidate.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
+    if not candidate.kernels.hopper or model.quantization != "awq" or group not in MACHETE_GROUPS:
         return 0.0
     numbers = 0.0
     for weights in model.weights:

@@ -175,7 +175,7 @@ def forward_bytes(model: ModelCard, candidate: Candidate) -> float:
     # Experts work on the tokens of all replicas, gathered before and reduced afterwards.
     together = tokens * (candidate.replicas if model.experts else 1)
     # Whether their buffers are kept from layer to layer.
-    stay = model.quantization != "awq" or candidate.version >= releases.AWQ_EXPERTS_STAY
+    stay = model.quantization != "awq" or candidate.kernels.version >= releases.AWQ_EXPERTS_STAY
     experts = together * _experts_width(model, 1 if candidate.whole_experts else ranks, stay)
     experts += 2 * (together - tokens) * model.hidden_size
     width = width + experts if stay else max(width, experts)
@@ -286,10 +286,10 @@ def _special_bytes(model: ModelCard, candidate: Candidate) -> float:
     size = float(VISION_MIB * MIB) if candidate.vision and candidate.first else 0.0
     if not candidate.first:  # from the previous stage: hidden states and residual
         size += 2 * candidate.batch_tokens * model.hidden_size * candidate.activation
-    if candidate.sm75_attention:
+    if candidate.kernels.sm75_attention:
         size += SM75_MIB * MIB
     elif (
-        candidate.flashinfer or candidate.turing
+        candidate.kernels.flashinfer or candidate.kernels.turing
     ):  # its workspace; runs on Turing took as much with other attention, too
         size += FLASHINFER_MIB * MIB
     if candidate.rounds_input:  # the MLP's inner vectors, the widest that are quantised

@@ -183,7 +183,7 @@ def _context(case: PlannedRequest) -> Iterator[str]:
     if as_is and not plan.taken and _keeps_settings(case, as_is):
         # AutoMem leaves less free for a shorter context.
         if not _is_asked_for(case, "gpu_memory_utilization"):
-            as_is = _longest(partial(_keeps_settings, case), as_is, most, guess=as_is)
+            as_is = _longest(partial(_keeps_settings, case), as_is, most, guess=as_is + 1)
         yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else as it is"
         return
     space, cards = case.chosen.space, case.chosen.cards
@@ -204,11 +204,12 @@ def _keeps_settings(case: PlannedRequest, steps: int) -> bool:
 def _longest(holds: Callable[[int], object], low: int, high: int, *, guess: int) -> int:
     """The longest context that holds, in steps, at least `low`, which does, or is 0 for none.
 
-    A shorter one never needs more. The search moves away from the guess in growing strides.
+    A shorter one never needs more, but the smallest are not worth a start. From a guess that holds,
+    the search goes on in growing strides.
     """
-    if low < guess <= high:
-        low, high = (guess, high) if holds(guess) else (low, guess - 1)
-    stride = 1
+    guess, stride = min(guess, high), high
+    if low < guess:
+        low, high, stride = (guess, high, 1) if holds(guess) else (low, guess - 1, stride)
     while low < high:
         middle = min(low + stride, (low + high + 1) // 2)
         low, high = (middle, high) if holds(middle) else (low, middle - 1)
@@ -243,14 +244,13 @@ def _cards(case: PlannedRequest) -> Iterator[str]:
     if not case.gpus or case.memory.conflicts or case.inventory.others:
         return
     card = replace(case.gpus[0], free_mib=max(gpu.free_mib for gpu in case.gpus))
+    engine = replace(case.config.engine, gpus=None)
+    request = replace(case.request, config=replace(case.config, engine=engine))
     for count in range(len(case.gpus) + 1, MAX_CARDS + 1):
         if indivisible(case.inventory.model, count):
             continue
-        more = replace(
-            case.inventory, gpus=tuple(replace(card, index=index) for index in range(count))
-        )
-        config = replace(case.config, engine=replace(case.config.engine, gpus=None))
-        request = replace(case.request, config=config)
+        gpus = tuple(replace(card, index=index) for index in range(count))
+        more = replace(case.inventory, gpus=gpus)
         wider = replace(case, request=request).attempt({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
             yield f"{count} such cards hold it: {case.as_typed('tensor_parallel_size', count)}"

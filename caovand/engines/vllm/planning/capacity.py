@@ -141,7 +141,7 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
     if "sequences" not in choice.spared:
         if workload.batch:
             return "vLLM's own limit on such cards; requests beyond it wait"
-        if candidate.turing:
+        if candidate.kernels.turing:
             return (
                 "with more, each step would compute longer than it reads the weights, and "
                 "everybody would wait"

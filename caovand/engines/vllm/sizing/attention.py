@@ -45,10 +45,10 @@ FLASHINFER = ReachedShares(0.26, 0.26, 0.4)
 
 def reached_shares(candidate: Candidate) -> ReachedShares:
     """What this candidate's attention reaches on a Turing card."""
-    if candidate.flashinfer:
+    if candidate.kernels.flashinfer:
         return FLASHINFER
     kind = candidate.kv_dtype.partition("_")[0]
-    kinds = SM75_PLUGIN if candidate.sm75_attention else TRITON
+    kinds = SM75_PLUGIN if candidate.kernels.sm75_attention else TRITON
     return kinds.get(kind, kinds["half"])
 
 
@@ -65,7 +65,7 @@ class Attention:
         """Attention for a candidate whose cache holds this many tokens of a request."""
         read = _bytes_read(model, candidate, cached_tokens)
         # On other cards the low rate of the weights covers a prompt's products.
-        if not candidate.turing:
+        if not candidate.kernels.turing:
             return cls(read, 0)
         shares = reached_shares(candidate)
         share = shares.verifying if candidate.mtp else shares.decoding

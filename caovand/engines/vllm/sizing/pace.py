@@ -151,7 +151,9 @@ class CandidatePace:
         stored = model.quantization or base.quantization or None
         self._bytes_each = BYTES_EACH.get(stored, FOUR_BITS)
         self._exchange_s, self._exchanged_s = _exchange(model, base, gpus, nodes)
-        exact = base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.turing
+        exact = (
+            base.kv_dtype.startswith(("auto", "half", "float16", "bfloat16")) or base.kernels.turing
+        )
         rounded = base.quantization and not model.quantization
         self._worth = WORTH_OF_EXACT_WEIGHTS if rounded else 1.0
         self._worth *= (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (

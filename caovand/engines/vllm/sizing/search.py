@@ -70,7 +70,7 @@ def sequences_for(
         return MAX_SEQUENCES  # pooling models sample nothing
     if workload.batch:
         return MAX_SEQUENCES_OF_LARGE if are_large(gpus) else MAX_SEQUENCES
-    if base.turing:
+    if base.kernels.turing:
         return max(TURING_SEQUENCES, TURING_TOKENS // (1 + base.mtp))
     card = min(gpu.total_mib for gpu in gpus) * MIB
     each = max(model.vocab_size, 1) * DRAFTING_SAMPLER_BYTES
