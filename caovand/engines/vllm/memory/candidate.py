@@ -121,8 +121,8 @@ class Candidate:
     `rounds_drafter`: the MTP layer is int8, and drafts from `draft_vocabulary` tokens, 0 for all;
     `whole_experts`: each rank holds some of the experts, whole. `stages` are the layers of each
     pipeline stage, empty without a pipeline; the candidate of one stage says whether it is the
-    `first` or `last`. Each of the `replicas` has its own cards and cache; experts are spread over
-    the cards of all replicas, and work on the tokens of all.
+    `first` or `last`. Each of the `replicas` has its own cards and cache; their experts, whole or
+    cut, are spread over all cards, and work on the tokens of all replicas.
 
     vLLM measures a step's memory and gives the rest of the share to the cache: in a `cold` start,
     which compiles, it counts a peak that no later start has. `in_bytes` instead sets the size of

@@ -1,4 +1,4 @@
-"""How cards share a model: tensor parallelism, pipeline stages and replicas, over one node or more.
+"""How cards share a model: tensor parallelism and pipeline stages, over one node or more.
 
 vLLM's refusals were read in 0.32: `supports_pp` of its model classes, and vllm#46994, by which MTP
 drafts over stages with the heads of Qwen3.5 and DeepSeek.
@@ -6,13 +6,13 @@ drafts over stages with the heads of Qwen3.5 and DeepSeek.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.speeds import BANDWIDTH_REACHED, all_linked, card_speed
+from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 from caovand.engines.common.tensors import element_bytes, experts_read, of_rank
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
@@ -21,20 +21,16 @@ from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
     REPLICAS,
     TENSOR,
-    Split,
     alike,
     indivisible,
-    largest_split,
     ranks_here,
     shards_whole_experts,
-    splits_below,
 )
-from caovand.engines.vllm.memory.candidate import MIB, Candidate
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.memory.settings import dealt_layers
 from caovand.engines.vllm.memory.shards import PARTITION, own_partition
 from caovand.engines.vllm.planning import devices
-from caovand.engines.vllm.planning.devices import is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 from caovand.engines.vllm.sizing.partition import Stages, anchors, has_anchors, spans
 from caovand.engines.vllm.sizing.space import WORKLOADS
@@ -287,51 +283,3 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
 
 def _comma_separated(stages: Sequence[int]) -> str:
     return ",".join(map(str, stages))
-
-
-SMALL = 1 / 2
-"""Maximum fraction of one card that the weights of a small model take."""
-
-
-def data_parallel_size(partial: PartialPlan) -> Setting | None:
-    if not partial.split or partial.split.replicas == 1:
-        return None
-    reason = "a batch: each replica serves its own requests, and waits for no other's cards"
-    if partial.model.experts and not partial.model.latent:
-        reason = (
-            "a batch: attention is each replica's own, and waits for no other card; one engine over"
-            " all these cards would be slower, or leave some idle"
-        )
-    elif partial.model.experts:
-        reason = (
-            "a batch: each replica caches its own requests; all cards of one engine would hold the "
-            "same cache"
-        )
-    return policy(partial.split.replicas, reason)
-
-
-def replica_splits(partial: PartialPlan) -> Iterator[Split]:
-    """Splits into replicas, for a batch on cards that are alike.
-
-    Experts are spread over all replicas, which then step together. That suits latent caches, of
-    which all cards of one engine would hold the same; cards that one engine would leave idle; and
-    small models, whose attention need not wait for other cards in every layer. It needs NVLink,
-    since all tokens pass between the cards.
-    """
-    model, cards = partial.model, len(partial.gpus)
-    known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
-    batch = partial.config.policy.workload == "batch" and partial.generates
-    if not (batch and known and is_single_node(partial)) or cards < 2:
-        return
-    if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
-        return
-    if model.experts:
-        small = model.size() <= SMALL * min(gpu.total_mib for gpu in partial.gpus) * MIB
-        most = largest_split(model, cards, tiled=partial.tiled)
-        helps = model.latent or small or most < cards
-        if not helps or model.experts % cards or not all_linked(partial.gpus):
-            return
-    whole = bool(model.experts)
-    for size in splits_below(model, cards, whole_experts=whole, tiled=partial.tiled):
-        if cards % size == 0:
-            yield Split(size, replicas=cards // size)

@@ -29,8 +29,8 @@ from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
 from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
-from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
+from caovand.engines.vllm.planning.wider import idle_warnings
 from caovand.engines.vllm.sizing.pace import step_cost
 
 GGUF_FILE = (

@@ -28,10 +28,8 @@ from caovand.engines.vllm.memory.settings import stages_unknown
 from caovand.engines.vllm.planning import parallel
 from caovand.engines.vllm.planning.decisions import FIRST
 from caovand.engines.vllm.planning.devices import (
-    choose_gpus,
     every_card,
     freest,
-    is_single_node,
     memory_holders,
     spans_nodes,
     split_is_ours,
@@ -44,7 +42,6 @@ from caovand.engines.vllm.planning.fit import (
     text_only_may_help,
 )
 from caovand.engines.vllm.planning.own_cache import exact_or_rounded, may_stay_exact
-from caovand.engines.vllm.planning.parallel import replica_splits
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, decide, policy
 from caovand.engines.vllm.planning.precision import (
     OWN_TYPE,
@@ -52,6 +49,7 @@ from caovand.engines.vllm.planning.precision import (
     smaller_cache,
     tower_breaks_tiles,
 )
+from caovand.engines.vllm.planning.replicas import replica_splits, texts_split
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.planning.wider import wider_splits
 from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
@@ -88,9 +86,14 @@ def _best_of_splits(partial: PartialPlan) -> PartialPlan:
     if partial.task in POOLING:
         # A pooling model reads prompts, whose activations all cards of a split exchange in each
         # layer.
-        attempts = (_attempt(partial, Split(size)) for size in reversed(smaller))
+        sizes = (*reversed(smaller), most)
+        attempts = (_attempt(partial, Split(size)) for size in sizes)
         fewest = next((one for one in attempts if one and _is_sound_as_published(one)), None)
-        if fewest:
+        apart = texts_split(partial, len(fewest.gpus)) if fewest else None
+        replicas = _attempt(partial, apart) if apart else None
+        if replicas and _is_sound_as_published(replicas):
+            return replicas
+        if fewest and len(fewest.gpus) < most:
             return _with_reason(fewest, partial, best)
     for size in smaller:
         if best and best.choice and best.choice.unbounded(partial.model):
@@ -156,19 +159,6 @@ def _seconds(partial: PartialPlan) -> float:
     return CandidatePace(partial.model, candidate, partial.cards, workload).seconds(candidate)
 
 
-def idle_warnings(partial: PartialPlan) -> list[str]:
-    """A warning if cards that the engine may use stay idle, with the reason."""
-    split = partial.settings.get("tensor_parallel_size")
-    if not partial.cuda or not is_single_node(partial) or not split or split.origin != "policy":
-        return []
-    usable = choose_gpus(partial.config, partial.inventory, partial.verbatim)
-    idle = [f"GPU {gpu.index}" for gpu in usable if gpu not in partial.gpus]
-    if not idle or not partial.model.architecture:
-        return []
-    named = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
-    return [f"{named} stay{'s' * (len(idle) == 1)} idle: {split.reason}"]
-
-
 def _attempt(partial: PartialPlan, split: Split) -> PartialPlan | None:
     """The plan on this split; None if it cannot be planned or forecast."""
     gpus = every_card(partial) if split.stages > 1 else partial.gpus
@@ -207,8 +197,8 @@ def _with_reason(
     )
     if _context(fewer) <= _context(larger):
         reason = (
-            f"{size} of {len(partial.gpus)} cards are faster than all of them, which would wait for"
-            " one another"
+            f"{size} of {len(partial.gpus)} cards {'is' if size == 1 else 'are'} faster than one"
+            " engine over all of them, which would wait for one another"
         )
     # Over several nodes it is a multiple of the cards that each of them uses.
     split = policy(fewer.value("tensor_parallel_size"), reason)
