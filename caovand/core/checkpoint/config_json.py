@@ -81,7 +81,7 @@ def describe(
         rope_elements=table_elements(text, head, global_head),
         linear=_linear(text),
         mamba=_mamba(text, hidden),
-        dtype=_dtype(text) or _dtype(config) or "bfloat16",
+        dtype=_computed(_dtype(text) or _dtype(config)),
         quantization=quantised.method,
         group_size=quantised.group_size,
         block_size=quantised.block_size,
@@ -273,6 +273,12 @@ def _bounded(count: int, name: str) -> int:
 
 def _dtype(config: Mapping[str, Any]) -> str:
     return text_value(config, "dtype") or text_value(config, "torch_dtype")
+
+
+def _computed(dtype: str) -> str:
+    """The type in which engines compute by default: float32 checkpoints are loaded in 16 bits
+    (`_resolve_auto_dtype` in vLLM 0.21 and 0.33, and `_get_and_verify_dtype` in SGLang 0.5)."""
+    return "bfloat16" if dtype.removeprefix("torch.") in ("", "float", "float32") else dtype
 
 
 MAMBA_2 = (
