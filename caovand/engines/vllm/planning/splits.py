@@ -9,6 +9,7 @@ and layers may be dealt to pipeline stages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from caovand.core.facts.occupancy import without_other_processes
@@ -50,11 +51,11 @@ from caovand.engines.vllm.planning.precision import (
     tower_breaks_tiles,
 )
 from caovand.engines.vllm.planning.replicas import replica_splits, texts_split
-from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.planning.speculation import name_gain, smaller_depths
 from caovand.engines.vllm.planning.wider import wider_splits
 from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
-from caovand.engines.vllm.sizing.space import WORKLOADS, Choice
+from caovand.engines.vllm.sizing.space import WORKLOADS, Choice, Space
 
 
 def best_split(partial: PartialPlan) -> PartialPlan:
@@ -89,8 +90,8 @@ def _best_of_splits(partial: PartialPlan) -> PartialPlan:
         sizes = (*reversed(smaller), most)
         attempts = (_attempt(partial, Split(size)) for size in sizes)
         fewest = next((one for one in attempts if one and _is_sound_as_published(one)), None)
-        apart = texts_split(partial, len(fewest.gpus)) if fewest else None
-        replicas = _attempt(partial, apart) if apart else None
+        each = texts_split(partial, len(fewest.gpus)) if fewest else None
+        replicas = _attempt(partial, each) if each else None
         if replicas and _is_sound_as_published(replicas):
             return replicas
         if fewest and len(fewest.gpus) < most:
@@ -258,13 +259,11 @@ def _size_on_freest(partial: PartialPlan) -> PartialPlan:
     caches = tuple(dict.fromkeys(("", smaller_cache(first))))
     others = [(depth, cache) for cache in caches for depth in depths][1:]
     sized = size_plan([first, *(decided(depth, cache) for depth, cache in others)])
-    if not may_stay_exact(first):
-        return sized
-    try:
-        exact = size_plan([decided(depth, OWN_TYPE) for depth in depths])
-    except Unplannable:  # only 8 bits fit beside other processes
-        return sized
-    return exact_or_rounded(exact, sized)
+    if may_stay_exact(first):
+        with suppress(Unplannable):  # only 8 bits fit beside other processes
+            exact = size_plan([decided(depth, OWN_TYPE) for depth in depths])
+            sized = exact_or_rounded(exact, sized)
+    return name_gain(sized, decided(cache=sized.cache))
 
 
 MIN_IN_FLOAT32 = 8192
@@ -290,7 +289,8 @@ def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
     if space.context is None or not choice.sound:
         rounded, stages = space.is_rounded(choice.candidate), choice.candidate.stages
         among = [base for base in space.bases if space.is_rounded(base) == rounded]
-        _wait_for_others([base.but(stages=stages) for base in among], first)
+        others = tuple(base for base in space.bases if space.is_rounded(base) and not rounded)
+        _wait_for_others([base.but(stages=stages) for base in among], first, others, space)
     if first.unweighed and not choice.sound:
         return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
     return replace(pairs[choice.base][0], choice=choice)
@@ -311,8 +311,14 @@ def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Cand
     return pairs
 
 
-def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
-    """Raise Unplannable if only the memory of other processes keeps the model from running here."""
+def _wait_for_others(
+    bases: Sequence[Candidate],
+    partial: PartialPlan,
+    rounded: tuple[Candidate, ...],
+    space: Space,
+) -> None:
+    """Raise Unplannable if only the memory of other processes keeps the model from running here;
+    the message says if the `rounded` weights would run."""
     gpus, model = partial.cards, partial.model
     free = without_other_processes(gpus)
     least = min(MIN_ALONE, model.max_model_len)
@@ -324,6 +330,14 @@ def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
         most = longest_to_the_brim(bases, model, gpus)
         room = f"room for a context of {most} tokens at most" if most else "no room"
         anyway = f"set [model] max_model_len = {most} to serve that, " if most else ""
+        in_8 = choose(replace(space, bases=rounded), model, gpus) if rounded else None
+        if in_8 and in_8.sound and in_8.candidate.context > most:
+            room += " as it is stored"
+            anyway += (
+                f"pass {option('quantization')} {in_8.candidate.quantization} in [engine]"
+                f" extra_args for a context of {in_8.candidate.context} tokens with weights rounded"
+                " to 8 bits, "
+            )
         raise Unplannable(
             f"cannot start: {who}, which leaves the model {room} (alone it would hold"
             f" a context of {alone} tokens); stop them, choose other cards in [engine] gpus,"
