@@ -222,12 +222,13 @@ def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
     candidate, spared = sized.choice.candidate, sized.choice.spared
     less = candidate.eager or candidate.context < sized.model.max_model_len
     short = less or {"sequences", "batch"} & spared or candidate.vision < sized.model.vision
-    why = LEAVES_MEMORY if short else "takes the least time per token here (modelled)"
+    gains = [LEAVES_MEMORY] if short else []
     if cuts_graphs(deeper) and not cuts_graphs(sized):
-        why = (
+        gains.append(
             f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
             " drafts and FlashInfer's attention"
         )
+    why = " and ".join(gains) or "takes the least time per token here (modelled)"
     changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, why))
     return replace(sized, settings={**sized.settings, "speculative_config": changed})
 
