@@ -156,7 +156,14 @@ def test_idle_cards_of_experts_that_no_replicas_share_out(name: str, fact: str) 
     assert fact in warning
     assert "replicas cannot use all: " in warning
     assert "experts cannot be dealt evenly to 6 cards, and its experts of" in warning
-    assert "another model can be served on them" in warning
+    assert "another engine can use them ([engine] gpus)" in warning
+
+
+def test_replicas_of_two_cards_use_six_of_seven() -> None:
+    found = plan(_some_cards("h100-x8", 7, "R1-Distill-Qwen-32B"), **BATCH)
+    assert (found.value("tensor_parallel_size"), found.value("data_parallel_size")) == (2, 3)
+    (warning,) = [warning for warning in found.warnings if "idle" in warning]
+    assert warning.startswith("GPU 6 stays idle: each replica takes 2 of 7 cards; another engine")
 
 
 def test_idle_cards_without_links_say_so() -> None:

@@ -16,7 +16,7 @@ from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.common.usual_requests import USUAL_REQUESTS
 from caovand.engines.sglang.memory.forecast import UNMODELLED_STATES, unmodelled
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad, activation_bytes
-from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
+from caovand.engines.sglang.memory.steps import MAX_GRAPH, of_the_host, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
 from caovand.engines.sglang.planning.loads import LoadChoice, SizingInput
 from caovand.engines.sglang.planning.options import (
@@ -215,6 +215,8 @@ def _share(config: Config, model: ModelCard, chosen: SglangLoad, gpus: tuple[Gpu
     why = "of the memory free at the start; the rest is for activations and CUDA graphs"
     if chosen.share > usual_share(model, chosen, gpus):
         why += " of this model; SGLang's default would reserve more and shrink the cache"
+    host = max(map(of_the_host, gpus))
+    why += f"; {host} MiB of it stay with the host (unified memory)" if host else ""
     return Setting(chosen.share, "policy", why)
 
 

@@ -81,8 +81,9 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
     apart = bool(model.experts)
     cuts = apart and not _deals_experts(partial, cards)
     for size in splits_below(model, cards, whole_experts=apart, tiled=partial.tiled):
-        if cards % size == 0:
-            yield Split(size, replicas=cards // size, cuts_experts=cuts)
+        replicas, rest = divmod(cards, size)
+        if replicas > 1 and not (rest and apart):
+            yield Split(size, replicas=replicas, cuts_experts=cuts)
 
 
 def texts_split(partial: PartialPlan, size: int) -> Split | None:

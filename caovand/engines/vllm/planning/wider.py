@@ -55,8 +55,10 @@ def idle_warnings(partial: PartialPlan) -> list[str]:
         return []
     named = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
     replicas = partial.split.replicas if partial.split else 1
-    reason = f"each replica takes {split.value} of {len(usable)} cards"
-    reasons = [split.reason if replicas == 1 else reason]
+    reasons = [split.reason]
+    if replicas > 1 or partial.stages > 1:
+        part = "replica" if replicas > 1 else "stage"
+        reasons = [f"each {part} takes {split.value} of {len(usable)} cards"]
     batch = partial.config.policy.workload == "batch" and partial.task not in POOLING
     if batch and partial.model.experts:
         linked, cards = all_linked(usable), len(usable)
@@ -68,5 +70,5 @@ def idle_warnings(partial: PartialPlan) -> list[str]:
             own = [] if replicas > 1 else reasons
             reasons = [*own, f"replicas cannot use all: {dealt}, and {cut.fact}"]
     alone = "it" if len(idle) == 1 else "them"
-    reasons.append(f"another model can be served on {alone}")
+    reasons.append(f"another engine can use {alone} ([engine] gpus)")
     return [f"{named} stay{'s' * (len(idle) == 1)} idle: {'; '.join(reasons)}"]
