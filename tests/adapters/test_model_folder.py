@@ -360,22 +360,51 @@ def test_many_links_to_one_file_cost_no_more_than_the_budget_of_one_model(tmp_pa
     at = data.index(b"a" + value(ARRAY, (BOOL, []))) + 9
     data = data[:at] + struct.pack("<Q", 4_000_000) + bytes(4_000_064)
     (tmp_path / "data").write_bytes(data)
-    for number in range(1, 21):
-        (tmp_path / f"m-{number:05}-of-00020.gguf").symlink_to("data")
-    with pytest.raises(ModelProblem, match="those before it have more than 64 MiB"):
-        read_model(str(tmp_path / "m-00001-of-00020.gguf"))
+    for number in range(1, 51):
+        (tmp_path / f"m-{number:05}-of-00050.gguf").symlink_to("data")
+    with pytest.raises(ModelProblem, match="it exceeds the 160 MiB that all headers"):
+        read_model(str(tmp_path / "m-00001-of-00050.gguf"))
     shards, head = tmp_path / "shards", b'{"__metadata__":{"a":"' + b"x" * 4_000_000 + b'"}}'
     shards.mkdir()
     (shards / "config.json").write_text(json.dumps(CONFIG))
     (shards / "data").write_bytes(struct.pack("<Q", len(head)) + head)
-    for number in range(1, 21):
-        (shards / f"m-{number:05}-of-00020.safetensors").symlink_to("data")
-    with pytest.raises(ModelProblem, match=r"m-00017-of-00020.*before it have more than 64 MiB"):
+    for number in range(1, 51):
+        (shards / f"m-{number:05}-of-00050.safetensors").symlink_to("data")
+    with pytest.raises(ModelProblem, match=r"m-00042-of-00050.*it exceeds the 160 MiB"):
         read_model(str(shards))
 
 
 def test_a_table_of_too_many_values_is_refused_before_it_is_parsed(folder: Path) -> None:
-    keys = ",".join(f'"{n:x}":1' for n in range(600_000))
+    keys = ",".join(f'"{n:x}":1' for n in range(700_000))
     (folder / "tokenizer_config.json").write_text("{" + keys + "}")
-    with pytest.raises(ModelProblem, match="more than 500,000 values"):
+    with pytest.raises(ModelProblem, match="more than 600,000 values; serve another"):
+        read_model(str(folder))
+
+
+def test_half_a_million_tensors_are_a_model(folder: Path) -> None:
+    """Qwen3.5-397B in GPTQ has 370,000: an indented index of 42 MiB, and 49 MiB of headers."""
+    stem = "model.language_model.layers.{}.mlp.experts.{}.gate_proj.{}"
+    kinds = ("qweight", "qzeros", "scales", "g_idx")
+    names = [
+        stem.format(layer, expert, kind)
+        for layer in range(260)
+        for expert in range(512)
+        for kind in kinds
+    ]
+    table = {}
+    for at in range(0, len(names), 50_000):
+        shard = f"m{at}.safetensors"
+        write_shard(folder / shard, names[at : at + 50_000])
+        table.update(dict.fromkeys(names[at : at + 50_000], shard))
+    index = json.dumps({"weight_map": table}, indent=2)
+    assert len(table) > 500_000
+    assert len(index) > 45 << 20
+    (folder / "model.safetensors.index.json").write_text(index)
+    assert read_model(str(folder)).size() == 8 * len(names)
+
+
+def test_an_index_beyond_the_limit_is_no_bad_download(folder: Path) -> None:
+    with (folder / "model.safetensors.index.json").open("wb") as index:
+        index.truncate(81 << 20)
+    with pytest.raises(ModelProblem, match=r"larger than 80 MiB; serve another checkpoint"):
         read_model(str(folder))

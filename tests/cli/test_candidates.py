@@ -33,6 +33,7 @@ from tests.core.machines import (
     HOST,
     QWEN_27B,
     QWEN_27B_AWQ,
+    cards,
     inventory,
     named,
     turing,
@@ -225,3 +226,27 @@ def test_a_card_that_others_use_has_another_engines_offer() -> None:
     assert "Xorg (pid 7) holds 2400 MiB" in caught.value.message
     assert caught.value.hint.startswith("instead: llama.cpp would serve it from a GGUF file")
     assert "tokens/s (modelled)" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["V100", "GTX 1080 Ti"])
+def test_a_card_without_kernels_has_ollamas_offer(name: str) -> None:
+    """It names the file, its size and speed, and what to set."""
+    old = {"V100": named("V100"), "GTX 1080 Ti": cards(1, "GTX 1080 Ti", (6, 1), 11264)}[name]
+    model = replace(QWEN_27B_AWQ, model_type="qwen3_5_text")
+    with pytest.raises(CommandError) as caught:
+        plan_for(parse({"model": {"path": model.path}}), inventory(model, old), None)
+    assert "no kernels before SM75" in caught.value.message
+    hint = caught.value.hint
+    assert hint.startswith("instead: Ollama would serve it from a GGUF file of type Q4_K_M, about")
+    assert "tokens/s (modelled)" in hint
+    assert "model pull --from ollama hf.co/OWNER/NAME:Q4_K_M" in hint
+    assert hint.endswith('[model] path = "hf.co/OWNER/NAME:Q4_K_M"')
+
+
+def test_an_engine_that_cannot_serve_is_not_called_chosen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here(monkeypatch, {"vllm": CUDA}, QWEN_27B_AWQ, cards(1, "Tesla P40", (6, 1), 24576))
+    main(["plan", QWEN_27B_AWQ.path, "--engine", "all"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "vLLM would be chosen, but cannot serve it here: no other engine prefers" in shown

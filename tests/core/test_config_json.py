@@ -28,6 +28,19 @@ DENSE = {
 }
 
 
+@pytest.mark.parametrize(
+    ("stated", "computed"),
+    [
+        ({"torch_dtype": "float32"}, "bfloat16"),
+        ({"dtype": "torch.float32"}, "bfloat16"),
+        ({"torch_dtype": "float16"}, "float16"),
+        ({}, "bfloat16"),
+    ],
+)
+def test_float32_checkpoints_are_loaded_in_16_bits(stated: dict[str, str], computed: str) -> None:
+    assert describe({**DENSE, **stated}).dtype == computed
+
+
 def test_a_multimodal_wrapper_is_read_through() -> None:
     card = describe({"architectures": ["X"], "text_config": TEXT, "vision_config": {"depth": 1}})
     assert card.layer_types == (("linear_attention",) * 3 + ("full_attention",)) * 2

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from caovand.core.facts.inventory import Inventory
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.shards import weights_bytes
 from caovand.engines.vllm.memory.steps import overheads
@@ -112,6 +113,109 @@ def test_a_batch_is_served_by_replicas_where_that_is_faster(
     assert whole.value("data_parallel_size") is None
 
 
+@pytest.mark.parametrize(
+    ("box", "cards", "name", "used", "dealt"),
+    [
+        ("h100-x8", 6, "gpt-oss-120b", 6, False),
+        ("h100-x8", 7, "gpt-oss-120b", 6, False),
+        ("h100-x8", 5, "gpt-oss-20b", 5, False),
+        ("h100-x8", 3, "Qwen3-30B-A3B-AWQ", 3, False),
+        ("h200-x8", 6, "MiniMax-M2", 6, False),
+        ("h200-x8", 5, "Qwen3-Coder-480B-A35B-FP8", 5, True),
+    ],
+)
+def test_replicas_deal_out_the_experts_or_cut_each(
+    box: str, cards: int, name: str, used: int, dealt: bool
+) -> None:
+    machine = _some_cards(box, cards, name)
+    found = plan(machine, **BATCH)
+    tensor, replicas = found.value("tensor_parallel_size"), found.value("data_parallel_size")
+    assert tensor * replicas == used == len(found.cards or ())
+    assert bool(found.value("enable_expert_parallel")) == dealt
+    assert forecast(found, machine).fits
+    reason = found.settings["data_parallel_size"].reason
+    assert (f"each expert is cut over {used} cards" in reason) != dealt
+    idle = [warning for warning in found.warnings if "idle" in warning]
+    assert bool(idle) == (used < cards)
+    for warning in idle:
+        assert "128 experts cannot be dealt evenly to 7 cards" in warning
+        assert "its experts of 2880 cannot be cut in 7" in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [
+        ("GLM-4.5-Air-AWQ", "stay idle: replicas cannot use all: 128"),
+        ("Qwen3-Next-80B-A3B-FP8", "stay idle: the largest split"),
+    ],
+)
+def test_idle_cards_of_experts_that_no_replicas_share_out(name: str, fact: str) -> None:
+    found = plan(_some_cards("h100-x8", 6, name), **BATCH)
+    assert len(found.cards or ()) == 4
+    (warning,) = [warning for warning in found.warnings if "GPU 4 and GPU 5 stay" in warning]
+    assert fact in warning
+    assert "replicas cannot use all: " in warning
+    assert "experts cannot be dealt evenly to 6 cards, and its experts of" in warning
+    assert "another engine can use them ([engine] gpus)" in warning
+
+
+def test_replicas_of_two_cards_use_six_of_seven() -> None:
+    found = plan(_some_cards("h100-x8", 7, "R1-Distill-Qwen-32B"), **BATCH)
+    assert (found.value("tensor_parallel_size"), found.value("data_parallel_size")) == (2, 3)
+    (warning,) = [warning for warning in found.warnings if "idle" in warning]
+    assert warning.startswith("GPU 6 stays idle: each replica takes 2 of 7 cards; another engine")
+
+
+def test_idle_cards_without_links_say_so() -> None:
+    machine = _some_cards("h100-x8", 6, "gpt-oss-120b")
+    apart = replace(machine, gpus=tuple(replace(gpu, nvlink=()) for gpu in machine.gpus))
+    found = plan(apart, **BATCH)
+    assert found.value("data_parallel_size") is None
+    assert any("which needs NVLink between all" in warning for warning in found.warnings)
+
+
+def test_the_operator_decides_whether_experts_stay_whole() -> None:
+    machine = _some_cards("h200-x8", 6, "MiniMax-M2")
+    whole = plan(machine, engine={"extra_args": ["--enable-expert-parallel"]}, **BATCH)
+    assert whole.value("data_parallel_size") is None
+    cut = plan(machine, engine={"extra_args": ["--no-enable-expert-parallel"]}, **BATCH)
+    assert cut.value("data_parallel_size") > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("gpt-oss-120b", "-dp 6 --enable-expert-parallel", "gives each card as many; remove --en"),
+        ("gpt-oss-120b", "-dp 3 -tp 2 --enable-expert-parallel", "cannot deal 128 experts to 6"),
+        ("GLM-4.5-Air-AWQ", "-dp 6", "cannot share out the experts over 6 cards: its experts of"),
+        ("MiniMax-M2", "-dp 5", "its experts of 1536 cannot be cut in 5"),
+        ("gpt-oss-120b", "-dp 3 -tp 2", ""),
+        ("gpt-oss-120b", "-dp 4 --enable-expert-parallel", ""),
+    ],
+)
+def test_experts_that_typed_replicas_cannot_share_out(name: str, words: str, said: str) -> None:
+    machine = _some_cards("h200-x8", 6, name)
+    found = plan(machine, engine={"extra_args": words.split()})
+    memory = forecast(found, machine)
+    assert memory.fits is (not said)
+    assert [said in str(problem) for problem in memory.conflicts] == [True] * bool(said)
+
+
+def test_experts_dealt_unevenly_are_warned_of() -> None:
+    machine = _some_cards("h200-x8", 6, "GLM-4.5-Air-AWQ")
+    words = ["-dp", "6", "--enable-expert-parallel"]
+    found = plan(machine, engine={"extra_args": words})
+    assert any("128 experts cannot be dealt evenly to 6" in one for one in found.warnings)
+    assert forecast(found, machine).fits
+    even = plan(machine, engine={"extra_args": ["-dp", "4", "--enable-expert-parallel"]})
+    assert not any("dealt evenly" in one for one in even.warnings)
+
+
+def _some_cards(box: str, cards: int, name: str) -> Inventory:
+    machine = box_with(box, model(name))
+    return replace(machine, gpus=machine.gpus[:cards])
+
+
 def test_replicas_need_the_flag() -> None:
     machine = box_with("3090-x4", model("Llama-3.1-8B-AWQ"))
     flags = frozenset({"--tensor-parallel-size", "--max-model-len", "--max-num-seqs"})
@@ -123,6 +227,8 @@ def test_replicas_need_the_flag() -> None:
 def test_replicas_share_out_the_experts_and_keep_the_rest() -> None:
     card = model("DeepSeek-R1")
     one = Candidate(context=4096, sequences=1, batch_tokens=512, utilization=0.9)
+    cut = one.but(replicas=8)
+    assert weights_bytes(card, cut) == weights_bytes(card, cut.but(whole_experts=True))
     all_cards, replicas = one.but(tensor_parallel=8), one.but(replicas=8, whole_experts=True)
     more = weights_bytes(card, replicas) - weights_bytes(card, all_cards)
     spared = card.size("layers", "embedding", "head") * 7 / 8

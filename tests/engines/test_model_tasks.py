@@ -43,6 +43,7 @@ def test_an_encoder_keeps_no_cache_and_reads_a_whole_text_in_one_step(cards: Any
     assert found.value("max_model_len") == 8192 <= found.value("max_num_batched_tokens")
     memory = forecast(found, machine)
     assert (memory.fits, memory.needed_mib) == (True, 0)
+    assert dict(memory.parts)["kv"] == 0
     argv = shown(found, machine)
     for word in ("parser", "speculative", "prefix-caching", "FULL"):
         assert word not in argv
@@ -63,6 +64,24 @@ def test_an_embedder_is_served_by_one_card_if_it_fits() -> None:
         assert plan(inventory(model, named("H100", 8))).value("tensor_parallel_size") == 1
     large = replace(BGE_M3, weights=(Weights("layers", "sharded", "F16", 30_000 * MIB),))
     assert plan(inventory(large, named("RTX 3090", 4))).value("tensor_parallel_size") == 2
+
+
+@pytest.mark.parametrize("workload", ["chat", "long", "batch"])
+def test_texts_are_shared_out_over_replicas(workload: str) -> None:
+    goal = {"policy": {"workload": workload}}
+    for model, box in ((BGE_M3, named("A10", 2)), (EMBEDDER, named("H100", 8))):
+        found = plan(inventory(model, box), **goal)
+        assert found.value("tensor_parallel_size") == 1
+        assert found.value("data_parallel_size") == len(box) == len(found.cards or ())
+        assert not any("idle" in warning for warning in found.warnings)
+    large = replace(BGE_M3, weights=(Weights("layers", "sharded", "F16", 30_000 * MIB),))
+    found = plan(inventory(large, named("RTX 3090", 5)), **goal)
+    assert (found.value("tensor_parallel_size"), found.value("data_parallel_size")) == (2, 2)
+    assert any("each replica takes 2 of 5 cards" in warning for warning in found.warnings)
+    mixed = (*named("RTX 3090"), *(replace(gpu, index=1) for gpu in named("A10")))
+    found = plan(inventory(BGE_M3, mixed), **goal)
+    assert found.value("data_parallel_size") is None
+    assert any("1 of 2 cards is faster than one engine over all" in one for one in found.warnings)
 
 
 def test_a_text_longer_than_an_encoders_step_is_refused() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from caovand.core.facts.inventory import Inventory
+from caovand.core.plan import Unplannable
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
-from tests.core.machines import GPT_OSS, QWEN_27B_AWQ, cards, inventory, named, plan, turing
+from tests.core.machines import A100, GPT_OSS, QWEN_27B_AWQ, cards, inventory, named, plan, turing
 
 
 def test_linked_cards_are_not_called_unlinked() -> None:
@@ -46,3 +49,67 @@ def test_a_card_that_is_left_out_is_not_told_to_be_left_out() -> None:
     found = plan(replace(machine, gpus=(*machine.gpus, old)))
     (told,) = [text for text in found.warnings if text.startswith("GPU 1")]
     assert told.endswith("no kernels before SM75")
+
+
+def test_drafts_give_way_to_what_the_reason_names() -> None:
+    machine = _two_a100()
+    fp8 = {"policy": {"kv_cache_dtype": "fp8"}}
+    found = plan(machine, **fp8)
+    assert found.mtp == 0
+    assert found.value("compilation_config") == {"cudagraph_mode": "FULL_AND_PIECEWISE"}
+    reason = found.settings["speculative_config"].reason
+    assert reason.startswith("drafting nothing keeps full CUDA graphs, which vLLM 0.21.0")
+    small = plan(box_with("a10", model("Qwen3.6-27B-AWQ")))
+    reason = small.settings["speculative_config"].reason
+    assert "drafting nothing leaves memory that is worth more here and keeps full CUDA" in reason
+    later = box_with("a10", model("Qwen3.6-27B-AWQ"))
+    later = replace(later, engine=replace(later.engine, version="0.33.0"))
+    reason = plan(later).settings["speculative_config"].reason
+    assert reason.endswith("leaves memory that is worth more here")
+
+
+def _two_a100() -> Inventory:
+    machine = box_with("a100-80g-x8", model("Qwen3-Next-80B-A3B-FP8"))
+    return replace(machine, gpus=machine.gpus[:2])
+
+
+def test_memory_that_the_host_and_others_keep_is_not_called_unmeasured() -> None:
+    unified = plan(box_with("gb10", model("gpt-oss-120b")))
+    share = unified.value("gpu_memory_utilization")
+    reason = unified.settings["gpu_memory_utilization"].reason
+    found = [int(number) for number in re.findall(r"(\d+) MiB", reason)]
+    assert "15568 MiB stay with the host (unified memory), " in reason
+    assert sum(found) == pytest.approx(124_546 * (1 - share), abs=1)
+    gpu = replace(A100[0], free_mib=41_620, users=((9001, "python3", 40_000),))
+    shared = plan(inventory(model("Llama-3.1-8B"), (gpu,)))
+    reason = shared.settings["gpu_memory_utilization"].reason
+    assert f"{gpu.total_mib - 41_620} MiB are used by others" in reason
+    alone = plan(inventory(model("Llama-3.1-8B"), A100))
+    assert "are used by others" not in alone.settings["gpu_memory_utilization"].reason
+
+
+def test_weights_that_fit_beside_others_in_8_bits_are_named() -> None:
+    card = model("R1-Distill-Qwen-32B")
+    gpu = replace(A100[0], free_mib=41_620, users=((9001, "python3", 40_000),))
+    with pytest.raises(Unplannable, match="leaves the model no room as it is stored") as caught:
+        plan(inventory(card, (gpu,)))
+    (tokens,) = re.findall(r"--quantization fp8 in .* context of (\d+) tokens", str(caught.value))
+    machine = inventory(card, (gpu,))
+    found = plan(machine, engine={"extra_args": ["--quantization", "fp8"]})
+    assert found.value("max_model_len") == int(tokens) > 8192
+    assert forecast(found, machine).fits
+    full = replace(gpu, free_mib=20_000)
+    with pytest.raises(Unplannable, match="leaves the model no room \\(alone"):
+        plan(inventory(card, (full,)))
+
+
+def test_a_gguf_file_is_named_with_what_it_would_do() -> None:
+    machine = box_with("3070-8g", model("Qwen3.5-9B-AWQ"))
+    found = plan(machine)
+    assert found.value("cpu_offload_gb") > 0
+    (told,) = [text for text in found.warnings if "stay in host memory" in text]
+    assert "take a GGUF file of type Q4_K_M, about 5.4 GiB, all on the GPU: " in told
+    assert "lets the processor compute" not in told
+    odd = replace(machine, model=replace(machine.model, model_type="unheard_of"))
+    (told,) = [text for text in plan(odd).warnings if "stay in host memory" in text]
+    assert "llama.cpp lets the processor compute" in told

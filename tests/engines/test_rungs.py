@@ -105,7 +105,8 @@ def test_a_cache_gets_more_bits_until_it_has_the_models_own(now: str, then: str 
 
 
 @pytest.mark.parametrize(
-    ("replicas", "cards", "together"), [(8, 1, 8), (2, 4, 8), (3, 1, 1), (1, 4, None)]
+    ("replicas", "cards", "together"),
+    [(8, 1, 8), (2, 4, 8), (3, 1, 2), (6, 1, 4), (3, 2, 4), (1, 4, None)],
 )
 def test_replicas_become_one_engine_on_all_their_cards(
     replicas: int, cards: int, together: int | None
@@ -113,6 +114,15 @@ def test_replicas_become_one_engine_on_all_their_cards(
     found = step("replicas-off", data_parallel_size=replicas, tensor_parallel_size=cards)
     assert found.settings.get("tensor_parallel_size") == together
     assert found.settings.get("data_parallel_size") is None
+
+
+def test_replicas_of_a_model_for_texts_become_one_of_them() -> None:
+    values = {"data_parallel_size": 3, "tensor_parallel_size": 1}
+    settings = {name: Setting(value, "policy", "") for name, value in values.items()}
+    texts = Plan("m", settings, {}, task="embed")
+    found = HEALING.by_name["replicas-off"].step(texts, Finding("hang", "", "serve"))
+    assert found
+    assert found.settings == {**values, "data_parallel_size": None, "enable_expert_parallel": None}
 
 
 def test_a_share_goes_down_less_where_the_caches_size_was_set() -> None:

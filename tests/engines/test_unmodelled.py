@@ -44,7 +44,6 @@ CARDS = cards(2, "NVIDIA H100 80GB HBM3", (9, 0), 81559)
             ("--pipeline-parallel-size", "2", "--nnodes", "2"),
             inventory(QWEN_27B_MEASURED, gpus=turing(1)),
         ),
-        (("--data-parallel-size", "2"), inventory(GPT_OSS, gpus=CARDS)),
         (
             ("--data-parallel-size", "2", "--data-parallel-size-local", "1"),
             inventory(QWEN_27B_MEASURED, gpus=CARDS),

@@ -166,9 +166,11 @@ def _read(folder: Path, weights: bool) -> ModelCard:
     card = _described(folder, config, tokenizer, added)
     notes = card.notes
     if weights:
-        tensors = list(tensors_of(folder, budget))
+        index = index_of(folder, budget)
+        tensors = list(tensors_of(folder, index, budget))
         sums = sum_sizes(tensors, len(card.layer_types))
-        largest = max((one.stat().st_size for one in _shards(folder)), default=0)
+        shards = shards_in(folder, index)
+        largest = max((one.stat().st_size for one in shards), default=0)
         card = replace(card, weights=sums, largest_file=largest)
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)

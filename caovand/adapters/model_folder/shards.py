@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.files import safe_files
-from caovand.adapters.model_folder.tables import ModelProblem, read_table, unreadable_problem
+from caovand.adapters.model_folder.tables import (
+    ANOTHER,
+    ModelProblem,
+    read_table,
+    unreadable_problem,
+)
 from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
 from caovand.core.checkpoint.safetensors import BadShard, Tensor, header_length, parse_header
 
@@ -26,15 +31,16 @@ def shards_in(folder: Path, table: dict[str, str]) -> list[Path]:
     return named or sorted(folder.glob("*.safetensors"))
 
 
-def tensors_of(folder: Path, budget: Budget) -> Iterable[Tensor]:
-    """Yield every tensor of the checkpoint; the ModelProblem names all bad shards."""
-    table = index_of(folder, budget)
+def tensors_of(folder: Path, table: dict[str, str], budget: Budget) -> Iterable[Tensor]:
+    """Yield every tensor of the checkpoint with this index; the ModelProblem names all bad
+    shards."""
     shards = shards_in(folder, table)
     if not shards:
         yield from _other_weights(folder)
         return
     bad = [f"{name} is missing" for name in _missing(folder, shards)]
     refused: list[str] = []
+    remedy = "download these files again"
     found: set[str] = set()
     for shard in shards:
         try:
@@ -44,6 +50,7 @@ def tensors_of(folder: Path, budget: Budget) -> Iterable[Tensor]:
         except BadHeader as problem:
             bad.append(f"{shard.name} is unusable, {problem}")
             if isinstance(problem, TooLarge):
+                remedy = ANOTHER
                 break
         except PermissionError:
             refused.append(shard.name)
@@ -59,9 +66,7 @@ def tensors_of(folder: Path, budget: Budget) -> Iterable[Tensor]:
         bad.append(f"no shard has {absent[0]} and {len(absent) - 1} more tensors of the index")
     if bad:
         more = f" and {len(bad) - 4} more" if len(bad) > 4 else ""
-        raise ModelProblem(
-            f"load model {folder}", f"{'; '.join(bad[:4])}{more}", "download these files again"
-        )
+        raise ModelProblem(f"load model {folder}", f"{'; '.join(bad[:4])}{more}", remedy)
 
 
 def index_of(folder: Path, budget: Budget) -> dict[str, str]:

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from caovand.adapters.files import safe_files
-from caovand.core.checkpoint.budget import BadHeader, Budget
+from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
 from caovand.core.problem import ProblemError
 
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
-# tensors. Parsing blocks every thread, for a time proportional to the number of values.
-MAX_BYTES = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 32 << 20}
+# tensors, that of Qwen3.5-397B in GPTQ 42 with 370,000. Parsing blocks every thread, for a time
+# proportional to the number of values.
+MAX_BYTES = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 80 << 20}
 MAX_OTHER_BYTES = 2 << 20
-MAX_VALUES = 500_000
+MAX_VALUES = 600_000
+ANOTHER = "serve another checkpoint of the model"
+"""The remedy for files beyond a limit, which another download would not shrink."""
 
 
 class ModelProblem(ProblemError):
@@ -41,11 +44,13 @@ def read_json(folder: Path, name: str, budget: Budget) -> Any:
     except PermissionError:
         raise unreadable_problem(str(path), folder) from None
     except OSError as problem:
-        fits = problem.errno not in (errno.EINVAL, errno.EFBIG, errno.EISDIR)
-        remedy = "check the disk" if fits else "download the file again"
+        damaged = problem.errno in (errno.EINVAL, errno.EISDIR)
+        remedy = "download the file again" if damaged else "check the disk"
+        remedy = ANOTHER if problem.errno == errno.EFBIG else remedy
         raise ModelProblem(f"read {path}", str(problem.strerror), remedy) from problem
     except BadHeader as problem:
-        raise ModelProblem(f"read {path}", str(problem), "download the file again") from None
+        remedy = ANOTHER if isinstance(problem, TooLarge) else "download the file again"
+        raise ModelProblem(f"read {path}", str(problem), remedy) from None
 
 
 def unreadable_problem(what: str, folder: Path, more: int = 0) -> ModelProblem:

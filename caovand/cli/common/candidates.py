@@ -119,9 +119,9 @@ def show(found: list[EngineCandidate], config: Config, console: Console) -> None
         if text:
             console.print(Text(f"{one.engine.title}: {text}", style="yellow"))
     first = found[0].engine
-    console.print(
-        Text(f"{first.title} is chosen: {why_chosen(config, first)}; [engine] kind chooses another")
-    )
+    chosen = "would be chosen, but cannot serve it here" if found[0].problem else "is chosen"
+    why = why_chosen(config, first)
+    console.print(Text(f"{first.title} {chosen}: {why}; [engine] kind chooses another"))
     console.print(Text("tokens/s are modelled, for one answer at a time"))
 
 

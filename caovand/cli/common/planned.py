@@ -115,8 +115,9 @@ def plan_for(
 
 
 def _offer(problem: Unplannable, engine: Engine, machine: Inventory) -> str:
-    """How another engine would serve the model while others use the cards; "" for none."""
-    if problem.failure != "vram-busy":
+    """How another engine would serve the model while others use the cards, or on cards that this
+    one has no kernels for; "" for none."""
+    if problem.failure not in ("vram-busy", "backend-unsupported"):
         return ""
     found = alternatives(engine, machine.model, machine.gpus, machine.host, 0.0)
     return "; ".join(f"instead: {one.text}; {one.remedy}" for one in islice(found, 1))

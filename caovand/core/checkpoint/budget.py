@@ -11,8 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-MAX_BYTES = 64 << 20  # Kimi K2: 28 MiB in an index and 61 shards; a GGUF vocabulary: 20 MiB
-MAX_VALUES = 6_000_000  # Kimi K2: 1.5 million for 140,000 tensors
+MAX_BYTES = 160 << 20
+MAX_VALUES = 6_000_000
+"""Enough for 600,000 tensors with their index, which take some 250 bytes and 10 values each.
+Qwen3.5-397B in GPTQ has 370,000 (91 MiB, of which 42 are an indented index), and Kimi K2 has
+140,000. A GGUF vocabulary takes 20 MiB."""
 MAX_PARTS = 1000
 MAX_DEPTH = 64
 MAX_CPU_S = 60.0
@@ -52,14 +55,14 @@ class Budget:
         self.values_left -= values
         self.require(0)
         if self.values_left < 0:
-            raise TooLarge(f"its header and those before it have more than {MAX_VALUES:,} values")
+            raise _beyond(f"{MAX_VALUES:,} values")
         if self.clock() > self._until:
-            raise TooLarge(f"its header and those before it take more than {MAX_CPU_S:.0f} s")
+            raise _beyond(f"{MAX_CPU_S:.0f} s of CPU time")
 
     def require(self, size_bytes: int) -> None:
         """Raise TooLarge if fewer bytes are left, without charging anything."""
         if size_bytes > self.bytes_left:
-            raise TooLarge(f"its header and those before it have more than {MAX_BYTES >> 20} MiB")
+            raise _beyond(f"{MAX_BYTES >> 20} MiB")
 
     def json(self, data: bytes, max_values: int) -> Any:
         """Parse a JSON document of at most `max_values` values; raises BadHeader.
@@ -93,6 +96,10 @@ def _check_depth(content: Any) -> None:
         if not level:
             return
     raise _too_deep()
+
+
+def _beyond(limit: str) -> TooLarge:
+    return TooLarge(f"it exceeds the {limit} that all headers and tables of a model may take")
 
 
 def _too_deep() -> TooLarge:

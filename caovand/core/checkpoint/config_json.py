@@ -81,7 +81,7 @@ def describe(
         rope_elements=table_elements(text, head, global_head),
         linear=_linear(text),
         mamba=_mamba(text, hidden),
-        dtype=_dtype(text) or _dtype(config) or "bfloat16",
+        dtype=_computed(_dtype(text) or _dtype(config)),
         quantization=quantised.method,
         group_size=quantised.group_size,
         block_size=quantised.block_size,
@@ -212,9 +212,8 @@ def context_limit(
     tokens = tokenizer.get("model_max_length")
     bert = "absolute" if "bert" in text_value(config, "model_type") else ""
     absolute = (text_value(config, "position_embedding_type") or bert) == "absolute"
-    counts = absolute and isinstance(tokens, (int, float)) and tokens is not True
-    if counts and 1 <= tokens < limit:
-        limit = int(tokens)
+    if absolute and isinstance(tokens, (int, float)) and tokens is not True:
+        limit = int(tokens) if 1 <= tokens < limit else limit
     if "gemma3" in text_value(config, "model_type"):
         return int(limit)  # the positions are already scaled
     rope = scaling_tables(text)
@@ -279,6 +278,12 @@ def _bounded(count: int, name: str) -> int:
 
 def _dtype(config: Mapping[str, Any]) -> str:
     return text_value(config, "dtype") or text_value(config, "torch_dtype")
+
+
+def _computed(dtype: str) -> str:
+    """The type in which engines compute by default: float32 checkpoints are loaded in 16 bits
+    (`_resolve_auto_dtype` in vLLM 0.21 and 0.33, and `_get_and_verify_dtype` in SGLang 0.5)."""
+    return "bfloat16" if dtype.removeprefix("torch.") in ("", "float", "float32") else dtype
 
 
 MAMBA_2 = (

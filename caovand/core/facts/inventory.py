@@ -249,6 +249,7 @@ class ModelCard:
     linear: LinearAttention | None = None
     mamba: LinearAttention | None = None
     dtype: str = "bfloat16"
+    """The type in which engines compute unless another is requested."""
     quantization: str | None = None
     group_size: int = 0
     """Number of quantised weights of one output that share a scale."""

@@ -20,6 +20,8 @@ SERVICE_MODELS = "/usr/share/ollama/.ollama/models"
 HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 WEIGHTS = "application/vnd.ollama.image.model"
 MAX_LAYERS = 1000
+FOLDERS = ("/", ".", "~")
+"""How the path of a checkpoint of another engine begins."""
 _PART = re.compile(r"\w[\w.-]{0,200}", re.ASCII)
 _HOST = re.compile(r"\w[\w.-]{0,200}(?::\d{1,5})?", re.ASCII)
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
@@ -64,6 +66,11 @@ def missing_model(name: str) -> Problem:
         remedy = (
             "set [model] path to a name such as qwen3:8b; `ollama create NAME` gives a file one"
         )
+        if name.startswith(FOLDERS):
+            remedy = (
+                "set [model] path to a name such as qwen3:8b, or hf.co/OWNER/NAME:Q4_K_M for a GGUF"
+                " file on the hub; `ollama create NAME` gives a GGUF file here one"
+            )
         return Problem(cannot, "it is not the name of one of its models", remedy)
     remedy = (
         f"download it: sudo caovanctl model pull --from ollama {name}; if it lies elsewhere, set"

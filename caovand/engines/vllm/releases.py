@@ -51,7 +51,8 @@ PCIE_ALL_REDUCE = (0, 33)
 """VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC. 0.32 has it too, with another FlashInfer."""
 EXPERTS_BY_FLAG = (0, 32)
 """VLLM_USE_FLASHINFER_MOE_* are gone: --moe-backend chooses expert kernels. By default Triton comes
-before FlashInfer on Hopper, and FlashInfer is unavailable without nvcc or its cubins."""
+before FlashInfer on Hopper, except for whole experts in blocks of fp8. FlashInfer is unavailable
+without nvcc or its cubins."""
 AWQ_EXPERTS_STAY = (0, 22)
 """The workspace of AWQ experts is kept from layer to layer, as for other experts: not yet in 0.21,
 but in 0.32; releases between were not checked."""

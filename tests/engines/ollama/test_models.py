@@ -51,7 +51,9 @@ def test_a_name_leads_to_its_entry() -> None:
 )
 def test_what_is_no_name_has_no_entry(name: str, tmp_path: Path) -> None:
     assert manifest_path(name) == ""
-    assert "it is not the name of one of its models" in problem(name, tmp_path)
+    told = problem(name, tmp_path)
+    assert "it is not the name of one of its models" in told
+    assert ("hf.co/OWNER/NAME:Q4_K_M" in told) == name.startswith(("/", ".", "~"))
 
 
 @given(st.text(alphabet=string.ascii_lowercase + "./:_-~ ", max_size=40))

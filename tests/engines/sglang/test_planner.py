@@ -596,6 +596,8 @@ def test_unified_memory_leaves_the_host_its_part() -> None:
     whole, made = (plan(machine((card,), engine=engine)) for card in (own, shared))
     left = whole.value("mem_fraction_static") - made.value("mem_fraction_static")
     assert left == pytest.approx(1 / 8, abs=0.002)
+    reasons = [one.settings["mem_fraction_static"].reason for one in (whole, made)]
+    assert ["15568 MiB of it stay with the host" in reason for reason in reasons] == [False, True]
 
 
 def test_as_many_requests_are_served_as_the_cache_holds() -> None:

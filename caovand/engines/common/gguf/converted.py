@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.gguf import Gguf, GgufLayer
@@ -39,6 +39,42 @@ GROUP = "other engines"
 """The doctor's group for them."""
 
 
+@dataclass(frozen=True)
+class GgufFigures:
+    """How a four-bit file would run: in words after "a GGUF file", and in tokens/s (modelled)."""
+
+    text: str
+    tokens_s: float
+
+
+def figures(model: ModelCard, cards: tuple[Gpu, ...], host: Host) -> GgufFigures | None:
+    """How a file of this model would run on these cards; None if it would not, or is unknown."""
+    if model.gguf is not None or model.model_type not in KNOWN:
+        return None
+    file = convert_sizes(model)
+    if file.size < TINY:
+        return None
+    in_gguf = replace(model, gguf=file)
+    rooms = sizing.rooms_of(cards, None)
+    load = GgufLoad(0, filled=sizing.FILLED["chat"])
+    found = sizing.find_longest(in_gguf, host, load, cards, rooms, "chat")
+    if not found.fits or found.seconds <= 0:  # a checkpoint without its layers takes no time
+        return None
+    layers, on_cards = len(file.layers) + 1, found.placement.layers
+    where = "in host memory" if not on_cards else f"{on_cards} of its {layers} layers on the GPU"
+    if on_cards == layers:
+        where = "all on the GPU"
+    speed = 1 / found.seconds
+    pace = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
+    gib = file.size / 2**30
+    size = f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
+    text = (
+        f"of type {TYPE}, about {size} GiB, {where}: {pace} tokens/s (modelled), and"
+        f" {found.load.context:,} tokens of context"
+    )
+    return GgufFigures(text, speed)
+
+
 def offer_gguf(
     title: str,
     model: ModelCard,
@@ -51,31 +87,10 @@ def offer_gguf(
 
     Empty if the model runs fast enough already, or would hardly run faster or at all.
     """
-    if model.gguf is not None or model.model_type not in KNOWN or tokens_s >= READING:
+    found = figures(model, cards, host) if tokens_s < READING else None
+    if found is None or found.tokens_s < FASTER * tokens_s:
         return ()
-    file = convert_sizes(model)
-    if file.size < TINY:
-        return ()
-    in_gguf = replace(model, gguf=file)
-    rooms = sizing.rooms_of(cards, None)
-    load = GgufLoad(0, filled=sizing.FILLED["chat"])
-    found = sizing.find_longest(in_gguf, host, load, cards, rooms, "chat")
-    timed = found.seconds > 0  # a checkpoint without its layers has none
-    if not found.fits or not timed or 1 / found.seconds < FASTER * tokens_s:
-        return ()
-    layers, on_cards = len(file.layers) + 1, found.placement.layers
-    where = "in host memory" if not on_cards else f"{on_cards} of its {layers} layers on the GPU"
-    if on_cards == layers:
-        where = "all on the GPU"
-    speed = 1 / found.seconds
-    pace = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
-    gib = file.size / 2**30
-    size = f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
-    text = (
-        f"{title} would serve it from a GGUF file of type {TYPE}, about"
-        f" {size} GiB, {where}: {pace} tokens/s (modelled), and"
-        f" {found.load.context:,} tokens of context"
-    )
+    text = f"{title} would serve it from a GGUF file {found.text}"
     name = QUANTISED.split(model.path.rstrip("/").rpartition("/")[2].rpartition("--")[2])[0]
     return (CheckResult(GROUP, "WARN", text, how(name)),)
 

@@ -23,5 +23,6 @@ def alternative(
 def _how(name: str) -> str:
     return (
         f"search the hub for {name}-GGUF, then: {HOW};"
-        f' ollama pull hf.co/OWNER/NAME:{TYPE}; set [engine] kind = "ollama"'
+        f" sudo caovanctl model pull --from ollama hf.co/OWNER/NAME:{TYPE};"
+        f' set [engine] kind = "ollama" and [model] path = "hf.co/OWNER/NAME:{TYPE}"'
     )

@@ -161,7 +161,7 @@ def _lack(
     model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...], tokens: int, missing_mib: float
 ) -> str:
     """The memory that is short; "" if everything fits."""
-    free_gib, gib = min(gpu.free_mib for gpu in gpus) / 1024, weights_bytes(model, load) / 2**30
+    free_gib, gib = measured_mib(gpus) / 1024, weights_bytes(model, load) / 2**30
     share = f"a share of {load.share:g} of {free_gib:.2f} GiB"
     if gib * 1024 > measured_mib(gpus) * load.share:
         return f"{gib:.2f} GiB of weights are more than {share}"

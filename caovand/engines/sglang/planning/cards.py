@@ -34,7 +34,7 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     able = tuple(gpu for gpu in gpus if has_kernels(engine, gpu))
     if not able or (wanted is not None and len(able) < len(gpus)):
         gpu = next(gpu for gpu in gpus if gpu not in able)
-        raise Unplannable(str(refusal(gpu)))
+        raise Unplannable(str(refusal(gpu)), "backend-unsupported")
     return able
 
 

@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad
-from caovand.engines.sglang.memory.steps import MAX_GRAPH, usual_share, usual_step
+from caovand.engines.sglang.memory.steps import MAX_GRAPH, of_the_host, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
 from caovand.engines.sglang.planning.loads import SizingInput
 from caovand.engines.sglang.planning.options import (
@@ -154,6 +154,8 @@ def _share(config: Config, model: ModelCard, chosen: SglangLoad, gpus: tuple[Gpu
     why = "of the memory free at the start; the rest is for activations and CUDA graphs"
     if chosen.share > usual_share(model, chosen, gpus):
         why += " of this model; SGLang's default would reserve more and shrink the cache"
+    host = max(map(of_the_host, gpus))
+    why += f"; {host} MiB of it stay with the host (unified memory)" if host else ""
     return Setting(chosen.share, "policy", why)
 
 

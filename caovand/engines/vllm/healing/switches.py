@@ -10,6 +10,7 @@ from typing import Any
 from caovand.core.facts.all_reduce import CUSTOM, NCCL
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import RungStep
+from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
@@ -204,14 +205,13 @@ def _is_alone(plan: Plan) -> bool:
 
 
 def replicas_off(plan: Plan, finding: Finding) -> RungStep | None:
-    """Use one engine over the cards of all replicas, if the model can be split that way, as nearly
-    all can."""
+    """Use one engine over the cards of all replicas, or the largest power of two of them, which
+    splits nearly all models; a model for texts stays on the cards of one replica."""
     replicas, cards = (count(plan.value(name)) or 1 for name in (REPLICAS, TENSOR))
     if replicas == 1:
         return None
-    together = replicas * cards
-    whole = together.bit_count() == 1
-    changed = {REPLICAS: None, TENSOR: together if whole else cards, WHOLE_EXPERTS: None}
+    together = cards if plan.task in POOLING else 1 << (replicas * cards).bit_length() - 1
+    changed = {REPLICAS: None, TENSOR: together, WHOLE_EXPERTS: None}
     change = f"{replicas} replicas -> one engine on {changed[TENSOR]} cards"
     return RungStep(changed, change=change)
 

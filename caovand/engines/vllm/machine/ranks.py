@@ -26,11 +26,13 @@ SMALL_CARD = 2
 @dataclass(frozen=True)
 class Split:
     """How the cards of a node share a model: each layer is on the `tensor` cards of a stage, and
-    each of the `replicas` serves its own requests."""
+    each of the `replicas` serves its own requests. Their experts are dealt to all cards, or each of
+    them is cut over all (`cuts_experts`)."""
 
     tensor: int
     stages: int = 1
     replicas: int = 1
+    cuts_experts: bool = False
 
     @property
     def cards(self) -> int:
@@ -161,6 +163,16 @@ def indivisible(
     return next(filter(None, problems), None)
 
 
+def experts_indivisible(model: ModelCard, cards: int, *, tiled: bool = False) -> Problem | None:
+    """Why each expert cannot be cut over all cards of replicas; None if it can.
+
+    Read in vLLM 0.21 and 0.33: without expert parallelism, tensor parallelism of the experts spans
+    all replicas (`flatten_tp_across_dp_and_pcp`).
+    """
+    cut = _experts_width(model)
+    return _uneven(cut, cards) or (_broken_tile(cut, cards, model) if tiled else None)
+
+
 def split_over(size: int) -> str:
     return f"split the model over {size} GPUs"
 
@@ -176,6 +188,11 @@ class _Width:
     quantised: bool = True
 
 
+def _experts_width(model: ModelCard) -> _Width:
+    quantised = lcm(max(model.group_size, 1), max(model.block_size, 1))
+    return _Width("experts", model.expert_size or model.intermediate_size, quantised)
+
+
 def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
     """The dimensions that vLLM cuts: MLPs and experts on both sides, attention by heads."""
     # mxfp4 kernels pad every rank's part; no group size shows that.
@@ -189,7 +206,7 @@ def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
     found = []
     if model.experts and model.expert_size:
         if not whole_experts:
-            found.append(_Width("experts", model.expert_size, quantised))
+            found.append(_experts_width(model))
     elif not (model.experts and whole_experts):
         found.append(_Width("MLP", model.intermediate_size, quantised))
     found += [

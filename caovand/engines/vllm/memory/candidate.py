@@ -167,8 +167,8 @@ class Candidate:
     last: bool = True
     """Whether this candidate has the last stage."""
     replicas: int = 1
-    """Each has its own cards and cache; experts are spread over the cards of all replicas, and work
-    on the tokens of all."""
+    """Each has its own cards and cache; their experts, whole or cut, are spread over the cards of
+    all replicas, and work on the tokens of all."""
     cold: bool = False
     """Whether this start compiles. vLLM measures a step's memory and gives the rest of the share to
     the cache: then it counts a peak that no later start has."""

@@ -151,6 +151,8 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
 def parts_of(stage: PipelineStage, available: float) -> tuple[tuple[MemoryPart, float], ...]:
     """What a card holds in MiB if the cache of all layers has `available` bytes."""
     total = min((gpu.total_mib for gpu in stage.gpus), default=0)
+    if not layout_for(stage.model, stage.candidate).groups:
+        available = 0.0  # nothing is allocated for an encoder
     parts: list[tuple[MemoryPart, float]] = [
         ("weights", weights_bytes(stage.model, stage.candidate)),
         *overheads(stage.model, stage.candidate),

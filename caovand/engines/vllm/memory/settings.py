@@ -188,8 +188,6 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because(f"quantization {kind}", "the size of the weights after it is not known")
     if str(form) in OTHER_WEIGHTS:
         return _because(f"load_format {form}", "it loads weights that are not safetensors")
-    if replicas(verbatim) > 1 and model.experts and not verbatim.get(WHOLE_EXPERTS):
-        return _because("data_parallel_size", "experts are then cut over the replicas")
     if replicas(verbatim) > 1 and spans_machines(verbatim):
         return _because("data_parallel_size", "replicas may be on other machines")
     return ""

@@ -176,7 +176,8 @@ def forward_bytes(model: ModelCard, candidate: Candidate) -> float:
     together = tokens * (candidate.replicas if model.experts else 1)
     # Whether their buffers are kept from layer to layer.
     stay = model.quantization != "awq" or candidate.kernels.version >= releases.AWQ_EXPERTS_STAY
-    experts = together * _experts_width(model, 1 if candidate.whole_experts else ranks, stay)
+    cut = 1 if candidate.whole_experts else ranks * candidate.replicas
+    experts = together * _experts_width(model, cut, stay)
     experts += 2 * (together - tokens) * model.hidden_size
     width = width + experts if stay else max(width, experts)
     width += tokens * _streams(model) * model.hidden_size

@@ -251,9 +251,10 @@ def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
     size = partial.count("tensor_parallel_size")
     split = partial.trial.split
     spread = partial.model.experts and split and split.replicas > 1
-    if spread and WHOLE_EXPERTS not in partial.verbatim:
+    cut = spread and split and split.cuts_experts
+    if spread and not cut and WHOLE_EXPERTS not in partial.verbatim:
         return policy(True, "the experts are spread over the cards of all replicas")
-    if not partial.cuda:
+    if not partial.cuda or cut:
         return None
     why = needs_whole_experts(partial.model, size, partial.verbatim, tiled=partial.tiled)
     return policy(True, f"each card holds whole experts: {why}") if why else None

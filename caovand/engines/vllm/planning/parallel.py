@@ -1,4 +1,4 @@
-"""How cards share a model: tensor parallelism, pipeline stages and replicas, over one node or more.
+"""How cards share a model: tensor parallelism and pipeline stages, over one node or more.
 
 vLLM's refusals were read in 0.32: `supports_pp` of its model classes, and vllm#46994, by which MTP
 drafts over stages with the heads of Qwen3.5 and DeepSeek.
@@ -166,24 +166,6 @@ def idle_cards(partial: PartialPlan) -> list[str]:
     return [f"{text}; use {option(PIPELINE)} {nodes}, or remove both"]
 
 
-def idle_warnings(partial: PartialPlan) -> list[str]:
-    """A warning if cards that the engine may use stay idle, with the reason."""
-    split = partial.settings.get("tensor_parallel_size")
-    if (
-        not partial.cuda
-        or not devices.is_single_node(partial)
-        or not split
-        or split.origin != "policy"
-    ):
-        return []
-    usable = devices.choose_gpus(partial.config, partial.inventory, partial.verbatim)
-    idle = [f"GPU {gpu.index}" for gpu in usable if gpu not in partial.gpus]
-    if not idle or not partial.model.architecture:
-        return []
-    named = " and ".join(filter(None, (", ".join(idle[:-1]), idle[-1])))
-    return [f"{named} stay{'s' * (len(idle) == 1)} idle: {split.reason}"]
-
-
 def _stages_without_cards(partial: PartialPlan) -> Setting | None:
     """A stage on each of several nodes with a CPU build, which has one rank per node, if the model
     cannot be split over all of them. Raises Unplannable if neither is possible."""
@@ -301,21 +283,3 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
 
 def _comma_separated(stages: Sequence[int]) -> str:
     return ",".join(map(str, stages))
-
-
-def data_parallel_size(partial: PartialPlan) -> Setting | None:
-    split = partial.trial.split
-    if not split or split.replicas == 1:
-        return None
-    reason = "a batch: each replica serves its own requests, and waits for no other's cards"
-    if partial.model.experts and not partial.model.latent:
-        reason = (
-            "a batch: attention is each replica's own, and waits for no other card; one engine over"
-            " all these cards would be slower, or leave some idle"
-        )
-    elif partial.model.experts:
-        reason = (
-            "a batch: each replica caches its own requests; all cards of one engine would hold the "
-            "same cache"
-        )
-    return policy(split.replicas, reason)

@@ -15,6 +15,7 @@ from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.facts.occupancy import without_other_processes
 from caovand.core.model_source.gguf import TYPE
 from caovand.core.plan import Origin, Plan, Unplannable
+from caovand.engines.common.gguf.converted import figures
 from caovand.engines.vllm.flags.spelling import whole_number
 from caovand.engines.vllm.machine.ranks import tensor_groups
 from caovand.engines.vllm.memory.settings import cards_of_plan
@@ -28,7 +29,7 @@ from caovand.engines.vllm.planning.advice import (
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
-from caovand.engines.vllm.planning.parallel import idle_warnings
+from caovand.engines.vllm.planning.replicas import idle_warnings
 from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import refuse_deaf
 from caovand.engines.vllm.planning.warnings import warnings_of
@@ -67,6 +68,16 @@ def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
             f"{problem}, or pass --attention-backend TRITON_ATTN in [engine] extra_args to start "
             "it anyway"
         )
+
+
+def _as_gguf(case: PlannedRequest) -> tuple[str, ...]:
+    """The advice to take a GGUF file instead of weights in host memory, if it answers faster."""
+    found = figures(case.inventory.model, case.gpus, case.inventory.host)
+    if found is None:
+        return (GGUF_FILE,)
+    if case.chosen.generates and found.tokens_s <= answers_a_second(case.chosen, case.plan):
+        return ()
+    return (f'take a GGUF file {found.text} ([engine] kind = "llamacpp")',)
 
 
 SHORT = 8192
@@ -143,7 +154,7 @@ def _cost_of_weights(case: PlannedRequest) -> list[str]:
         offloaded = f"{offload:g} GiB of weights a card stay in host memory"
         if chosen.generates:
             offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
-        better = remedies or (GGUF_FILE,)
+        better = remedies or _as_gguf(case)
         return ["; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned"))]
     short = case.memory.fits and _is_short(plan, inventory.model)
     fewer_bits = in_fewer_bits(case) if short else ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.core.facts.inventory import Gpu
+from caovand.core.facts.occupancy import BUSY_MIB, host_reserve_mib, in_use
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
@@ -16,7 +18,7 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs, triton_lacks_shared
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
-from caovand.engines.vllm.memory.candidate import reserve
+from caovand.engines.vllm.memory.candidate import free_share, reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
 from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY
 from caovand.engines.vllm.planning import precision
@@ -268,6 +270,8 @@ RESERVES = {
     "unmeasured": "FlashInfer's workspace",
 }
 """The parts of the reserve, of which a reason names the largest."""
+FREE_STEP = 0.02
+"""Steps in which AutoMem counts free memory, and its margin below it, as a fraction of a card."""
 
 
 def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
@@ -286,12 +290,29 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
         )
     total = min(gpu.total_mib for gpu in partial.cards)
     reason = f"AutoMem: leaves {total * (1 - share):.0f} MiB for what vLLM does not measure"
+    fullest = min(partial.cards, key=lambda gpu: gpu.free_mib / gpu.total_mib)
+    if taken := _taken(fullest):
+        rest = fullest.total_mib * (1 - share) - sum(taken.values())
+        if rest > 0 and share < free_share(partial.cards) < share + FREE_STEP:
+            listed = ", ".join(f"{mib} MiB {of}" for of, mib in taken.items() if mib)
+            return policy(
+                share,
+                f"AutoMem: what is free; {listed}, and {rest:.0f} MiB are left for what vLLM"
+                " does not measure",
+            )
     if partial.choice:
         kept = reserve(partial.choice.candidate, total_mib=total)
         largest = sorted(zip(kept, kept._fields, strict=True), reverse=True)[:RESERVED]
         named = ", ".join(f"{RESERVES[name]} {mib:.0f}" for mib, name in largest)
         reason += f" ({named})"
     return policy(share, reason)
+
+
+def _taken(gpu: Gpu) -> dict[str, int]:
+    """MiB of a card that are not the engine's to use, by what they are for."""
+    host = host_reserve_mib(gpu.total_mib) if gpu.unified else 0
+    taken = {"stay with the host (unified memory)": host, "are used by others": in_use(gpu)}
+    return taken if host or in_use(gpu) >= BUSY_MIB else {}
 
 
 def cpu_offload_gb(partial: PartialPlan) -> Setting | None:

@@ -7,6 +7,7 @@ the lowest rank wins.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -37,12 +38,13 @@ from caovand.engines.vllm.planning.fit import (
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, Trial, decide, policy
 from caovand.engines.vllm.planning.precision import quantised_at_load, tower_breaks_tiles
+from caovand.engines.vllm.planning.replicas import replica_splits, texts_split
+from caovand.engines.vllm.planning.speculation import name_gain
 from caovand.engines.vllm.planning.trials import (
     exact_or_rounded,
     exact_trials,
     narrower_splits,
     open_trials,
-    replica_splits,
     wider_splits,
 )
 from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
@@ -101,6 +103,11 @@ def _best_of_splits(partial: PartialPlan) -> PartialPlan:
     best = min(tried, key=_rank)
     if best.plan is None:
         raise problem or AssertionError
+    if best.plan.task in POOLING and _is_sound_as_published(best.plan):
+        each = texts_split(partial, len(best.plan.gpus))
+        apart = _try(each, partial, wider=False).plan if each else None
+        if apart and _is_sound_as_published(apart):
+            return apart
     return _with_reason(best.plan, tried[tried.index(best) :], partial, own)
 
 
@@ -178,8 +185,8 @@ def _why_fewer(fewer: PartialPlan, partial: PartialPlan, own: PartialPlan | None
     where, least = min(left, key=lambda one: one[1].free_mib)
     if _context(fewer) <= _context(own):
         return (
-            f"{size} of {len(partial.gpus)} cards are faster than all of them, which would wait for"
-            " one another"
+            f"{size} of {len(partial.gpus)} cards {'is' if size == 1 else 'are'} faster than one"
+            " engine over all of them, which would wait for one another"
         )
     return (
         f"{size} of {len(partial.gpus)} cards hold more than all: memory is taken evenly, and"
@@ -248,12 +255,10 @@ def _size_trials(partial: PartialPlan) -> PartialPlan:
     others = [_decided(partial, trial) for trial in open_trials(first)[1:]]
     sized = size_plan([first, *others])
     exact = [_decided(partial, trial) for trial in exact_trials(first)]
-    if not exact:
-        return sized
-    try:
-        return exact_or_rounded(size_plan(exact), sized)
-    except Unplannable:  # only 8 bits fit beside other processes
-        return sized
+    if exact:
+        with suppress(Unplannable):  # only 8 bits fit beside other processes
+            sized = exact_or_rounded(size_plan(exact), sized)
+    return name_gain(sized, _decided(partial, replace(first.trial, cache=sized.trial.cache)))
 
 
 def _decided(partial: PartialPlan, trial: Trial) -> PartialPlan:
@@ -283,7 +288,8 @@ def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
     if space.context is None or not choice.sound:
         rounded, stages = space.is_rounded(choice.candidate), choice.candidate.stages
         among = [base for base in space.bases if space.is_rounded(base) == rounded]
-        _wait_for_others([base.but(stages=stages) for base in among], first)
+        others = tuple(base for base in space.bases if space.is_rounded(base) and not rounded)
+        _wait_for_others([base.but(stages=stages) for base in among], first, others, space)
     if first.unweighed and not choice.sound:
         return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
     return replace(pairs[choice.base][0], space=space, choice=choice)
@@ -304,8 +310,14 @@ def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Cand
     return pairs
 
 
-def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
-    """Raise Unplannable if only the memory of other processes keeps the model from running here."""
+def _wait_for_others(
+    bases: Sequence[Candidate],
+    partial: PartialPlan,
+    rounded: tuple[Candidate, ...],
+    space: Space,
+) -> None:
+    """Raise Unplannable if only the memory of other processes keeps the model from running here;
+    the message says if the `rounded` weights would run."""
     gpus, model = partial.cards, partial.model
     free = without_other_processes(gpus)
     least = min(MIN_ALONE, model.max_model_len)
@@ -317,6 +329,14 @@ def _wait_for_others(bases: Sequence[Candidate], partial: PartialPlan) -> None:
         most = longest_to_the_brim(Space(tuple(bases)), model, gpus)
         room = f"room for a context of {most} tokens at most" if most else "no room"
         anyway = f"set [model] max_model_len = {most} to serve that, " if most else ""
+        in_8 = choose(replace(space, bases=rounded), model, gpus) if rounded else None
+        if in_8 and in_8.sound and in_8.candidate.context > most:
+            room += " as it is stored"
+            anyway += (
+                f"pass {option('quantization')} {in_8.candidate.quantization} in [engine]"
+                f" extra_args for a context of {in_8.candidate.context} tokens with weights rounded"
+                " to 8 bits, "
+            )
         raise Unplannable(
             f"cannot start: {who}, which leaves the model {room} (alone it would hold"
             f" a context of {alone} tokens); stop them, choose other cards in [engine] gpus,"

@@ -7,6 +7,7 @@ wins over the mode. The planner never makes a model without an MTP head draft.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
@@ -17,6 +18,7 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
 from caovand.engines.vllm.machine.attention import cuts_latent_graphs
+from caovand.engines.vllm.planning.fit import cuts_graphs
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.parallel import drafts_refused
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
@@ -24,6 +26,7 @@ from caovand.engines.vllm.sizing.space import WORKLOADS
 
 DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
 MAX_DEPTH = 8
+LEAVES_MEMORY = "leaves memory that is worth more here"
 MANY_USERS = 16
 """The number of concurrent sequences from which the engine is a service: its cards compute, and
 rejected drafts cost what others could use."""
@@ -206,8 +209,28 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
     if fewer is not None and partial.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
-        return fewer, policy(fewer, f"{drafts} leaves memory that is worth more here")
+        return fewer, policy(fewer, f"{drafts} {LEAVES_MEMORY}")
     return depth, Setting(depth, partial.mode_setting.origin, reason)
+
+
+def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
+    """The plan with what it gains by drafting less than `deeper`, known once the cards are sized:
+    memory, whole CUDA graphs, or time alone."""
+    ours = sized.settings.get("speculative_config")
+    if ours is None or sized.choice is None or LEAVES_MEMORY not in ours.reason:
+        return sized
+    candidate, spared = sized.choice.candidate, sized.choice.spared
+    less = candidate.eager or candidate.context < sized.model.max_model_len
+    short = less or {"sequences", "batch"} & spared or candidate.vision < sized.model.vision
+    gains = [LEAVES_MEMORY] if short else []
+    if cuts_graphs(deeper) and not cuts_graphs(sized):
+        gains.append(
+            f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
+            " drafts and FlashInfer's attention"
+        )
+    why = " and ".join(gains) or "takes the least time per token here (modelled)"
+    changed = replace(ours, reason=ours.reason.replace(LEAVES_MEMORY, why))
+    return replace(sized, settings={**sized.settings, "speculative_config": changed})
 
 
 def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:

@@ -14,11 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from caovand.core.plan import Setting
-from caovand.engines.common.speeds import all_linked
-from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.machine.ranks import (
     PIPELINE,
-    REPLICAS,
     Split,
     alike,
     largest_split,
@@ -26,7 +23,6 @@ from caovand.engines.vllm.machine.ranks import (
     shards_whole_experts,
     splits_below,
 )
-from caovand.engines.vllm.memory.candidate import MIB
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.planning.devices import every_card, is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, Trial, policy
@@ -39,8 +35,6 @@ from caovand.engines.vllm.planning.precision import (
 from caovand.engines.vllm.planning.speculation import smaller_depths
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
-SMALL = 1 / 2
-"""Maximum fraction of one card that the weights of a small model take."""
 ENOUGH, ENOUGH_FOR_AS_MANY = 2, 1.5
 """Requests of the planned context that 16 bits must hold: those of two users, or, for as many
 sequences as 8 bits get, one and half of another."""
@@ -74,33 +68,6 @@ def wider_splits(partial: PartialPlan) -> Iterator[Split]:
         split = Split(size, len(every) // size)
         if split.stages > 1 and (useful or split.cards > sizes[0]):
             yield split
-
-
-def replica_splits(partial: PartialPlan) -> Iterator[Split]:
-    """Splits into replicas, for a batch on cards that are alike.
-
-    Experts are spread over all replicas, which then step together. That suits latent caches, of
-    which all cards of one engine would hold the same; cards that one engine would leave idle; and
-    small models, whose attention need not wait for other cards in every layer. It needs NVLink,
-    since all tokens pass between the cards.
-    """
-    model, cards = partial.model, len(partial.gpus)
-    known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
-    batch = partial.config.policy.workload == "batch" and partial.generates
-    if not (batch and known and is_single_node(partial)) or cards < 2:
-        return
-    if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
-        return
-    if model.experts:
-        small = model.size() <= SMALL * min(gpu.total_mib for gpu in partial.gpus) * MIB
-        most = largest_split(model, cards, tiled=partial.tiled)
-        helps = model.latent or small or most < cards
-        if not helps or model.experts % cards or not all_linked(partial.gpus):
-            return
-    whole = bool(model.experts)
-    for size in splits_below(model, cards, whole_experts=whole, tiled=partial.tiled):
-        if cards % size == 0:
-            yield Split(size, replicas=cards // size)
 
 
 def open_trials(partial: PartialPlan) -> list[Trial]:

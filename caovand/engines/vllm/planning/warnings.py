@@ -25,7 +25,7 @@ from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
 from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
-from caovand.engines.vllm.planning import obstacles, parallel, precision
+from caovand.engines.vllm.planning import obstacles, parallel, precision, replicas
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts, forecast
 from caovand.engines.vllm.planning.devices import FREE_CARDS, left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
@@ -159,6 +159,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *HEAD.warnings(partial),
         *spoiling_warnings(partial),
         *parallel.idle_cards(partial),
+        *replicas.uneven_experts(partial),
         *_unknown_model(partial),
         *(f"{key} has no effect on a CPU build" for key in idle_keys(partial)),
         *unmet_warnings(partial, plan),

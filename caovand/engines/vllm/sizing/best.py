@@ -102,8 +102,8 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     More sequences justify 8 bits, but not 4, whose price nobody measured on real text.
     """
     limit = space.context or model.max_model_len
-    decodes = space.workload.batch and model.task not in POOLING
-    if decodes and space.bases[0].kv_dtype == "auto" and "sequences" in choice.spared and not model.sliding_window:
+    decodes = space.workload.batch and model.task not in POOLING and not model.sliding_window
+    if decodes and space.bases[0].kv_dtype == "auto" and "sequences" in choice.spared:
         return False
     enough = limit if space.workload.long else max(ENOUGH_EXACT, space.workload.length)
     return choice.candidate.context >= min(limit, enough)
