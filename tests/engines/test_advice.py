@@ -286,3 +286,12 @@ def test_a_length_beyond_the_models_limit_is_advised_down_to_what_fits() -> None
     machine = box_with("2080ti-11g-x2", model("Llama-3.1-8B-AWQ"))
     text = said(machine, engine={"extra_args": ["--max-model-len", "262144"]})
     assert "--max-model-len 131072 fits if these change:" in text
+
+
+def test_no_length_is_advised_where_another_obstacle_stays() -> None:
+    """Eight cards are asked for, and there is one: no context cures that."""
+    little = replace(HOST, ram_mib=8192)
+    for card in (SMALL_HYBRID, QWEN_27B_AWQ, GPT_OSS):
+        machine = inventory(card, cards(1, "card", (7, 5), 6000), host=little)
+        text = said(machine, model={"max_model_len": 2048}, engine={"extra_args": ["-tp", "8"]})
+        assert "max_model_len = " not in text

@@ -184,7 +184,8 @@ def _context(case: PlannedRequest) -> Iterator[str]:
         # AutoMem leaves less free for a shorter context.
         if not _is_asked_for(case, "gpu_memory_utilization"):
             as_is = _longest(partial(_keeps_settings, case), as_is, most, guess=as_is + 1)
-        yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else as it is"
+        if case.attempt({name: as_is * CONTEXT_STEP}):
+            yield f"{case.as_typed(name, as_is * CONTEXT_STEP)} fits with everything else as it is"
         return
     space, cards = case.chosen.space, case.chosen.cards
     guess = longest_to_the_brim(space, model, cards) // CONTEXT_STEP if space else 0
@@ -335,11 +336,8 @@ def _is_asked_for(case: PlannedRequest, name: str) -> bool:
 
 def _too_large(case: PlannedRequest) -> str:
     cards = sum(gpu.total_mib for gpu in case.gpus)
-    room = (
-        f"the cards {cards / 1024:.1f}"
-        if cards
-        else f"RAM {case.inventory.host.ram_mib / 1024:.1f}"
-    )
+    ram = case.inventory.host.ram_mib
+    room = f"the cards {cards / 1024:.1f}" if cards else f"RAM {ram / 1024:.1f}"
     size = case.inventory.model.size() / GIB
     return f"a smaller model: this one has {size:.1f} GiB of weights, {room} GiB"
 
