@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             return made
         return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
 
-    if args.engine == candidates.EVERY:
+    if args.engine == candidates.ALL_KINDS:
         every = list(candidates.candidates(config, plan))
         if args.json:
             print(json.dumps(candidates.as_json(every, config)))

@@ -51,7 +51,7 @@ WITHOUT_FOLDER = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
-EVERYWHERE = "0.0.0.0"
+ALL_ADDRESSES = "0.0.0.0"
 """The default address of `vllm serve`."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
@@ -152,7 +152,7 @@ def read(
     model, rest = _split_model(found)
     given = command_line.values(rest)
     port = given.get("port", ServerSection().port)
-    server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
+    server = ServerSection(host=str(given.get("host", ALL_ADDRESSES)), port=port)
     secrets, open_flags = command_line.carry_secrets(rest)
     if model.endswith(serve_words.SUFFIX):
         try:

@@ -20,7 +20,7 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.figures import cards as figures
 from caovand.core.health.observation import GpuSample
 
-KEPT = 120  # samples, over all cards
+MAX_SAMPLES = 120  # samples, over all cards
 BACK_S = 60.0
 STUCK_S = 10.0  # memory of unknown processes that stays constant for this long will not be freed
 POLL_S = 1.0
@@ -98,7 +98,7 @@ class Cards:
     def __init__(self, sample_s: float, on_kernel_line: Callable[[str], None]) -> None:
         self._latest: dict[int, GpuSample] = {}
         self._stale_s = 3 * sample_s + SLOW_S
-        self.history: deque[GpuSample] = deque(maxlen=KEPT)
+        self.history: deque[GpuSample] = deque(maxlen=MAX_SAMPLES)
         self._rounds: tuple[figures.SampleRound, ...] = ()
         self._slots: list[CardUsage] = []
         self._on_kernel_line = on_kernel_line

@@ -24,7 +24,7 @@ from caovand.core.addresses import split_address
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
-NOTHING = Confinement((), (), ())
+CONFINED_TO_NOTHING = Confinement((), (), ())
 """It writes nothing, and reads what its user may read."""
 REMEDY = "it is started again by itself"
 
@@ -50,7 +50,7 @@ class ServerSupervisor:
         self._runtime, self._environ, self._notice, self._start = runtime, environ, notice, start
         self._listeners = listeners
         self._listen, self._words = "", tuple[str, ...]()
-        self._confinement = NOTHING
+        self._confinement = CONFINED_TO_NOTHING
         self._wanted: object = None
         self._process: ServerProcess | None = None
         self._listener: socket.socket | None = None
@@ -64,7 +64,7 @@ class ServerSupervisor:
         listen: str,
         words: Sequence[str] = (),
         secret: str | None = "",
-        confinement: Confinement = NOTHING,
+        confinement: Confinement = CONFINED_TO_NOTHING,
     ) -> None:
         """Start, move or stop it as configured; a failed one is retried at once.
 

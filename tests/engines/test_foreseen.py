@@ -14,7 +14,7 @@ from caovand.core.healing.failure import Foreseen
 from caovand.core.healing.foreseen import foresee
 from caovand.core.plan import Plan
 from caovand.engines.vllm.engine import ENGINE
-from caovand.engines.vllm.planning.advice import STEP
+from caovand.engines.vllm.planning.advice import CONTEXT_STEP
 from caovand.engines.vllm.planning.warnings import is_clear
 from tests.boxes import models as boxes
 from tests.boxes.machines import box_with
@@ -235,10 +235,10 @@ def test_the_advised_context_leaves_everything_else_as_it_is_and_no_longer_one_d
     differing = [name for name in names if found.get(name) != as_it_is.get(name)]
     if "as it is" in advice:
         assert not differing
-        assert rest(length + STEP) != as_it_is
+        assert rest(length + CONTEXT_STEP) != as_it_is
     else:
         assert advice.endswith(f"fits if these change: {', '.join(differing)}")
-        assert rest(length + STEP) is None
+        assert rest(length + CONTEXT_STEP) is None
 
 
 def replanned(machine: Inventory, *words: str, model: Any, **policy: Any) -> Plan:

@@ -27,7 +27,7 @@ from caovand.adapters.admission.door import (
     spare_descriptors,
     unix_listener,
 )
-from caovand.adapters.admission.gate import OPENS, Gate, inner_folder
+from caovand.adapters.admission.gate import DESCRIPTORS_PER_CONNECTION, Gate, inner_folder
 from caovand.adapters.admission.zmtp import Messages
 from caovand.adapters.control.lines import (
     BUSY,
@@ -52,7 +52,7 @@ SPARE_LINKS = 8  # more, for root and ourselves
 ENVELOPE_BYTES = 1024  # of a message, without the request
 TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
 CLOSE_S = 2.0
-AHEAD = 64  # messages that a `control` client may leave unread
+MAX_UNREAD = 64  # messages that a `control` client may leave unread
 
 
 class Control:
@@ -87,7 +87,7 @@ class Control:
         )
         try:
             inner = inner_folder(folder)
-            self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
+            self._control = self._bind(inner / "control", zmq.ROUTER, MAX_UNREAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
             # ZeroMQ's handshake takes longer than a short request and its answer.
             short = Lines(self._reply, wire.OPEN_TO_ALL, trusted=True).serve
@@ -103,7 +103,7 @@ class Control:
                         gate.serve,
                         partial(client_uid, name, gid),
                         quota,
-                        descriptors_each=OPENS,
+                        descriptors_each=DESCRIPTORS_PER_CONNECTION,
                     )
                 )
             self._doors.append(

@@ -25,7 +25,7 @@ else:
     import tomli as tomllib
 
 MAX_BYTES = 1 << 20
-SIMILAR = 0.75
+MIN_SIMILARITY = 0.75
 """Minimum similarity, by difflib, of a name to suggest instead."""
 
 
@@ -51,7 +51,7 @@ def _remedy(path: Path, problem: OSError) -> str:
     if isinstance(problem, FileNotFoundError):
         with contextlib.suppress(OSError):
             names = [file.name for file in path.parent.iterdir() if file.is_file()]
-            if close := get_close_matches(path.name, names, 1, SIMILAR):
+            if close := get_close_matches(path.name, names, 1, MIN_SIMILARITY):
                 return f'did you mean "{path.with_name(close[0])}"?'
         return "pass the configuration file, which only needs [model] path"
     return "pass a configuration file"

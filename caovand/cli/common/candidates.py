@@ -18,8 +18,8 @@ from caovand.core.engine.record import Engine
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.engines import registry
 
-EVERY = "all"
-KINDS = (*registry.MODULES, EVERY)
+ALL_KINDS = "all"
+KINDS = (*registry.MODULES, ALL_KINDS)
 NOT_TAKEN = ("others", "free")
 """Parts of a forecast that are not the engine's memory."""
 

@@ -115,5 +115,5 @@ class Planning:
     configured one does not; 0 if there is none, or if the planner does not know."""
     all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
     """The plan's all-reduce over several cards; None without one."""
-    coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
+    is_quantised: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
     """Whether weights, activations or the KV cache use fewer than 16 bits."""

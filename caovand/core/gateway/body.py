@@ -21,7 +21,7 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 _TRUE = re.compile(rb"true\b")
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _NUMBER = re.compile(rb"(\d{1,9})[ \t\r\n]*[,}]")
-PROMPT = frozenset({"tools", "system", "instructions"})
+PROMPT_FIELDS = frozenset({"tools", "system", "instructions"})
 CONVERSATION = frozenset({"messages", "input"})
 """Fields of a prompt, and those that have its messages."""
 MAX_SPANS = 1001
@@ -111,11 +111,11 @@ class _Spans:
     def close(self, depth: int, place: int) -> None:
         if depth == 2 and self._field in CONVERSATION:
             self._add(self._field, self._item_at, place)
-        elif depth == 1 and self._field in PROMPT:
+        elif depth == 1 and self._field in PROMPT_FIELDS:
             self._add(self._field, self._field_at, place)
 
     def text(self, name: str, begin: int, end: int) -> None:
-        if name in PROMPT:
+        if name in PROMPT_FIELDS:
             self._add(name, begin, end)
 
     def _add(self, name: str, begin: int, end: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from caovand.core.gateway.fair import ANYBODY, Lane
+from caovand.core.gateway.fair import SHARED_LANE, Lane
 
 
 class Stage(Enum):
@@ -84,7 +84,7 @@ class Arrived(OfRequest):
     """The head of a request is there, with `size` bytes of body announced."""
 
     size: int = 0
-    lane: Lane = ANYBODY
+    lane: Lane = SHARED_LANE
 
 
 @dataclass(frozen=True, kw_only=True)

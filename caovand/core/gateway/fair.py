@@ -23,7 +23,7 @@ class Lane:
     band: str = ANY_BAND
 
 
-ANYBODY = Lane()
+SHARED_LANE = Lane()
 
 
 @dataclass

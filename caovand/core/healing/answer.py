@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import (
     BEYOND_CARD,
     DISK,
-    LIMIT,
+    MACHINE_LIMIT,
     MORE_PATIENCE,
     REACTIONS,
     Decision,
@@ -96,11 +96,11 @@ def answer(
 
 def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:
     """Rungs to recommend to people; none if no setting is at fault."""
-    limited = finding.signature in DISK or LIMIT in finding.captures
+    limited = finding.signature in DISK or MACHINE_LIMIT in finding.captures
     blamed = healing.blamed.get(finding.captures.get("component", ""))
     if limited or (finding.failure == "unknown" and blamed is None):
         return ()
-    return healing.against(finding)
+    return healing.rungs_for(finding)
 
 
 def _certainty(finding: Finding, kind: str) -> Certainty:
@@ -130,7 +130,7 @@ def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[
     patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
     times = "once" if patience == 1 else f"up to {patience} times"
     first = f"the same plan again, {times}" if patience else ""
-    rungs = rules.healing.against(finding)
+    rungs = rules.healing.rungs_for(finding)
     later = decide(known, finding, patience + 1, rules)
     if plan is None and rungs:
         steps = f"as far as the plan allows: {'; '.join(rung.does for rung in rungs)}"

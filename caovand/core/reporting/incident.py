@@ -18,7 +18,7 @@ from caovand.core.secrets import hide_in
 BEFORE, AFTER = 20, 10  # lines of context around the causing line
 MAX_TEXT = 2000
 # Failures that only the living engine can explain, by showing what it waits for.
-LIVE = frozenset({"hang", "start-stall"})
+LIVE_FAILURES = frozenset({"hang", "start-stall"})
 
 # Too long for a report, and identical in every incident of an engine or a model.
 _BULKY = frozenset(
@@ -46,7 +46,7 @@ class FailureContext:
     metrics: str = ""
     secrets: Sequence[str] = field(default=())
     live: bool = False
-    """Whether the living engine explains the failure, as for all in LIVE."""
+    """Whether the living engine explains the failure, as it does for LIVE_FAILURES."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """The other nodes that ran one of its ranks, with that rank."""
 

@@ -16,8 +16,8 @@ ROOM_BYTES = MAX_BYTES - 1024
 rest."""
 CHECKS_BYTES = 4096
 """Space that absent nodes must leave for findings."""
-HERE = ("here", "joined")
-BARE: Mapping[str, Any] = {
+JOINED_STATES = ("here", "joined")
+EMPTY_NODE: Mapping[str, Any] = {
     "facts": {}, "link": None, "ranks": [], "gpus": [], "reported": {}, "network": "",
 }  # fmt: skip
 """An entry that contains only a node's name, and how long it has been absent."""
@@ -54,8 +54,10 @@ def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     room = ROOM_BYTES - CHECKS_BYTES
     if _size(document) <= room:
         return document, 0
-    nodes = [one if one["state"] in HERE else {**one, **BARE} for one in document["nodes"]]
-    gone = [one for one in nodes if one["state"] not in HERE]
+    nodes = [
+        one if one["state"] in JOINED_STATES else {**one, **EMPTY_NODE} for one in document["nodes"]
+    ]
+    gone = [one for one in nodes if one["state"] not in JOINED_STATES]
     over, count = _size({**document, "nodes": nodes}) - room, len(nodes)
     for one in sorted(gone, key=lambda one: float(one["since_s"]), reverse=True):
         if over <= 0:

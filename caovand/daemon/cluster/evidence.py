@@ -14,7 +14,7 @@ from caovand.core.cluster import evidence
 from caovand.core.cluster.evidence import NodeEvidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
-from caovand.core.reporting.incident import LIVE, node_file
+from caovand.core.reporting.incident import LIVE_FAILURES, node_file
 from caovand.daemon.cluster.part import Changed, ClusterSlotProtocol
 from caovand.daemon.records.chronicle import GatheredEvidence, Then
 from caovand.daemon.shared import now
@@ -108,7 +108,7 @@ class Collector:
         if self._open is not None:
             self._open.close()
         found = self._open = Collection(start, ranks, self._slot.incidents, self._lost)
-        self._stacks = finding.failure in LIVE
+        self._stacks = finding.failure in LIVE_FAILURES
         task = asyncio.ensure_future(self._run(found))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -44,7 +44,7 @@ from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle
 
-ALIVE = frozenset({State.STARTING, State.SERVING})
+RUNNING_STATES = frozenset({State.STARTING, State.SERVING})
 REJECTED = (
     "each connection ends before both have proved to have the same key: cluster.key differs,"
     " another program has that port, or the head has as many connections as it admits,"
@@ -148,7 +148,7 @@ class Worker(Part):
         """Follow the order, one step at a time."""
         snapshot, wanted, order = self._slot.snapshot(), self._wanted, self._order
         if self._running and wanted != self._running:
-            if snapshot.state in ALIVE and snapshot.generation == self._generation:
+            if snapshot.state in RUNNING_STATES and snapshot.generation == self._generation:
                 why = "the head ended this start"
                 if self._lost:
                     why = f"the head has been silent for {LOST_S:.0f} s"

@@ -135,7 +135,7 @@ class Recorder:
         try:
             tree = evidence.process_tree(members)
             stacks = ""
-            if case.live or case.finding.failure in incident.LIVE:
+            if case.live or case.finding.failure in incident.LIVE_FAILURES:
                 stacks = evidence.stacks(members, engine_python, STACKS_S)
         finally:
             self._on_loop(taken.set)

@@ -89,7 +89,7 @@ ENGINE = Engine(
             count=lambda answer: len(answer["tokens"]),
         ),
         constrained=lambda schema: {"json_schema": schema},
-        works={"embed": works.EMBED, "score": works.RERANK},
+        task_requests={"embed": works.EMBED, "score": works.RERANK},
         keep_alive_s=0.0,  # after a stream it closes connections that it has promised to keep open
     ),
     healing=HEALING,

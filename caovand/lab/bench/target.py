@@ -81,7 +81,7 @@ def find(client: DaemonClient, key_file: Path | None, verb: str = "bench") -> Ta
     }
     api = registry.engine_of(plan["engine"]).api
     name, context = served["name"], plan["context"]
-    work = api.works.get(task)
+    work = api.task_requests.get(task)
     return Target(endpoint, api, name, context, status["generation"], described, work)
 
 

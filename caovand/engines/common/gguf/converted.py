@@ -24,7 +24,7 @@ FASTER = 2.0
 """The speed estimates of two engines err: only a gain this large is worth another download."""
 READING = 10.0
 """Tokens a second as fast as people read: more gains them little."""
-TINY = 100 << 20
+TINY_BYTES = 100 << 20
 """Bytes of a file below which a model is only made for trials: modelled speeds mean nothing
 there."""
 KNOWN = frozenset({
@@ -54,7 +54,7 @@ def offer_gguf(
     if model.gguf is not None or model.model_type not in KNOWN or tokens_s >= READING:
         return ()
     file = convert_sizes(model)
-    if file.size < TINY:
+    if file.size < TINY_BYTES:
         return ()
     in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)

@@ -191,7 +191,7 @@ def _size_load(
     else:
         most = load.slots
         if slots.origin == "policy":
-            most = requests.most(model, gpus, host, workload)
+            most = requests.max_slots(model, gpus, host, workload)
         sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
         context = Setting(
             sized.load.context, "policy", _context_reason(sized, inventory, gpus, workload)

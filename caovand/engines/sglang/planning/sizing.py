@@ -41,7 +41,7 @@ REQUESTS_BY_WORKLOAD = {"chat": 16, "long": 4, "batch": 128}
 """Concurrent requests for each workload; further ones wait."""
 MIN_REQUESTS = {"chat": 4, "long": 1, "batch": 16}
 """Concurrent requests that drafts must leave room for."""
-MUCH = 1.25
+CONTEXT_WORTH = 1.25
 """The factor by which a longer context is worth more than drafts."""
 GRANULE, MIN_CONTEXT = 256, 2048
 
@@ -168,7 +168,9 @@ def drafts_cost(
         return "no context"
     short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)
     return (
-        f"a context of {context} instead of {longer}" if short and longer > context * MUCH else ""
+        f"a context of {context} instead of {longer}"
+        if short and longer > context * CONTEXT_WORTH
+        else ""
     )
 
 

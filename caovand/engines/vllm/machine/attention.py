@@ -206,7 +206,7 @@ compute type and head width; only those over SM75's limit. Compiled for SM75 wit
 vLLM 0.21 and 0.33, which agree; 256 in half needs 49,152, 128 in float32 40,960."""
 
 
-def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
+def triton_shared_memory_shortfall(model: ModelCard, dtype: str) -> tuple[int, int]:
     """The head width whose prompts Triton's attention cannot read on SM75, and the shared memory in
     bytes that it needs; zeros if there is none."""
     kind = "float32" if dtype in ("float32", "float") else "half"

@@ -31,7 +31,7 @@ from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
-from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, serving, spans_machines
+from caovand.engines.vllm.machine.ranks import EXPERT_PARALLEL, replicas, serving, spans_machines
 from caovand.engines.vllm.memory import steps
 from caovand.engines.vllm.memory.candidate import (
     GIB,
@@ -118,7 +118,7 @@ def candidate_of(
         rounds_drafter=layer and env.get(DRAFTER) == INT8,
         draft_vocabulary=int(drafted) if head and layer and drafted.isdecimal() else 0,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
-        whole_experts=bool(values.get(WHOLE_EXPERTS)),
+        whole_experts=bool(values.get(EXPERT_PARALLEL)),
         replicas=replicas(values),
         stages=dealt_layers(values, env, len(model.layer_types)),
         adapters=adapters_of(values, activation),
@@ -185,7 +185,7 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because(f"quantization {kind}", "the size of the weights after it is not known")
     if str(form) in OTHER_WEIGHTS:
         return _because(f"load_format {form}", "it loads weights that are not safetensors")
-    if replicas(verbatim) > 1 and model.experts and not verbatim.get(WHOLE_EXPERTS):
+    if replicas(verbatim) > 1 and model.experts and not verbatim.get(EXPERT_PARALLEL):
         return _because("data_parallel_size", "experts are then cut over the replicas")
     if replicas(verbatim) > 1 and spans_machines(verbatim):
         return _because("data_parallel_size", "replicas may be on other machines")

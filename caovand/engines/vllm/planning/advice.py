@@ -22,14 +22,18 @@ from caovand.engines.vllm.memory.estimate import lacking_gib
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib
 from caovand.engines.vllm.planning.decisions import EASING, HINDERING, forecast
-from caovand.engines.vllm.planning.devices import FREE, all_without_other_processes, memory_holders
+from caovand.engines.vllm.planning.devices import (
+    FREE_CARDS,
+    all_without_other_processes,
+    memory_holders,
+)
 from caovand.engines.vllm.planning.precision import AT_LOAD
 from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
 from caovand.engines.vllm.sizing.best import OFFLOAD_MARGIN_GIB
 from caovand.engines.vllm.sizing.pace import step_cost
 
 MAX_CARDS = 64
-STEP = 256  # tokens
+CONTEXT_STEP = 256  # tokens
 SMALLER = (
     ("an fp8 checkpoint", ("FP8",), "fp8", 8.0, "F8_E4M3", 0),
     ("a 4-bit checkpoint", ("AWQ", "GPTQ-Int4"), "awq", 4.5, "I32", 128),
@@ -107,7 +111,7 @@ def settings_to_lift(case: PlannedRequest) -> str:
 def _free(case: PlannedRequest) -> Iterator[str]:
     free, others = all_without_other_processes(case.inventory), case.inventory.others
     if free != case.inventory and case.attempt({}, free):
-        yield f"{FREE}: {memory_holders(case.gpus, others, case.plan.values)}"
+        yield f"{FREE_CARDS}: {memory_holders(case.gpus, others, case.plan.values)}"
 
 
 def _sequences(case: PlannedRequest) -> Iterator[str]:
@@ -154,23 +158,23 @@ def _context(case: PlannedRequest) -> Iterator[str]:
     asked, name = whole_number(case.plan.value("max_model_len")), "max_model_len"
     if not asked or not _is_asked_for(case, name):
         return
-    most = (asked - 1) // STEP
-    alike = min(case.memory.max_model_len // STEP, most)
+    most = (asked - 1) // CONTEXT_STEP
+    alike = min(case.memory.max_model_len // CONTEXT_STEP, most)
     if alike and _holds(case, alike, alike=True):
         if not _is_asked_for(
             case, "gpu_memory_utilization"
         ):  # AutoMem leaves less free for a shorter context
             alike = _longest(case, alike, most, alike=True)
-        yield f"{case.as_typed(name, alike * STEP)} fits with everything else as it is"
+        yield f"{case.as_typed(name, alike * CONTEXT_STEP)} fits with everything else as it is"
     elif longest := _longest(case, 0, most, alike=False):
-        found = case.attempt({name: longest * STEP})
+        found = case.attempt({name: longest * CONTEXT_STEP})
         others = ", ".join(_differing(case.plan, found[0])) if found else ""
-        yield f"{case.as_typed(name, longest * STEP)} fits if these change: {others}"
+        yield f"{case.as_typed(name, longest * CONTEXT_STEP)} fits if these change: {others}"
 
 
 def _holds(case: PlannedRequest, steps: int, *, alike: bool) -> bool:
     """Whether a context of `steps` steps fits; with everything else unchanged if `alike`."""
-    found = case.attempt({"max_model_len": steps * STEP})
+    found = case.attempt({"max_model_len": steps * CONTEXT_STEP})
     return found is not None and not (alike and _differing(case.plan, found[0]))
 
 
@@ -183,12 +187,12 @@ def _longest(case: PlannedRequest, low: int, high: int, *, alike: bool) -> int:
     return low
 
 
-FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
+DEPENDENT_SETTINGS = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 
 
 def _differing(plan: Plan, other: Plan) -> list[str]:
     """The settings that differ in another plan, except the context and its consequences."""
-    names = {*plan.settings, *other.settings} - FOLLOWING
+    names = {*plan.settings, *other.settings} - DEPENDENT_SETTINGS
     return sorted(name for name in names if plan.value(name) != other.value(name))
 
 

@@ -19,8 +19,8 @@ from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.first_card import oldest_first
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
+    EXPERT_PARALLEL,
     PIPELINE,
-    WHOLE_EXPERTS,
     Split,
     cards_lacking,
     indivisible,
@@ -250,7 +250,7 @@ def _why_split(partial: PartialPlan, split: Split) -> str:
 def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
     size = partial.count("tensor_parallel_size")
     spread = partial.model.experts and partial.split and partial.split.replicas > 1
-    if spread and WHOLE_EXPERTS not in partial.verbatim:
+    if spread and EXPERT_PARALLEL not in partial.verbatim:
         return policy(True, "the experts are spread over the cards of all replicas")
     if not partial.cuda:
         return None
@@ -295,7 +295,7 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
     return _cut(partial, size)
 
 
-FREE = "free the cards"
+FREE_CARDS = "free the cards"
 """The beginning of the advice if other processes take the memory."""
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 

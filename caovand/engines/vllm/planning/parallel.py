@@ -289,7 +289,7 @@ def _comma_separated(stages: Sequence[int]) -> str:
     return ",".join(map(str, stages))
 
 
-SMALL = 1 / 2
+SMALL_MODEL_SHARE = 1 / 2
 """Maximum fraction of one card that the weights of a small model take."""
 
 
@@ -326,7 +326,7 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
     if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
         return
     if model.experts:
-        small = model.size() <= SMALL * min(gpu.total_mib for gpu in partial.gpus) * MIB
+        small = model.size() <= SMALL_MODEL_SHARE * min(gpu.total_mib for gpu in partial.gpus) * MIB
         most = largest_split(model, cards, tiled=partial.tiled)
         helps = model.latent or small or most < cards
         if not helps or model.experts % cards or not all_linked(partial.gpus):

@@ -231,7 +231,7 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
         return False
-    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.variables)
+    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.memory_variables)
     if partial.mode == "stable" or not acts or breaks_in_8_bits(model):
         return False
     plain = model.head_dim in SM75_HEADS and not model.sliding_window

@@ -253,7 +253,7 @@ def _size_on_freest(partial: PartialPlan) -> PartialPlan:
 
     def decided(depth: int | None = None, cache: str = "") -> PartialPlan:
         first = decide(FIRST, replace(partial, depth=depth, cache=cache))
-        why = stages_unknown(first.values, first.variables, first.inventory)
+        why = stages_unknown(first.values, first.memory_variables, first.inventory)
         return replace(
             first,
             gpus=freest(first.gpus, world_size(first)),
