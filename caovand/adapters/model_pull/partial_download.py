@@ -95,7 +95,7 @@ class PartialDownload:
         os.close(self._opened)
 
     def drop_note(self) -> None:
-        """Delete the note: the file is complete."""
+        """Delete the resume metadata, since the file is complete."""
         self._note.unlink(missing_ok=True)
 
     def _read_note(self) -> str:

@@ -60,7 +60,9 @@ def describe(
     experts = first_count(text, "num_experts", "num_local_experts", "n_routed_experts")
     layers = layer_types(text)
     if not layers and not hidden:
-        raise BadConfig('it has no sizes, such as "num_hidden_layers" and "hidden_size"')
+        raise BadConfig(
+            'it lacks the dimensions of the model, such as "num_hidden_layers" and "hidden_size"'
+        )
     return ModelCard(
         path=path,
         architecture=architecture,

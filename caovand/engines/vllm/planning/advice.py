@@ -91,7 +91,7 @@ def advise(case: PlannedRequest) -> tuple[str, ...]:
 
 
 def in_fewer_bits(case: PlannedRequest) -> str:
-    """The checkpoints that would need no offloading; empty for none."""
+    """Advise checkpoints that fit without offloading; "" if there is none."""
     found = " or ".join(_smaller_checkpoints(case))
     return f"use {found}" if found else ""
 

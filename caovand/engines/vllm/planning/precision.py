@@ -118,7 +118,8 @@ def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
     if _left_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(partial):
-        return policy(None, f"{attention(partial)} is configured, which supports no fp8 cache here")
+        why = "is configured, and it does not support an fp8 cache on these cards"
+        return policy(None, f"{attention(partial)} {why}")
     return policy(None, REFUSED)
 
 
