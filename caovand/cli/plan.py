@@ -163,8 +163,8 @@ def _show_parts(found: PlannedEngine, memory: MemoryEstimate, console: Console) 
         others = ("others", float(host.ram_mib - host.available_mib))
         console.print(_bar("RAM  ", (*memory.host_parts, others), host.ram_mib))
         _print_legend(memory.host_parts, console, cards=False)
-    said = "does not run: " if memory.conflicts else "does not fit: "
-    verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
+    verdict_text = "does not run: " if memory.conflicts else "does not fit: "
+    verdict = Text("fits: ", style="green") if memory.fits else Text(verdict_text, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
 
 

@@ -163,8 +163,8 @@ async def wait_for_freed_memory(
         free = tuple(gpu.free_mib for gpu in now)
         if free != last:
             last, moved = free, clock()
-        held = any(pid in dead for gpu in now for pid, _, _ in gpu.users)
-        stuck = not held and clock() - moved >= STUCK_S
+        dead_use = any(pid in dead for gpu in now for pid, _, _ in gpu.users)
+        stuck = not dead_use and clock() - moved >= STUCK_S
         if not missing or stuck or hurry() or clock() - begun >= BACK_S:
             return missing
         await asyncio.sleep(POLL_S)

@@ -121,7 +121,7 @@ def is_resource_tracker(process: Process) -> bool:
     return b"multiprocessing.resource_tracker" in words
 
 
-def held_mib(pids: Iterable[int]) -> int:
+def memory_mib(pids: Iterable[int]) -> int:
     """Memory in MiB that would be freed if these processes ended."""
     pages = 0
     for pid in pids:

@@ -61,13 +61,13 @@ def scaling_tables(text: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _parts(text: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """Each layer type with its RoPE scaling; the name is empty if all types share one."""
-    given = scaling_tables(text)
-    by_layer = [(name, part) for name, part in given.items() if isinstance(part, Mapping)]
+    tables = scaling_tables(text)
+    by_layer = [(name, part) for name, part in tables.items() if isinstance(part, Mapping)]
     if by_layer:
         return by_layer
     if text.get("rope_local_base_freq") is not None:  # Gemma 3 as published
-        return [("full_attention", given), ("sliding_attention", {})]
-    return [("", given)]
+        return [("full_attention", tables), ("sliding_attention", {})]
+    return [("", tables)]
 
 
 def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> float:

@@ -144,7 +144,7 @@ class Policy:
             elif isinstance(event, Complete):
                 self._complete(request, event)
         elif request.number not in self._at_engine or request.broken:
-            return  # of an attempt that was given up
+            return  # the event belongs to an abandoned attempt
         elif isinstance(event, Begun) and stage is Stage.FORWARDED:
             request.stage, request.since = Stage.BEGUN, at
             self._bytes -= request.size  # nobody needs its body any more

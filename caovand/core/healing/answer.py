@@ -151,9 +151,9 @@ def _patience(finding: Finding) -> int:
 
 def _steps(decision: Decision, finding: Finding, rules: LadderRules) -> str:
     """The changes of this decision and the next ones; the first few by name."""
-    told: list[str] = []
-    while decision.verdict == "lower" and decision.plan is not None and len(told) < MAX_STEPS:
-        told.append(decision.text)
+    steps: list[str] = []
+    while decision.verdict == "lower" and decision.plan is not None and len(steps) < MAX_STEPS:
+        steps.append(decision.text)
         decision = decide(decision.plan, finding, _patience(finding) + 1, rules)
     more = ", and so on" if decision.verdict == "lower" else ""
-    return "; then ".join(told) + more
+    return "; then ".join(steps) + more

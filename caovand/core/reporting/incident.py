@@ -132,12 +132,12 @@ def causing_lines(lines: Sequence[str], number: int) -> dict[str, Any] | None:
 def _plan(plan: Plan | None, extra_args: Sequence[str]) -> dict[str, Any] | None:
     if plan is None:
         return None
-    told = asdict(plan)
-    told["verbatim"] = sorted(plan.verbatim)
-    del told["taken"]
-    told["rungs"] = list(plan.rungs)
-    told["extra_args"] = list(extra_args)
-    return told
+    encoded = asdict(plan)
+    encoded["verbatim"] = sorted(plan.verbatim)
+    del encoded["taken"]
+    encoded["rungs"] = list(plan.rungs)
+    encoded["extra_args"] = list(extra_args)
+    return encoded
 
 
 def _decision(decision: Decision | None) -> dict[str, Any] | None:
@@ -152,9 +152,9 @@ def _decision(decision: Decision | None) -> dict[str, Any] | None:
 
 
 def _inventory(inventory: Inventory) -> dict[str, Any]:
-    told: dict[str, Any] = _without_bulk(asdict(inventory))
-    told["model"]["notes"] = list(map(str, inventory.model.notes))
-    return told
+    encoded: dict[str, Any] = _without_bulk(asdict(inventory))
+    encoded["model"]["notes"] = list(map(str, inventory.model.notes))
+    return encoded
 
 
 def _without_bulk(value: Any) -> Any:

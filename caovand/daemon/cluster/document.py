@@ -36,13 +36,13 @@ def with_checks(
         found = [("", _omitted_nodes(unlisted)), *found]
     room = ROOM_BYTES - _size(document)
     ranked = sorted(found, key=lambda one: WORST_FIRST.index(one[1].verdict))
-    told = [_entry(name, one) for name, one in ranked]
-    for at, entry in enumerate(told):
+    entries = [_entry(name, one) for name, one in ranked]
+    for at, entry in enumerate(entries):
         room -= _size(entry)
         if room < 0:
-            told[at:] = [_entry("", _omitted_findings(ranked[at:]))]
+            entries[at:] = [_entry("", _omitted_findings(ranked[at:]))]
             break
-    return {**document, "checks": told}
+    return {**document, "checks": entries}
 
 
 def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:

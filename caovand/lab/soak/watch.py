@@ -69,10 +69,10 @@ class SoakWatch:
         return SoakSample(
             at_s=round(self._ledger.now(), 3),
             generation=status["generation"],
-            engine_mib=engine.held_mib,
+            engine_mib=engine.memory_mib,
             engine_files=engine.files,
             gpu_mib=sum(parts) if parts else None,
-            daemon_mib=daemon.held_mib,
+            daemon_mib=daemon.memory_mib,
             daemon_files=daemon.files,
             shared_mib=usage.shared_memory_mib(),
             throttled=next(filter(None, slowed), ""),

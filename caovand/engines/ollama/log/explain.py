@@ -53,8 +53,8 @@ def _find_cause(
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
-        if cut is None and (said := _CUT.search(line[:MAX_TEXT])):
-            text, sizes = line.strip()[:MAX_TEXT], said.groupdict()
+        if cut is None and (matched := _CUT.search(line[:MAX_TEXT])):
+            text, sizes = line.strip()[:MAX_TEXT], matched.groupdict()
             cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
     if unused is not None and integrated is not None and not hinted:
         named = integrated.groupdict()

@@ -107,7 +107,7 @@ def eight_bits(gpus: Sequence[Gpu]) -> str:
 
 
 def choose(
-    given: SizingInput,
+    inputs: SizingInput,
     load: SglangLoad,
     splits: Sequence[int],
     *,
@@ -118,18 +118,18 @@ def choose(
     type, or over more cards if they finish far more requests; else over the fewest with room for a
     sufficient one in 8 bits, and last with weights quantised to 8 bits too. `replicated` loads are
     served by as many replicas as the cards hold."""
-    workload, limit = given.workload, given.model.max_model_len
+    workload, limit = inputs.workload, inputs.model.max_model_len
 
     def best(ranks: int, *, rounded: bool, small: bool) -> LoadChoice:
         one = replace(load, ranks=ranks, rounded=rounded or load.rounded)
-        return _first_worth(_levels(given, one, smaller_cache=small))
+        return _first_worth(_levels(inputs, one, smaller_cache=small))
 
     def holds(sized: LoadChoice, context: int) -> bool:
-        enough = given.config.model.max_model_len or min(context, limit)
+        enough = inputs.config.model.max_model_len or min(context, limit)
         return sized.tokens >= enough and sized.requests > 0
 
     def in_replicas(sized: LoadChoice) -> LoadChoice:
-        replicas = len(given.gpus) // sized.load.ranks if replicated else 1
+        replicas = len(inputs.gpus) // sized.load.ranks if replicated else 1
         return replace(sized, replicas=replicas)
 
     def generous() -> Iterator[LoadChoice]:
@@ -138,11 +138,11 @@ def choose(
                 yield in_replicas(best(ranks, rounded=False, small=smaller_cache))
 
     if roomy := tuple(generous()):
-        return _most_requests(given, roomy)
+        return _most_requests(inputs, roomy)
     found: list[LoadChoice] = []
-    for rounded in (False, True) if given.may_round else (False,):
+    for rounded in (False, True) if inputs.may_round else (False,):
         for ranks in splits:
-            if rounded and not _loads_unrounded(given, replace(load, ranks=ranks)):
+            if rounded and not _loads_unrounded(inputs, replace(load, ranks=ranks)):
                 continue
             found.append(best(ranks, rounded=rounded, small=smaller_cache))
             if holds(found[-1], SUFFICIENT_CONTEXT[workload]):
@@ -150,40 +150,40 @@ def choose(
     return max(found, key=lambda sized: (sized.tokens, sized.load.ranks))
 
 
-def in_groups(given: SizingInput, sized: LoadChoice) -> LoadChoice:
+def in_groups(inputs: SizingInput, sized: LoadChoice) -> LoadChoice:
     """The load with separate attention on each card, if that finishes more requests.
 
     Each card then serves as many requests as all did together, unless the operator sets how many.
     """
-    one, model = sized.load, given.model
-    stated = given.config.policy.max_num_seqs or count(given.typed.get(REQUESTS))
+    one, model = sized.load, inputs.model
+    stated = inputs.config.policy.max_num_seqs or count(inputs.typed.get(REQUESTS))
     if stated and stated < one.ranks:
         return sized  # SGLang refuses a card that serves none
     requests = ceil(stated / one.ranks) if stated else one.requests
     load = replace(one, attention_groups=one.ranks, requests=requests)
-    apart = _first_worth(_levels(replace(given, old=False), load, smaller_cache=False))
-    if apart.tokens < min(GENEROUS_CONTEXT[given.workload], model.max_model_len):
+    apart = _first_worth(_levels(replace(inputs, old=False), load, smaller_cache=False))
+    if apart.tokens < min(GENEROUS_CONTEXT[inputs.workload], model.max_model_len):
         return sized
-    rates = [given.requests_a_second(n.load, n.tokens) for n in (sized, apart)]
+    rates = [inputs.requests_a_second(n.load, n.tokens) for n in (sized, apart)]
     return apart if rates[1] > rates[0] else sized
 
 
-def without_prefixes(given: SizingInput, sized: LoadChoice, stated: int | None) -> LoadChoice:
+def without_prefixes(inputs: SizingInput, sized: LoadChoice, stated: int | None) -> LoadChoice:
     """The load without the radix cache, which leaves each request a single recurrent state, if
     that finishes far more requests; with `stated` requests, or as many as have room."""
-    each = USUAL_REQUESTS[given.workload].cached_tokens
-    context = given.config.model.max_model_len or GENEROUS_CONTEXT[given.workload]
-    context = min(context, given.model.max_model_len, max(sized.tokens, 1))
+    each = USUAL_REQUESTS[inputs.workload].cached_tokens
+    context = inputs.config.model.max_model_len or GENEROUS_CONTEXT[inputs.workload]
+    context = min(context, inputs.model.max_model_len, max(sized.tokens, 1))
 
     def at(requests: int) -> LoadChoice:
         load = replace(sized.load, prefixes=False, slots=0, requests=requests)
-        return _holding(given, replace(load, share=sized.share(load)), sized.share)
+        return _holding(inputs, replace(load, share=sized.share(load)), sized.share)
 
     def crowded(requests: int) -> bool:
         return at(requests).tokens < max(requests * each, context)
 
     def rate(sized: LoadChoice) -> float:
-        return given.requests_a_second(sized.load, min(sized.tokens, sized.requests * each))
+        return inputs.requests_a_second(sized.load, min(sized.tokens, sized.requests * each))
 
     many = stated or bisect_left(range(1, MAX_GRAPH + 1), True, key=crowded)
     single = at(max(many, 1))
@@ -193,12 +193,12 @@ def without_prefixes(given: SizingInput, sized: LoadChoice, stated: int | None) 
     return single if worth else sized
 
 
-def _most_requests(given: SizingInput, roomy: Sequence[LoadChoice]) -> LoadChoice:
+def _most_requests(inputs: SizingInput, roomy: Sequence[LoadChoice]) -> LoadChoice:
     """The load over the fewest cards, or one that finishes far more requests than over fewer; of
     those whose replicas use all cards, the one that finishes most."""
     chosen, fewest, most = roomy[0], 0.0, 0.0
     for sized in roomy:
-        rate = given.requests_a_second(sized.load, sized.tokens) * sized.replicas
+        rate = inputs.requests_a_second(sized.load, sized.tokens) * sized.replicas
         fewest = fewest or rate
         if rate > most * (1.0 if roomy[0].replicas > 1 else FAR_MORE):
             most = rate
@@ -206,23 +206,23 @@ def _most_requests(given: SizingInput, roomy: Sequence[LoadChoice]) -> LoadChoic
     return chosen
 
 
-def _loads_unrounded(given: SizingInput, load: SglangLoad) -> bool:
+def _loads_unrounded(inputs: SizingInput, load: SglangLoad) -> bool:
     """Whether the cards hold the weights as stored: SGLang quantises them after loading."""
-    stored = weights_bytes(given.model, replace(load, rounded=False))
-    return stored <= (measured_mib(given.gpus) - ROUNDING_MIB) * MIB
+    stored = weights_bytes(inputs.model, replace(load, rounded=False))
+    return stored <= (measured_mib(inputs.gpus) - ROUNDING_MIB) * MIB
 
 
 def _levels(
-    given: SizingInput, load: SglangLoad, *, smaller_cache: bool
+    inputs: SizingInput, load: SglangLoad, *, smaller_cache: bool
 ) -> Iterator[tuple[LoadChoice, int]]:
     """The loads over some cards, from SGLang's own on, and the tokens at which each is enough: the
     workload's while that takes nothing else away, then those of a generous request."""
-    config, model, gpus, workload = given.config, given.model, given.gpus, given.workload
+    config, model, gpus, workload = inputs.config, inputs.model, inputs.gpus, inputs.workload
     limit = model.max_model_len
     generous = config.model.max_model_len or min(GENEROUS_CONTEXT[workload], limit)
     longest = config.model.max_model_len or limit
     plenty = max(longest, load.requests * min(USUAL_REQUEST_TOKENS[workload], limit))
-    stated, wanted = given.stated_step, given.stated_share
+    stated, wanted = inputs.stated_step, inputs.stated_share
     usual = usual_step(gpus)
     usual = max(usual // load.attention_groups, SHORT_STEPS[0])
     steps = (usual, *(step for step in SHORT_STEPS if step < usual))
@@ -234,27 +234,27 @@ def _levels(
 
     def own(one: SglangLoad) -> float:
         share = wanted or usual_share(model, one, gpus)
-        return share if given.old or wanted else min(share, modelled(one))
+        return share if inputs.old or wanted else min(share, modelled(one))
 
-    yield sized_load(given, replace(load, step=steps[0]), own), plenty
-    saving = own if given.old else modelled
+    yield sized_load(inputs, replace(load, step=steps[0]), own), plenty
+    saving = own if inputs.old else modelled
     small = replace(load, cache_type=eight_bits(gpus))
     if smaller_cache and workload == "batch" and small.cache_type == NATIVE:
-        yield sized_load(given, replace(load, step=steps[0]), saving), plenty
-        yield sized_load(given, replace(small, step=steps[0]), saving), generous
+        yield sized_load(inputs, replace(load, step=steps[0]), saving), plenty
+        yield sized_load(inputs, replace(small, step=steps[0]), saving), generous
     for cache in (load, small) if smaller_cache else (load,):
         for step in steps:
-            yield sized_load(given, replace(cache, step=step), saving), generous
+            yield sized_load(inputs, replace(cache, step=step), saving), generous
 
 
-def of_sglang(given: SizingInput, load: SglangLoad) -> SglangLoad:
+def of_sglang(inputs: SizingInput, load: SglangLoad) -> SglangLoad:
     """The load with SGLang's own step and share, for a model whose memory is not modelled."""
-    load = replace(load, step=given.stated_step or usual_step(given.gpus))
-    return replace(load, share=given.stated_share or usual_share(given.model, load, given.gpus))
+    load = replace(load, step=inputs.stated_step or usual_step(inputs.gpus))
+    return replace(load, share=inputs.stated_share or usual_share(inputs.model, load, inputs.gpus))
 
 
 def sized_load(
-    given: SizingInput, load: SglangLoad, share: Callable[[SglangLoad], float]
+    inputs: SizingInput, load: SglangLoad, share: Callable[[SglangLoad], float]
 ) -> LoadChoice:
     """The load with its share and its capacity.
 
@@ -262,10 +262,10 @@ def sized_load(
     states for as many requests as the cache holds usual prompts.
     """
     load = replace(load, share=share(load))
-    usual = _holding(given, load, share)
-    limit, workload = given.model.max_model_len, given.workload
+    usual = _holding(inputs, load, share)
+    limit, workload = inputs.model.max_model_len, inputs.workload
     if (
-        not given.model.hybrid
+        not inputs.model.hybrid
         or load.slots
         or (usual.requests == load.requests and usual.tokens >= limit)
     ):
@@ -274,7 +274,7 @@ def sized_load(
     for requests in range(load.requests, 0, -1):
         slots = requests * SLOTS if load.prefixes else 0
         fewer = replace(load, requests=requests, slots=slots)
-        found = _holding(given, fewer, share)
+        found = _holding(inputs, fewer, share)
         prompts = 1 if workload == "long" else requests
         if found.tokens >= min(GENEROUS_CONTEXT[workload], limit) and (
             found.tokens >= prompts * min(USUAL_REQUEST_TOKENS[workload], limit)
@@ -284,9 +284,9 @@ def sized_load(
 
 
 def _holding(
-    given: SizingInput, load: SglangLoad, share: Callable[[SglangLoad], float]
+    inputs: SizingInput, load: SglangLoad, share: Callable[[SglangLoad], float]
 ) -> LoadChoice:
-    model, gpus = given.model, given.gpus
+    model, gpus = inputs.model, inputs.gpus
     requests = divide(model, load, cache_room(model, load, gpus)).requests
     return LoadChoice(load, estimate(model, load, gpus).kv_tokens, requests, share)
 

@@ -77,25 +77,25 @@ def settings(
         slots=count(typed.get(SLOTS)) or 0,
         prefixes=not typed.get(NO_PREFIXES),
     )
-    given = SizingInput(config, model, gpus, typed, old)
+    inputs = SizingInput(config, model, gpus, typed, old)
     able = (ranks.value,) if ranks else cards.splits(model, gpus)
     tokens, gain, replicas = None, 0.0, 1
     if unmodelled(model):
-        chosen = loads.of_sglang(given, replace(load, ranks=able[-1]))
+        chosen = loads.of_sglang(inputs, replace(load, ranks=able[-1]))
     else:
         smaller = not old and kind.origin == "policy" and _stores_in_eight_bits(model, gpus)
         batch = policy.workload == "batch" and ranks is None and not PARALLEL & typed.keys()
         sized = loads.choose(
-            given, load, able, smaller_cache=smaller, replicated=batch and _has_replicas(inventory)
+            inputs, load, able, smaller_cache=smaller, replicated=batch and _has_replicas(inventory)
         )
         replicas, gain = sized.replicas, sized.gain
         spelled = cards.in_groups(inventory, gpus, sized.load.ranks) if batch else {}
         if spelled and replicas == 1:
-            sized = loads.in_groups(given, sized)
+            sized = loads.in_groups(inputs, sized)
         if requests.origin == "policy":
-            sized, requests = _as_many_as_fit(given, sized, requests)
+            sized, requests = _as_many_as_fit(inputs, sized, requests)
         if model.hybrid and _may_end_prefixes(config, inventory, typed):
-            sized, requests = _with_single_states(given, sized, requests)
+            sized, requests = _with_single_states(inputs, sized, requests)
         chosen, tokens = sized.load, sized.tokens
     if ranks is None:
         why = f"each of {replicas} replicas has room for a long context"
@@ -234,12 +234,12 @@ def _step(config: Config, chosen: SglangLoad, gpus: tuple[Gpu, ...]) -> Setting:
 
 
 def _as_many_as_fit(
-    given: SizingInput, sized: LoadChoice, requests: Setting
+    inputs: SizingInput, sized: LoadChoice, requests: Setting
 ) -> tuple[LoadChoice, Setting]:
     """As many usual requests as the caches hold, up to SGLang's largest graph; fewer than the
     workload's only if recurrent states allow no more."""
-    workload, load = given.workload, sized.load
-    if given.model.hybrid and 0 < sized.requests < requests.value:
+    workload, load = inputs.workload, sized.load
+    if inputs.model.hybrid and 0 < sized.requests < requests.value:
         reason = "as many as have room for their recurrent states and usual prompts"
         return sized, Setting(sized.requests, "policy", reason)
     each = USUAL_REQUESTS[workload].cached_tokens
@@ -247,7 +247,7 @@ def _as_many_as_fit(
     many = min(sized.tokens // each, MAX_GRAPH)
     if many * groups <= requests.value:
         return sized, requests
-    more = loads.sized_load(given, replace(load, requests=many), sized.share)
+    more = loads.sized_load(inputs, replace(load, requests=many), sized.share)
     if more.requests < many:
         return sized, requests
     fitting = more.tokens // each
@@ -272,12 +272,12 @@ def _may_end_prefixes(config: Config, inventory: Inventory, typed: Mapping[str, 
 
 
 def _with_single_states(
-    given: SizingInput, sized: LoadChoice, requests: Setting
+    inputs: SizingInput, sized: LoadChoice, requests: Setting
 ) -> tuple[LoadChoice, Setting]:
     """The load without the radix cache, and its requests, if that finishes far more."""
     groups = sized.load.attention_groups
     stated = ceil(requests.value / groups) if requests.origin == "user" else None
-    single = loads.without_prefixes(given, sized, stated)
+    single = loads.without_prefixes(inputs, sized, stated)
     if single is sized or stated:
         return single, requests
     reason = "as many as have room for a recurrent state and a usual prompt"

@@ -272,7 +272,7 @@ def _size_on_freest(partial: PartialPlan) -> PartialPlan:
         return sized
     try:
         exact = size_plan([decided(depth, OWN_TYPE) for depth in depths])
-    except Unplannable:  # only 8 bits fit beside other processes
+    except Unplannable:  # only 8 bits fit next to other processes
         return sized
     return exact_or_rounded(exact, sized)
 
