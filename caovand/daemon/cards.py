@@ -28,9 +28,8 @@ SLOW_S = 20.0  # maximum response time of a healthy driver
 
 
 class CardUsage:
-    """The cards of one slot: `on_sample` and `on_kernel_line` receive what concerns them.
-
-    `notice` publishes texts for people.
+    """The cards of one slot: `on_sample` and `on_kernel_line` receive their samples and kernel
+    lines. `notice` publishes texts for people.
     """
 
     def __init__(

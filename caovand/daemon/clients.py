@@ -174,8 +174,8 @@ class Clients:
     # -- a planned end ----------------------------------------------------------------------
 
     def ends(self, action: EndChild, *, again: bool) -> None:
-        """The engine is about to be ended; `again` if that has already begun: a zero grace then
-        also cuts the drain."""
+        """Announce the engine's planned end; if it is announced `again`, a grace of 0 s also cuts
+        the drain."""
         if not again:
             self._drains, self._drained_by = action.drain_s > 0, now() + action.drain_s
         elif action.grace_s == 0:

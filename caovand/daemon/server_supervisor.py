@@ -32,9 +32,8 @@ StartServer = Callable[..., ServerProcess]
 
 
 class ServerSupervisor:
-    """A server of a daemon whose sockets are in `runtime`; `notice` receives each change.
-
-    `problem` says why it is not served; "" if it is, or is off.
+    """A server of the daemon with its sockets in `runtime`; `notice` receives each change.
+    `problem` says why the server is down; "" if it runs, or is off.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class ServerSupervisor:
         secret: str | None = "",
         confinement: Confinement = CONFINED_TO_NOTHING,
     ) -> None:
-        """Start, move or stop it as configured; a failed one is retried at once.
+        """Start, move or stop the server as configured; retry a failed one at once.
 
         `words` are its own arguments, `secret` the contents of a file that they name, and
         `confinement` what it may access from its next start on.
@@ -104,7 +103,7 @@ class ServerSupervisor:
             self._listener = None
 
     def describe(self) -> dict[str, Any] | None:
-        """Its entry in the status; None if it is off."""
+        """The server's entry in the status; None if it is off."""
         if not self._listen:
             return None
         serves = self._ready_at is not None

@@ -110,7 +110,7 @@ def install(order: InstallRequest, world: InstallWorld) -> places.InstalledEngin
 
 
 def _build(source: Source, order: InstallRequest, path: Path, world: InstallWorld) -> None:
-    """Step 5 of an engine that is built here; done once, however often it is interrupted."""
+    """Step 5 of an engine that is built here; completed once, despite interruptions."""
     lock, journal = order.lock, Journal(path, order.lock.digest)
     step = " ".join(("build", *order.compilers.named_cards))
     if step in journal.completed_steps():

@@ -1,4 +1,4 @@
-"""Build what starts of an engine would compile, once: ENGINE/kernels/sm75 for cards of SM75.
+"""Build once what every start would otherwise compile: into ENGINE/kernels/sm75 for cards of SM75.
 
 FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
 modules would not do: before it loads one from there it runs ninja, which compiles anew where the

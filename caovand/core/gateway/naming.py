@@ -37,7 +37,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class ResolvedName:
-    """The served model a name means, and the effort it asks for, "" for none."""
+    """The served model a name means, and the effort it asks for, "" if there is none."""
 
     model: str
     effort: str = ""

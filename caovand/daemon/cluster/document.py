@@ -85,6 +85,6 @@ def _entry(name: str, one: CheckResult) -> dict[str, Any]:
 
 
 def _size(part: Mapping[str, Any]) -> int:
-    """Its size in a frame in bytes, including a comma."""
+    """Bytes that an entry takes in a frame, including its comma."""
     text = json.dumps(part, separators=(",", ":"), ensure_ascii=False)
     return len(text.encode("utf-8", "replace")) + 1

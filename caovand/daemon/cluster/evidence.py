@@ -53,7 +53,7 @@ class Collection:
             self._changed.wake()
 
     def recorded(self, gathered: GatheredEvidence) -> None:
-        """The incident has been stored, or never will be."""
+        """Note that the incident has been stored, or never will be."""
         self._incident.set_result(gathered.name)
 
     def close(self) -> None:
@@ -140,11 +140,11 @@ class Witness:
         self._gathering = False
 
     def started(self, start: str) -> None:
-        """This node is starting its rank of `start`."""
+        """Note that this node is starting its rank of `start`."""
         self._ran = start
 
     def recorded(self, start: str) -> Then:
-        """An incident of this start is being recorded here: the head will want its evidence."""
+        """Note that this start's incident is being recorded; the head will ask for its evidence."""
         return lambda gathered: self._take(start, True, gathered)
 
     def follow(self, order: Order, failed: tuple[str, Finding | None]) -> None:

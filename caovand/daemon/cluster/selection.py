@@ -246,7 +246,7 @@ class TeamSelection:
                 self.try_again()
 
     def try_again(self) -> None:
-        """A node has changed: whatever waits for that is retried at once."""
+        """Retry at once whatever waits for a node to change."""
         snapshot = self._slot.snapshot()
         waits = snapshot.finding is not None and snapshot.finding.failure in WAITING_FAILURES
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:

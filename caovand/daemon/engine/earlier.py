@@ -1,4 +1,4 @@
-"""What an earlier engine of a slot left: its processes, found by its ledgers, and its files."""
+"""Clean up after a slot's earlier engine: its processes, found by its ledgers, and its files."""
 
 from __future__ import annotations
 

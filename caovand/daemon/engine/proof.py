@@ -1,4 +1,4 @@
-"""Prove readiness by real work: /health is only a flag, so two completions must come back.
+"""Prove readiness by real work: /health is only a flag, so two completions must succeed.
 
 The first completion is long enough for drafting and verification; the second repeats its prompt to
 use the prefix cache. A model that generates no text does its own task twice. The port must belong

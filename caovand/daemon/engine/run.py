@@ -314,7 +314,7 @@ class EngineRun:
         self._shared.attempt("ask the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
-        """All its processes: those that have ended, and those started since."""
+        """All processes of the engine: those that have ended, and those started since."""
         if self.child is None:
             return ()
         members = {p.pid: p for p in self.child.members}

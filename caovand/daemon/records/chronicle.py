@@ -27,7 +27,7 @@ STACKS_S = 4.0
 
 @dataclass(frozen=True)
 class GatheredEvidence:
-    """A failure's evidence without secrets; `name` is its incident's, "" for none.
+    """A failure's evidence without secrets; `name` is its incident's, "" if there is none.
 
     `problem` says what is missing and why; without a report, everything is.
     """

@@ -32,7 +32,8 @@ WITHOUT_HISTORY = "until then figures are shown and served, but not kept"
 
 
 class HistoryWriter:
-    """Stores rows in `path` for `days`; `problem` says why it currently cannot, None if it can.
+    """Stores rows in `path` for `days`; `problem` says why it cannot store them now, None if it
+    can.
 
     `notice` is called from the thread.
     """
@@ -107,7 +108,7 @@ class HistoryWriter:
             self._link.close()
 
     def _write(self, rows: list[HistoryRow], *, again: bool = True) -> bool:
-        """Whether the rows are on disk now; an unusable file is replaced once."""
+        """Write the rows; return whether they are on disk. An unusable file is replaced once."""
         try:
             if self._link is None:
                 self._link = history.open_to_write(self.path)

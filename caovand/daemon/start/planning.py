@@ -144,7 +144,7 @@ class NextPlan:
     """The next engine's plan in two steps: `inspect`, then `plan` for the result.
 
     In between, a head chooses the other nodes. `made` is the result: it becomes the planner's own
-    only once it is taken, because a plan to retry belongs to the last result that was.
+    only once it is taken, because `again` refers to the last result that was taken.
     """
 
     def __init__(

@@ -88,7 +88,7 @@ def find(client: DaemonClient, key_file: Path | None, verb: str = "bench") -> Ta
 def _key(
     status: Mapping[str, Any], plan: Mapping[str, Any], key_file: Path | None, verb: str
 ) -> str:
-    """The key that the engine requires; "" for none."""
+    """The key that the engine requires; "" if there is none."""
     config = Path(status["daemon"]["config"])
     try:
         if key_file is not None:

@@ -218,7 +218,7 @@ def longest_context(
 
 
 def _last_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """The last number up to `most` that fits, if all smaller ones do; 0 for none."""
+    """The last number up to `most` that fits, if all smaller ones do; 0 if there is none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -248,7 +248,7 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 
 def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """GiB of weights for which a rank lacks room next to one request of the context; 0 for none."""
+    """GiB of weights that a rank cannot hold next to one request of the context; 0 if it can."""
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)

@@ -144,7 +144,7 @@ class Layout:
         return int(self.concurrency(available, context) * context)
 
     def longest(self, available: int, limit: int) -> int:
-        """The longest context, up to a limit, for which one request fits; 0 for none."""
+        """The longest context, up to a limit, for which one request fits; 0 if there is none."""
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2

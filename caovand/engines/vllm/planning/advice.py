@@ -97,7 +97,7 @@ def in_fewer_bits(case: PlannedRequest) -> str:
 
 
 def settings_to_lift(case: PlannedRequest) -> str:
-    """The operator's settings without which nothing would be offloaded; empty for none."""
+    """The operator's settings without which nothing would be offloaded; "" if there is none."""
     asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
         found = case.attempt(dict.fromkeys(names)) if names else None

@@ -216,7 +216,7 @@ def _with_reason(
 
 
 def _context(partial: PartialPlan | None) -> int:
-    """The context that a plan has on its cards; 0 for none."""
+    """The context that a plan has on its cards; 0 if there is none."""
     return (
         partial.choice.candidate.context
         if partial and partial.choice and partial.choice.sound
