@@ -47,9 +47,9 @@ def offer_gguf(
     tokens_s: float,
     how: Callable[[str], str],
 ) -> tuple[CheckResult, ...]:
-    """The offer to serve it on these cards, with `how`, which is completed by the model's name.
+    """Offer to serve the model as GGUF; `how` is a command that the model's name completes.
 
-    Empty if the model runs fast enough already, or would hardly run faster or at all.
+    "" if the model is fast enough already, or GGUF would hardly be faster, or would not run.
     """
     if model.gguf is not None or model.model_type not in KNOWN or tokens_s >= READING:
         return ()

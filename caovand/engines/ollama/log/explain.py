@@ -43,7 +43,8 @@ _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(
 def _find_cause(
     lines: Sequence[str], phase: str = "serving", *, alive: bool = False
 ) -> Finding | None:
-    """The cause of a failure, else what ends no server: a card not used, a prompt cut short."""
+    """The cause of a failure, else a problem that ends no server: an unused card, a truncated
+    prompt."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     unused, cut, hinted, integrated = None, None, False, None

@@ -48,8 +48,10 @@ ADA = (8, 9)
 
 @dataclass(frozen=True)
 class SizingInput:
-    """What loads are compared for. `typed` are the verbatim options; `old`: a card is before SM80,
-    whose share of memory stays SGLang's own."""
+    """The request and machine for which loads are compared.
+
+    `typed` are the verbatim options. `old`: a card is before SM80, so SGLang's own share applies.
+    """
 
     config: Config
     model: ModelCard
@@ -194,8 +196,8 @@ def without_prefixes(inputs: SizingInput, sized: LoadChoice, stated: int | None)
 
 
 def _most_requests(inputs: SizingInput, roomy: Sequence[LoadChoice]) -> LoadChoice:
-    """The load over the fewest cards, or one that finishes far more requests than over fewer; of
-    those whose replicas use all cards, the one that finishes most."""
+    """The load over the fewest cards, unless one over more cards finishes far more requests; among
+    loads whose replicas use all cards, the one that finishes most."""
     chosen, fewest, most = roomy[0], 0.0, 0.0
     for sized in roomy:
         rate = inputs.requests_a_second(sized.load, sized.tokens) * sized.replicas

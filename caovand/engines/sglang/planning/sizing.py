@@ -157,8 +157,8 @@ def drafts_cost(
     drafting: Mapping[str, Setting],
     plain: Mapping[str, Setting],
 ) -> str:
-    """What drafts cost, by their weights and recurrent states, if it is worth more than drafts; ""
-    if they may stay."""
+    """Describe what the memory of drafts costs, if that is worth more than drafts; "" if they may
+    stay."""
     workload = config.policy.workload
     requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
     if requests < min(MIN_REQUESTS[workload], more):

@@ -112,7 +112,7 @@ def values(flags: Iterable[Flag]) -> dict[str, Any]:
 
 
 def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
-    """The words of all flags except `name`; of all if it is None."""
+    """The words of all flags except `name`; None excludes no flag."""
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
 
 
