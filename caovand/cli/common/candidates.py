@@ -46,7 +46,7 @@ class EngineCandidate:
 
     @property
     def context(self) -> int | None:
-        """Its maximum request length in tokens."""
+        """The engine's maximum request length in tokens."""
         return self.engine.planning.context(self.planned.plan) if self.planned else None
 
 

@@ -115,7 +115,8 @@ def plan_for(
 
 
 def _offer(problem: Unplannable, engine: Engine, machine: Inventory) -> str:
-    """How another engine would serve the model while others use the cards; "" if there is none."""
+    """Offer another engine that can serve the model while others use the cards; "" if there is
+    none."""
     if problem.failure != "vram-busy":
         return ""
     found = alternatives(engine, machine.model, machine.gpus, machine.host, 0.0)

@@ -113,7 +113,7 @@ def _spared(config: Mapping[str, Any]) -> frozenset[str]:
 
 
 def read_gptq(config: Mapping[str, Any]) -> Gptq | None:
-    """What GPTQ adds: symmetry, order and exceptions; None for another method."""
+    """Read GPTQ's own fields: symmetry, order and exceptions; None for another method."""
     if text_value(config, "quant_method").lower() != "gptq":
         return None
     exceptions = table_value(config, "dynamic")

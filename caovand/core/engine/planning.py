@@ -63,10 +63,8 @@ class Modelled:
 
 
 class FindAlternative(Protocol):
-    """How this engine would serve a model for which the chosen engine reaches `tokens_s` (0 if it
-    cannot serve it).
-
-    Empty if this engine cannot serve the model, or hardly faster.
+    """Describe how this engine would serve a model that the chosen one serves at `tokens_s` (0: not
+    at all). "" if this engine cannot serve the model, or would hardly be faster.
     """
 
     def __call__(

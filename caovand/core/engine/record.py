@@ -32,7 +32,7 @@ UNTITLED = "rank"
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Where a node's part of a plan runs: its rank, and its address on its interface.
+    """The place of a node's part of a plan: its rank, and its address on its interface.
 
     `others` are the addresses of the other nodes, known only to the head; with `token` the
     cluster's processes authenticate each other.

@@ -120,7 +120,7 @@ def _changes(plan: Plan, finding: Finding, healing: Healing) -> Iterator[Change]
 
 
 def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[Heals, str]:
-    """What the ladder does if the failure keeps recurring."""
+    """The ladder's next steps if the failure keeps recurring."""
     known = plan or _DEFAULTS
     at_once = decide(known, finding, 1, rules)
     if is_final(finding, rules.healing):

@@ -194,7 +194,7 @@ def trial_progress(record: TuningRecord, depth: int) -> str:
 
 
 def awaited_evidence(record: TuningRecord, depth: int) -> str:
-    """What a suggestion at the current `depth` still waits for."""
+    """The evidence that a suggestion at the current `depth` still lacks."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
         return f"drafting depth {depth}: nothing to suggest: no drafts have been measured yet"
