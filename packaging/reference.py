@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from caovand.cli.parser import parser as parser_of_caovanctl  # noqa: E402  (from this checkout)
-from caovand.core.config.key import ONCE  # noqa: E402
+from caovand.core.config.key import APPLIES_AT_START  # noqa: E402
 from caovand.core.config.schema import Config  # noqa: E402
 from caovand.core.config.text import render  # noqa: E402
 from caovand.core.healing.ladder import REACTIONS  # noqa: E402
@@ -99,7 +99,7 @@ def _limits(meta: Mapping[str, Any]) -> Iterator[str]:
     if meta["choices"]:
         yield "One of " + ", ".join(meta["choices"]) + "."
     if meta["once"]:
-        yield ONCE
+        yield APPLIES_AT_START
 
 
 def verbs(parser: argparse.ArgumentParser | None = None, prefix: str = "") -> Iterator[Verb]:

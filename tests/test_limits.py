@@ -41,7 +41,7 @@ from caovand.core.healing import ladder
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle.events import Start, Stop
 from caovand.core.lifecycle.state import State
-from caovand.core.slot import ONLY
+from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.engine import proof
 from caovand.daemon.loop import Supervisor
 from caovand.daemon.records import memories
@@ -267,7 +267,7 @@ def test_an_engine_is_ended_to_the_last(
         fault.on = False
         await story.until(State.STOPPED)
         assert not living(pid)
-        assert not memories.ledgers(world, ONLY)[0].exists()
+        assert not memories.ledgers(world, MAIN_SLOT)[0].exists()
         await story.stop()
 
     asyncio.run(test())
@@ -329,7 +329,9 @@ def test_a_shortage_is_said_once_and_its_end_once() -> None:
 
 
 def test_no_number_of_limits_reached_lowers_a_plan_or_gives_it_up() -> None:
-    finding = Finding("engine-died", "cannot start sh", "launch", {ladder.LIMIT: "raise it"})
+    finding = Finding(
+        "engine-died", "cannot start sh", "launch", {ladder.MACHINE_LIMIT: "raise it"}
+    )
     for repeats in range(1, 50):
         decision = ladder.decide(plan(inventory()), finding, repeats, ladder.LadderRules(HEALING))
         assert (decision.verdict, decision.excused) == ("hold", True)

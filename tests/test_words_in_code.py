@@ -1,9 +1,11 @@
-"""No user-visible text and no docstring contains a word that CONTRIBUTING bans."""
+"""No text for users, docstring, comment or name contains a word that CONTRIBUTING bans."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterable, Iterator
 
 from tests.daemon_process import ROOT
@@ -11,9 +13,15 @@ from tests.documents import banned
 from tests.source_trees import offenders, source
 
 PACKAGE = ROOT / "caovand"
+PRODUCT = ("caovand", "plugin", "csrc")
+"""The folders whose docstrings, comments and names are checked."""
 SENTENCE = re.compile(r"\w[,;:.]? +\S")
 IN_DOCSTRINGS = frozenset({"of that", "what is not", "of what"})
 """Banned in texts for users alone."""
+ALLOWED = frozenset({
+    "held_s",  # on the wire between the nodes of a cluster
+    "neighbours.py",  # a program's name: requests that share a batch
+})  # fmt: skip
 
 
 def _pattern(words: Iterable[str]) -> re.Pattern[str]:
@@ -53,6 +61,30 @@ def docstrings(code: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, written(node.value)
 
 
+def comments(code: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each comment."""
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def names(code: str) -> Iterator[tuple[int, str]]:
+    """Line and words of each name that the code defines: "_given upFor" is "given up For"."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            line, name = node.lineno, node.name
+        elif isinstance(node, ast.arg):
+            line, name = node.lineno, node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            line, name = node.lineno, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            line, name = node.lineno, node.attr
+        else:
+            continue
+        if name not in ALLOWED:
+            yield line, re.sub(r"_+|(?<=[a-z])(?=[A-Z])", " ", name).strip()
+
+
 def written(node: ast.Constant | ast.JoinedStr) -> str:
     """The text of a literal, "…" in the place of each value."""
     if isinstance(node, ast.JoinedStr):
@@ -71,14 +103,20 @@ def test_no_text_of_the_code_has_a_banned_word() -> None:
     assert offenders(files, lambda name: found(source(PACKAGE / name))) == {}
 
 
-def test_no_docstring_has_a_banned_word() -> None:
-    files = (path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py")))
+def in_docstrings(code: str) -> list[str]:
+    """The docstrings, comments and names with a banned word, each with its line."""
+    texts = (*docstrings(code), *comments(code), *names(code))
+    return [f"{line}: {text}" for line, text in texts if DOCSTRING_WORDS.search(_plain(text))]
 
-    def found_in(name: str) -> list[str]:
-        texts = docstrings(source(PACKAGE / name))
-        return [f"{line}: {text}" for line, text in texts if DOCSTRING_WORDS.search(text)]
 
-    assert offenders(files, found_in) == {}
+def _plain(text: str) -> str:
+    return re.sub("|".join(map(re.escape, ALLOWED)), "", text)
+
+
+def test_no_docstring_comment_or_name_has_a_banned_word() -> None:
+    files = (path for folder in PRODUCT for path in sorted((ROOT / folder).rglob("*.py")))
+    places = (path.relative_to(ROOT).as_posix() for path in files)
+    assert offenders(places, lambda name: in_docstrings(source(ROOT / name))) == {}
 
 
 def test_a_banned_word_is_found_however_the_text_is_written() -> None:
@@ -94,3 +132,18 @@ def test_a_banned_word_is_found_however_the_text_is_written() -> None:
 def test_what_no_user_reads_is_left_out() -> None:
     for text in ('"""Mend the file."""', '{"held": 1}', 're.compile(r"held by \\d")', "# mend it"):
         assert found(text) == [], text
+
+
+def test_a_banned_word_is_found_in_docstrings_comments_and_names() -> None:
+    for code in (
+        'def f():\n    """Mend it."""',
+        "x = 1  # mend it",
+        "def was_told(): ...",
+        "class SaidSo: ...",
+        "given = 1",
+        "def f(held): ...",
+        "x.beside = 1",
+    ):
+        assert len(in_docstrings(code)) == 1, code
+    for code in ("held_s = 1", "telling = 1", "x = told", '"""`neighbours.py` checks it."""'):
+        assert in_docstrings(code) == [], code

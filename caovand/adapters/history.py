@@ -148,7 +148,7 @@ def set_aside(path: Path) -> None:
     """Rename an unusable file, replacing one that was set aside before; raises OSError."""
     for end in ("-wal", "-shm"):
         path.with_name(path.name + end).unlink(missing_ok=True)
-    state_file.move(path, path.with_name(path.name + state_file.ASIDE))
+    state_file.move(path, path.with_name(path.name + state_file.UNREADABLE_SUFFIX))
 
 
 def read(path: Path, slot: str, since: int, until: int, points: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Incidents:
         for left in self.folder.glob(f"{NEW}*"):
             shutil.rmtree(left, ignore_errors=True)
         self._prune(self._max_count - 1)
-        number = max((number for number, _ in self._all()), default=0) + 1
+        number = max((number for number, _ in self._list_folders()), default=0) + 1
         fresh = Path(tempfile.mkdtemp(dir=self.folder, prefix=NEW))
         try:
             texts = {REPORT: json.dumps({"number": number, **report}, indent=1) + "\n", **files}
@@ -76,8 +76,8 @@ class Incidents:
 
         Each moves by one rename: if this is interrupted, the next time moves the rest.
         """
-        for number, path in others._all():
-            fresh = max(number, max((known for known, _ in self._all()), default=0) + 1)
+        for number, path in others._list_folders():
+            fresh = max(number, max((known for known, _ in self._list_folders()), default=0) + 1)
             with contextlib.suppress(state_file.Unusable, TypeError):
                 report = {**state_file.read(path / REPORT, self._max_bytes), "number": fresh}
                 safe_files.replace(path / REPORT, json.dumps(report, indent=1) + "\n")
@@ -89,7 +89,7 @@ class Incidents:
     def listed(self) -> list[dict[str, Any]]:
         """All incidents, oldest first."""
         rows = []
-        for number, path in self._all():
+        for number, path in self._list_folders():
             try:
                 report = state_file.read(path / REPORT, self._max_bytes)
                 rows.append({
@@ -121,12 +121,12 @@ class Incidents:
             return file.read(max_bytes)
 
     def _path(self, number: int) -> Path:
-        for known, path in self._all():
+        for known, path in self._list_folders():
             if known == number:
                 return path
         raise NoIncident(f"cannot find incident {number}: there is none, or it has expired")
 
-    def _all(self) -> list[tuple[int, Path]]:
+    def _list_folders(self) -> list[tuple[int, Path]]:
         try:
             found = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
         except OSError:
@@ -135,7 +135,7 @@ class Incidents:
 
     def _prune(self, max_count: int) -> None:
         """Remove the oldest incidents until at most `max_count` and `max_bytes` are left."""
-        kept = self._all()
+        kept = self._list_folders()
         sizes = {path: _size(path) for _, path in kept}
         while kept and (len(kept) > max_count or sum(sizes[p] for _, p in kept) > self._max_bytes):
             shutil.rmtree(kept.pop(0)[1], ignore_errors=True)

@@ -164,7 +164,7 @@ def _of_this_machine(config: Config, status: Mapping[str, Any]) -> Iterator[Chec
 
 
 def confinement_check(confine: bool, abi: int, user: str) -> CheckResult:
-    """Check what protects caovan from its engine; `abi` is the version of the kernel's Landlock.
+    """Check the confinement of the engine; `abi` is the version of the kernel's Landlock.
 
     `user` is the engines' own user, if the running daemon has one.
     """
@@ -200,8 +200,8 @@ def user_check(user: str, why_none: str) -> CheckResult:
 def server_checks(
     kind: ServerKind, listen: str, served: Mapping[str, Any] | None
 ) -> Iterator[CheckResult]:
-    """Check what keeps the page or the gateway from being served; `served` is its entry in the
-    status."""
+    """Check whether the page or the gateway is served, and if not, why; `served` is its entry in
+    the status."""
     if not listen:
         return
     if not server_process.has_library():

@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
         explanation = replace(explanation, finding=finding)
         answer = answer_for(writer, finding, plan_from_log(explanation.configured))
     if args.json:
-        told = as_json(explanation, writer.name, answer)
-        print(json.dumps(told, indent=2, default=str))
+        document = as_json(explanation, writer.name, answer)
+        print(json.dumps(document, indent=2, default=str))
     else:
         print("\n".join(page(explanation, writer.title, answer)))
     return Exit.DONE

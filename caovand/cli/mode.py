@@ -63,8 +63,7 @@ def _show_overruled(mode: str, by: str) -> None:
 
 
 def _decider(client: DaemonClient, mode: str) -> str:
-    """What decides the depth instead of the mode, according to the plan: the ladder or the
-    model."""
+    """The origin that overrides the mode's depth in the plan: the ladder or the model."""
     setting = client.ask("plan")["settings"].get("speculative_config")
     decided = setting is None or setting["reason"].startswith(f"mode {mode} ")
     return "" if decided else str(setting["reason"])

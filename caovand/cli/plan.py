@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             return made
         return replace(made, plan=replace(made.plan, warnings=(*made.plan.warnings, over.warning)))
 
-    if args.engine == candidates.EVERY:
+    if args.engine == candidates.ALL_KINDS:
         every = list(candidates.candidates(config, plan))
         if args.json:
             print(json.dumps(candidates.as_json(every, config)))
@@ -163,8 +163,8 @@ def _show_parts(found: PlannedEngine, memory: MemoryEstimate, console: Console) 
         others = ("others", float(host.ram_mib - host.available_mib))
         console.print(_bar("RAM  ", (*memory.host_parts, others), host.ram_mib))
         _print_legend(memory.host_parts, console, cards=False)
-    said = "does not run: " if memory.conflicts else "does not fit: "
-    verdict = Text("fits: ", style="green") if memory.fits else Text(said, style="red")
+    verdict_text = "does not run: " if memory.conflicts else "does not fit: "
+    verdict = Text("fits: ", style="green") if memory.fits else Text(verdict_text, style="red")
     console.print(verdict.append(_verdict(memory), style="default"))
 
 

@@ -27,7 +27,7 @@ from caovand.cli.common import own_daemon
 from caovand.cli.common.console import console
 from caovand.cli.common.ending import run_to_exit_status
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.planned import PlannedEngine, plan_for, remembered_plan
+from caovand.cli.common.planned import PlannedEngine, plan_for, saved_plan
 from caovand.cli.common.survey import SYSTEM_CONFIG, configuration, inspect
 from caovand.cli.common.verb import Group, Verb
 from caovand.cli.plan import print_plan
@@ -51,7 +51,7 @@ WITHOUT_FOLDER = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
-EVERYWHERE = "0.0.0.0"
+ALL_ADDRESSES = "0.0.0.0"
 """The default address of `vllm serve`."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
 DESCRIPTION = (
@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
     mode = None if unsupervised else remembered_mode(order)
     places = own_places(order)
     config = with_key_file(order, places.state)
-    kept = None if unsupervised else remembered_plan(places.state)
+    kept = None if unsupervised else saved_plan(places.state)
     found = plan_for(config, machine.with_model(config), mode, kept, places.cache)
     out = console(stderr=True)
     print_plan(found, out)
@@ -150,16 +150,16 @@ def read(
     except Unplannable as problem:
         raise CommandError(Exit.USAGE, str(problem)) from None
     model, rest = _split_model(found)
-    given = command_line.values(rest)
-    port = given.get("port", ServerSection().port)
-    server = ServerSection(host=str(given.get("host", EVERYWHERE)), port=port)
+    flags = command_line.values(rest)
+    port = flags.get("port", ServerSection().port)
+    server = ServerSection(host=str(flags.get("host", ALL_ADDRESSES)), port=port)
     secrets, open_flags = command_line.carry_secrets(rest)
     if model.endswith(serve_words.SUFFIX):
         try:
-            config = serve_words.configuration(model, given, server)
+            config = serve_words.configuration(model, flags, server)
         except ProblemError as error:
             raise CommandError(Exit.USAGE, error.problem.message, error.problem.remedy) from None
-        return ServeRequest(config, secrets, serve_words.left_out(given))
+        return ServeRequest(config, secrets, serve_words.left_out(flags))
     kept = tuple(word for flag in open_flags for word in flag.words)
     config = Config(
         model=ModelSection(path=model, served_name=model),  # the name that `vllm serve` would use

@@ -29,7 +29,7 @@ class BadDocument(ValueError):
 
 
 def read_or_none(reader: PartReader[T], document: Any) -> T | None:
-    """What the reader makes of a document, None if it cannot be read."""
+    """Apply the reader to a document; None if the document is invalid."""
     try:
         return reader(document, "")
     except BadDocument:
@@ -107,12 +107,13 @@ def one_of(values: Collection[T]) -> PartReader[T]:
 
 
 def optional(reader: PartReader[T]) -> PartReader[T | None]:
-    """Read null, or what another reader reads."""
+    """Accept null, or a value that another reader accepts."""
     return lambda value, part: None if value is None else reader(value, part)
 
 
 def require(reader: PartReader[T], holds: Callable[[T], object], fact: str) -> PartReader[T]:
-    """Read what another reader reads, if this holds of it; `fact` says that it does not."""
+    """Accept a value of another reader only if `holds` is true of it; `fact` is the error
+    otherwise."""
 
     def read(value: Any, part: str) -> T:
         found = reader(value, part)
@@ -124,7 +125,7 @@ def require(reader: PartReader[T], holds: Callable[[T], object], fact: str) -> P
 
 
 def into(make: Callable[[T], U], reader: PartReader[T]) -> PartReader[U]:
-    """Read what another reader reads, and return what `make` makes of it."""
+    """Read with another reader, and convert the result with `make`."""
     return lambda value, part: make(reader(value, part))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 HIDDEN = "[secret]"
-SHORTEST = 6  # characters; shorter values occur within too many ordinary words
+MIN_SECRET_LENGTH = 6  # characters; shorter values occur within too many ordinary words
 
 # Parts of a name, between `_`, `-` and `.`, that make it secret in any position.
 _ANYWHERE = frozenset({"key", "token", "secret", "password", "passwd", "credential", "credentials"})
@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"-?\d[\w.+-]*")
 _WORD = re.compile(r"(?!-|None\b|null\b)[^\s'\"\\,;&)\]}]+")
 
 
-def without_homes(text: str, own: str) -> str:
+def redact_home_paths(text: str, own: str) -> str:
     """Replace home folders by `~`: `own`, and those below /home, which contain user names."""
     return re.sub(rf"(?<![\w.-])(?:{re.escape(own)}|{_HOME})/", "~/", text)
 
@@ -111,7 +111,9 @@ def _ends_secret(name: str, parts: list[str]) -> bool:
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
     """Values of variables with secret names."""
-    return tuple(v for name, v in env.items() if is_secret_name(name) and len(v) >= SHORTEST)
+    return tuple(
+        v for name, v in env.items() if is_secret_name(name) and len(v) >= MIN_SECRET_LENGTH
+    )
 
 
 def secrets_in(value: Any) -> Iterator[str]:
@@ -119,7 +121,7 @@ def secrets_in(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         for name, entry in value.items():
             if is_secret_entry(str(name), entry):
-                yield from (text for text in _texts(entry) if len(text) >= SHORTEST)
+                yield from (text for text in _texts(entry) if len(text) >= MIN_SECRET_LENGTH)
             else:
                 yield from secrets_in(entry)
     elif isinstance(value, (list, tuple)):

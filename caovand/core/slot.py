@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from caovand.core.config.schema import Config
 
-ONLY = "main"
+MAIN_SLOT = "main"
 """The slot of a configuration file, which describes one model."""
 
 
 def slots_of(config: Config) -> Mapping[str, Config]:
     """The slots of a configuration file, each with its configuration."""
-    return {ONLY: config}
+    return {MAIN_SLOT: config}

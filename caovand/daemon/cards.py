@@ -20,7 +20,7 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.figures import cards as figures
 from caovand.core.health.observation import GpuSample
 
-KEPT = 120  # samples, over all cards
+MAX_SAMPLES = 120  # samples, over all cards
 BACK_S = 60.0
 STUCK_S = 10.0  # memory of unknown processes that stays constant for this long will not be freed
 POLL_S = 1.0
@@ -28,9 +28,8 @@ SLOW_S = 20.0  # maximum response time of a healthy driver
 
 
 class CardUsage:
-    """The cards of one slot: `on_sample` and `on_kernel_line` receive what concerns them.
-
-    `notice` publishes texts for people.
+    """The cards of one slot: `on_sample` and `on_kernel_line` receive their samples and kernel
+    lines. `notice` publishes texts for people.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Cards:
     def __init__(self, sample_s: float, on_kernel_line: Callable[[str], None]) -> None:
         self._latest: dict[int, GpuSample] = {}
         self._stale_s = 3 * sample_s + SLOW_S
-        self.history: deque[GpuSample] = deque(maxlen=KEPT)
+        self.history: deque[GpuSample] = deque(maxlen=MAX_SAMPLES)
         self._rounds: tuple[figures.SampleRound, ...] = ()
         self._slots: list[CardUsage] = []
         self._on_kernel_line = on_kernel_line
@@ -163,8 +162,8 @@ async def wait_for_freed_memory(
         free = tuple(gpu.free_mib for gpu in now)
         if free != last:
             last, moved = free, clock()
-        held = any(pid in dead for gpu in now for pid, _, _ in gpu.users)
-        stuck = not held and clock() - moved >= STUCK_S
+        dead_use = any(pid in dead for gpu in now for pid, _, _ in gpu.users)
+        stuck = not dead_use and clock() - moved >= STUCK_S
         if not missing or stuck or hurry() or clock() - begun >= BACK_S:
             return missing
         await asyncio.sleep(POLL_S)

@@ -28,8 +28,8 @@ from caovand.daemon.start.starts import Starts
 SILENT_S = 1.0
 """If the gateway has not polled for this long, there is no gateway to wait for."""
 LOOK_S = 0.2
-NOBODY: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
-AHEAD = 8
+NO_REQUESTS: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
+MAX_UNREAD = 8
 
 
 class ClientsSlot(Protocol):
@@ -71,7 +71,7 @@ class Clients:
     def __init__(self, slot: ClientsSlot, starts: Starts, keys: Keys, changes: Changes) -> None:
         self.totals: Mapping[str, Any] = Totals().document()
         """Totals of all finished requests since the daemon started."""
-        self._counts: Mapping[str, int] = NOBODY
+        self._counts: Mapping[str, int] = NO_REQUESTS
         # the part counted by the current gateway process
         self._reported: Mapping[str, Any] = self.totals
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
@@ -87,7 +87,7 @@ class Clients:
     def counts(self) -> Mapping[str, int]:
         """Numbers of waiting requests and of requests at the engine: zero once the gateway is
         gone."""
-        return NOBODY if self._silent else self._counts
+        return NO_REQUESTS if self._silent else self._counts
 
     @property
     def _silent(self) -> bool:
@@ -169,7 +169,7 @@ class Clients:
         """Maximum requests at the engine: slightly more than it serves at a time, so that it never
         waits for the gateway."""
         most = self._slot.engine.planning.at_once(plan)
-        return most and most + max(most // AHEAD, 1)
+        return most and most + max(most // MAX_UNREAD, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
         """Expected seconds until an engine serves; None if unknown."""
@@ -185,8 +185,8 @@ class Clients:
     # -- a planned end ----------------------------------------------------------------------
 
     def ends(self, action: EndChild, *, again: bool) -> None:
-        """The engine is about to be ended; `again` if that has already begun: a zero grace then
-        also cuts the drain."""
+        """Announce the engine's planned end; if it is announced `again`, a grace of 0 s also cuts
+        the drain."""
         if not again:
             self._drains, self._drained_by = action.drain_s > 0, now() + action.drain_s
         elif action.grace_s == 0:

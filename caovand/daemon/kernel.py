@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from caovand.adapters.system.kernel_log import KernelLog
 
-KEPT = 200
+MAX_LINES = 200
 
 
 class KernelLines:
@@ -15,7 +15,7 @@ class KernelLines:
     ones."""
 
     def __init__(self) -> None:
-        self.kept: deque[str] = deque(maxlen=KEPT)
+        self.kept: deque[str] = deque(maxlen=MAX_LINES)
         self.listeners: list[Callable[[Sequence[str]], None]] = []
         self._log = KernelLog()
 

@@ -24,7 +24,7 @@ from caovand.core.addresses import split_address
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
-NOTHING = Confinement((), (), ())
+CONFINED_TO_NOTHING = Confinement((), (), ())
 """It writes nothing, and reads what its user may read."""
 REMEDY = "it is started again by itself"
 
@@ -32,9 +32,8 @@ StartServer = Callable[..., ServerProcess]
 
 
 class ServerSupervisor:
-    """A server of a daemon whose sockets are in `runtime`; `notice` receives each change.
-
-    `problem` says why it is not served; "" if it is, or is off.
+    """A server of the daemon with its sockets in `runtime`; `notice` receives each change.
+    `problem` says why the server is down; "" if it runs, or is off.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class ServerSupervisor:
         self._runtime, self._environ, self._notice, self._start = runtime, environ, notice, start
         self._listeners = listeners
         self._listen, self._words = "", tuple[str, ...]()
-        self._confinement = NOTHING
+        self._confinement = CONFINED_TO_NOTHING
         self._wanted: object = None
         self._process: ServerProcess | None = None
         self._listener: socket.socket | None = None
@@ -64,9 +63,9 @@ class ServerSupervisor:
         listen: str,
         words: Sequence[str] = (),
         secret: str | None = "",
-        confinement: Confinement = NOTHING,
+        confinement: Confinement = CONFINED_TO_NOTHING,
     ) -> None:
-        """Start, move or stop it as configured; a failed one is retried at once.
+        """Start, move or stop the server as configured; retry a failed one at once.
 
         `words` are its own arguments, `secret` the contents of a file that they name, and
         `confinement` what it may access from its next start on.
@@ -104,7 +103,7 @@ class ServerSupervisor:
             self._listener = None
 
     def describe(self) -> dict[str, Any] | None:
-        """Its entry in the status; None if it is off."""
+        """The server's entry in the status; None if it is off."""
         if not self._listen:
             return None
         serves = self._ready_at is not None

@@ -18,7 +18,7 @@ from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.tuning import moves
-from caovand.core.tuning.evidence import DEEPEST, context_after, measured
+from caovand.core.tuning.evidence import MAX_DEPTH, context_after, measured
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
 from caovand.core.tuning.record import MAX_MOVES, TuningRecord, begin, from_document, to_document
@@ -146,7 +146,7 @@ class DraftTuner:
         record = self._records.get(basis) or begin(basis, plan.mtp)
         earlier, self._context = self._context, context_after(self._context, before, latest)
         found = measured(before, latest, earlier, self._context)
-        if found is None or plan.mtp > DEEPEST:
+        if found is None or plan.mtp > MAX_DEPTH:
             return record
         band, seen = found
         warm, self._warm = self._warm, self._warm + seen.steps

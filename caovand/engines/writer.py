@@ -157,7 +157,7 @@ def _with_lead(
         return found
     writer, explanation = found
     if (refused := explanation.finding) and refused.signature in _REFUSED:
-        return writer, replace(explanation, finding=_told(refused))
+        return writer, replace(explanation, finding=_with_request_failure(refused))
     if explanation.reached == "serving":
         return found
     finding = explanation.finding
@@ -172,7 +172,7 @@ def _with_lead(
     if finding is None:
         alone = writer.engine.explain(lines[lead]) if writer.engine else None
         if alone and alone.finding and alone.finding.signature in _REFUSED:
-            refused = replace(_told(alone.finding), line=lead + 1)
+            refused = replace(_with_request_failure(alone.finding), line=lead + 1)
             return writer, replace(explanation, finding=refused, advice=alone.advice)
         advice = f"Line {lead + 1} sounds like an error, but no known failure matches it: {heard}"
         return writer, replace(explanation, advice=(*explanation.advice, advice))
@@ -180,7 +180,7 @@ def _with_lead(
     return writer, replace(explanation, finding=replace(finding, captures=captures))
 
 
-def _told(refused: Finding) -> Finding:
+def _with_request_failure(refused: Finding) -> Finding:
     return replace(refused, failure=_REFUSED[refused.signature])
 
 

@@ -16,7 +16,7 @@ from caovand.gateway.facts import BODIES
 MEMORY_BYTES = 512 << 20
 """The limit of the address space, in addition to the bodies that may wait."""
 DESCRIPTORS = 16_384
-VICTIM = 300  # for the kernel's OOM killer: the engine and the daemon matter more
+OOM_SCORE_ADJ = 300  # for the kernel's OOM killer: the engine and the daemon matter more
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         memory=MEMORY_BYTES + 2 * BODIES * max_body_bytes,
         descriptors=DESCRIPTORS,
         nice=0,
-        oom_score=VICTIM,
+        oom_score=OOM_SCORE_ADJ,
     )
 
     def prepare() -> Callable[[socket.socket], Awaitable[object]]:

@@ -19,7 +19,7 @@ MAX_CONNECTIONS = 4096
 HEAD_S = 15.0
 IDLE_S = 75.0
 AHEAD_BYTES = 64 << 10
-SPARE = 32  # descriptors for everything else
+SPARE_DESCRIPTORS = 32  # descriptors for everything else
 CANCELLED_AT_ONCE = 16
 """Requests cancelled before others have their turn: about a millisecond."""
 
@@ -33,7 +33,7 @@ class Connections:
     def __init__(self, make: Callable[[], Protocol]) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each may need another one, to the engine.
-        self._make, self._most = make, min(MAX_CONNECTIONS, descriptors // 2 - SPARE)
+        self._make, self._most = make, min(MAX_CONNECTIONS, descriptors // 2 - SPARE_DESCRIPTORS)
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
         self._abandoned: deque[asyncio.Task[object]] = deque()

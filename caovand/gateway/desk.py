@@ -114,7 +114,7 @@ class Desk:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many requests wait, and how many are at the engine."""
+        """The numbers of waiting requests and of requests at the engine."""
         return {"waiting": self._policy.waiting, "at_engine": self._policy.at_engine}
 
     async def changed(self) -> None:
@@ -202,7 +202,7 @@ class Desk:
         return [self.records.popleft() for _ in range(min(len(self.records), most))]
 
     def leave(self, ticket: Ticket) -> None:
-        """Forget a request: nobody waits for an answer any more."""
+        """Forget a request whose client has gone."""
         if self._tickets.pop(ticket.number, None) is not None:
             self.tell(ticket, Left)
 

@@ -17,7 +17,7 @@ BODIES = 8
 
 @dataclass(frozen=True)
 class Facts:
-    """`key` is the key that clients must send, "" for none; `url` is the engine's address, if any.
+    """`key` is the key that clients must send, or ""; `url` is the engine's address, if any.
 
     `keep_alive_s` is how long the engine keeps an idle connection open, 0 if unknown;
     `reuses_connections` says whether one may carry several requests. `naming` has the plan's names

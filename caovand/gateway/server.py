@@ -34,7 +34,16 @@ from caovand.gateway.exchange import Call, Exchange, to_engine
 from caovand.gateway.link import Link
 from caovand.gateway.upstream import Upstream
 
-PASSED = ("/v1/", "/v2/", "/tokenize", "/detokenize", "/rerank", "/score", "/classify", "/pooling")
+PROXIED_PATHS = (
+    "/v1/",
+    "/v2/",
+    "/tokenize",
+    "/detokenize",
+    "/rerank",
+    "/score",
+    "/classify",
+    "/pooling",
+)
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
 BODY_BYTES_PER_S = 32 << 10  # a slower body is abandoned
@@ -48,7 +57,7 @@ TOO_MANY_HEADERS = Problem(
     "answer", f"the request has more than {MAX_HEADERS} headers", "send fewer"
 )
 TRACES = 10  # errors of ours: no more are printed
-ANYBODY = ClientKey("", "")
+SHARED_KEY = ClientKey("", "")
 """The name of the shared key, for clients without their own."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -125,7 +134,7 @@ class Gateway:
         """The owner of a request; raises Refused."""
         facts = self._desk.facts
         if facts.keys is None and not facts.key:
-            return ANYBODY
+            return SHARED_KEY
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
         sent = (
             bearer.strip() if scheme.lower() == "bearer" else request.headers.get("X-Api-Key", "")
@@ -134,7 +143,7 @@ class Gateway:
             found = facts.keys.get(digest_of(sent))
         else:
             right = hmac.compare_digest(sent.encode("utf-8", "replace"), facts.key.encode())
-            found = ANYBODY if right else None
+            found = SHARED_KEY if right else None
         if found is None:
             self._desk.turn_away(401)
             raise Refused(Fault(401, "invalid_api_key", wrong_key()))
@@ -205,7 +214,7 @@ class Gateway:
         self, request: web.Request, key: ClientKey, record: Record
     ) -> web.StreamResponse:
         path = request.path
-        if not path.startswith(PASSED) or ".." in path.split("/"):
+        if not path.startswith(PROXIED_PATHS) or ".." in path.split("/"):
             problem = Problem("answer", f"there is nothing at {path[:100]}", "use /v1/...")
             raise Refused(Fault(404, "not_found", problem))
         desk, most = self._desk, self._desk.facts.max_body_bytes

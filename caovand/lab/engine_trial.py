@@ -34,7 +34,7 @@ from caovand.lab.core.bench import compare
 PROMPTS, AT_ONCE, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
 MAX_SLOWER = 0.03
 """Tolerated slowdown: a significant one may still be too small to justify an old release."""
-ASKED = (
+TRIAL_PROMPTS = (
     "1, 2, 3, 4, 5, 6, 7, 8,",
     "The capital of France is",
     "def fibonacci(n):\n    ",
@@ -274,7 +274,7 @@ def _serve_with(
 def _measure(client: DaemonClient) -> TrialMeasurement:
     found = target.find(client, None, "try an engine")
     tokens = 1 if found.work else TOKENS
-    answers = () if found.work else tuple(_answer(found, prompt) for prompt in ASKED)
+    answers = () if found.work else tuple(_answer(found, prompt) for prompt in TRIAL_PROMPTS)
     order = BenchOrder(
         target.lengths(found, None, PROMPTS, tokens), AT_ONCE, ROUNDS, tokens, 1,
         uuid.uuid4().hex[:12],

@@ -175,9 +175,11 @@ class Streams:
             work_body = self._work.body(self._model, prompt)
             return self._request(work_body, partial(self._read_whole, begun=begun), ready)
         body = self._body(prompt, tokens, stream=True)
-        told = self._request(body, lambda answer, sent: self._read(answer, sent, 0, begun), ready)
-        assert told.answered is not None
-        return told.answered
+        exchange = self._request(
+            body, lambda answer, sent: self._read(answer, sent, 0, begun), ready
+        )
+        assert exchange.answered is not None
+        return exchange.answered
 
     def _request(
         self,

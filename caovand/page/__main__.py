@@ -16,7 +16,7 @@ from caovand.adapters.servers.server_process import PAGE
 
 MEMORY_BYTES = 256 << 20
 DESCRIPTORS = 512
-NICE = 10
+NICENESS = 10
 FIRST_VICTIM = 500  # for the kernel's OOM killer: engine and daemon matter more
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         server_main.confine,
         memory=MEMORY_BYTES,
         descriptors=DESCRIPTORS,
-        nice=NICE,
+        nice=NICENESS,
         oom_score=FIRST_VICTIM,
     )
 

@@ -18,7 +18,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Access:
-    """Rules of a page that listens on `listen` and requires `token`, "" for none."""
+    """Rules of a page that listens on `listen` and requires `token`, "" if there is none."""
 
     def __init__(self, listen: str, token: str) -> None:
         host, _ = split_address(listen)

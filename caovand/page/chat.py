@@ -108,11 +108,11 @@ class Chats:
             if request.transport is not None:
                 request.transport.abort()
         except (ClientError, OSError, asyncio.TimeoutError) as problem:
-            told = _unanswered(_quoted(str(problem) or "it took too long", target["key"]))
+            refusal = _unanswered(_quoted(str(problem) or "it took too long", target["key"]))
             if not response.prepared:
-                raise told from None
+                raise refusal from None
             with contextlib.suppress(ReaderGone):
-                await _write(response, f"data: {json.dumps(told.document)}\n\n".encode())
+                await _write(response, f"data: {json.dumps(refusal.document)}\n\n".encode())
         return response
 
 

@@ -25,7 +25,7 @@ CLUSTER_S = 2.0
 REQUESTS_S = 2.0
 EVENTS = 100
 LINES = 200
-BEHIND = 2000  # lines: a slower reader skips to the latest
+MAX_LINES_BEHIND = 2000  # lines: a slower reader skips to the latest
 # Parts that differ between polls even if nothing happened.
 ALWAYS_MOVING = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures", "gpus", "slots"})
 
@@ -149,7 +149,7 @@ class Feed:
     async def _poll_log(self, model: str) -> None:
         wanted = {"lines": LINES} if self._end < 0 else {"since": self._end}
         found = await self._daemon.ask("logs", model, **wanted)
-        if found["end"] - found["last"] > BEHIND:
+        if found["end"] - found["last"] > MAX_LINES_BEHIND:
             found = await self._daemon.ask("logs", model, lines=LINES)
         if found["lines"] or self._end < 0:
             self._lines.extend(found["lines"])

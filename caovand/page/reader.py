@@ -28,7 +28,7 @@ def mark_of(event: Mapping[str, Any]) -> str:
 
 
 class Reader:
-    """A reader that has seen the events up to the one with this mark, "" for none."""
+    """A reader that has seen the events up to the one with this mark, "" if there is none."""
 
     def __init__(self, seen: str = "") -> None:
         self.lost = False

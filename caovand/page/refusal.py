@@ -22,5 +22,5 @@ class Refusal(ProblemError):
 
 def document(problem: Problem) -> dict[str, Any]:
     """A problem as a JSON document."""
-    told = {"cannot": problem.cannot, "fact": problem.fact, "remedy": problem.remedy}
-    return {"error": told}
+    fields = {"cannot": problem.cannot, "fact": problem.fact, "remedy": problem.remedy}
+    return {"error": fields}

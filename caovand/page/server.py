@@ -31,7 +31,7 @@ from caovand.page.refusal import Refusal, document
 SPANS = {"5m": 300, "1h": 3600, "1d": 86_400, "7d": 7 * 86_400, "30d": 30 * 86_400}
 PUBLIC = ("/static/", "/login")
 MAX_MODEL = 200
-TRACES = 10  # tracebacks of our own bugs to print at most
+TRACES = 10  # at most this many tracebacks of its bugs are printed
 LINGER_S = 1.0  # time to read the rest of an unwanted body
 WRONG_TOKEN_S = 1.0  # delay before refusing a wrong token
 LOGIN_BYTES = 4096

@@ -111,7 +111,7 @@ def main() -> int:
     llm.collective_rpc(engine.use, args=("off",))
     alone = answers(llm, prompts, answer_lengths, together=False)
     more = engine.prompts_of([40] * REQUESTS, vocab, 12)
-    second = [p + said + q for p, (said, _), q in zip(prompts, alone, more, strict=True)]
+    second = [p + answer + q for p, (answer, _), q in zip(prompts, alone, more, strict=True)]
     second_alone = answers(llm, second, answer_lengths, together=False)
     for kernels in ("off", "all"):
         llm.collective_rpc(engine.use, args=(kernels,))

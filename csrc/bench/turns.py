@@ -142,7 +142,7 @@ def made(text: dict) -> str:
 
 
 def telling(worker) -> None:
-    """Set weights whose states decay slowly and whose attention looks at few tokens."""
+    """Set weights whose states decay slowly and whose attention weighs few tokens."""
     generator = torch.Generator(worker.device).manual_seed(7)
     for model in engine.models(worker):
         for name, p in model.named_parameters():

@@ -215,7 +215,7 @@ def prefill_ctas(tokens: int, heads: int, kv_heads: int, head_dim: int) -> int:
 def attention_launches(
     lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, processors: int
 ) -> tuple[Launch, ...]:
-    """Kernels for sequences by their numbers of query tokens; neighbours share a launch.
+    """Kernels for sequences by their numbers of query tokens; adjacent ones share a launch.
 
     An extension would leave most of the card idle in the prefill kernel, where each CTA walks all
     keys; it goes to the kernel that splits them. Both take equally long at two fifths of a card

@@ -87,7 +87,7 @@ def _load_weights(in_tree):
     @functools.wraps(in_tree)
     def load_weights(self, weights):
         loaded = in_tree(self, weights)
-        round_layers(self)
+        quantize_layers(self)
         return loaded
 
     return load_weights
@@ -110,7 +110,7 @@ def _compute_logits(in_tree):
     return compute_logits
 
 
-def round_layers(model) -> None:
+def quantize_layers(model) -> None:
     """Mark the linear layers of a loaded drafter to become int8 when vLLM finishes them."""
     from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
 

@@ -58,7 +58,7 @@ def vllm_version() -> str | None:
     return None
 
 
-def kernels() -> str:
+def kernels_setting() -> str:
     try:
         return dispatch.kernels_wanted(os.environ.get("CAOVAN_KERNELS"), {})
     except ValueError as error:
@@ -117,7 +117,7 @@ def main() -> None:
         "vllm": vllm_version(),
         "gdn interface": interface,
         "operators": [] if "error" in found else operators,
-        "kernels": kernels(),
+        "kernels": kernels_setting(),
         "attention": attention,
         "lm_head": head,
         "flashinfer": offered,

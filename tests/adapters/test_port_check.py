@@ -13,7 +13,7 @@ import pytest
 
 from caovand.adapters.network import port_check
 from caovand.adapters.network.port_check import connect, kernel_reason, listening
-from caovand.core.cluster.link import LOST
+from caovand.core.cluster.link import LARGE_PACKETS_LOST
 from tests.daemon_process import ROOT
 from tests.descriptors import descriptors, run
 from tests.patience import PATIENCE_S, soon
@@ -123,7 +123,7 @@ def test_a_name_that_means_nothing_is_named() -> None:
         (bytes(1 << 12), "something other than caovan answers there"),
         (ASKS, "something other than caovan answers there"),
         (None, "no answer within 0 s"),
-        (ANSWERS + b" 10.0.0.2\n", LOST),
+        (ANSWERS + b" 10.0.0.2\n", LARGE_PACKETS_LOST),
     ],
 )
 def test_another_program_at_the_port_is_named(

@@ -202,10 +202,13 @@ def test_any_address_of_version_6_is_any_of_version_4_too() -> None:
 def test_so_many_of_one_address_are_served_at_a_time_and_slow_ones_make_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(prometheus, "RATE", None)
+    monkeypatch.setattr(prometheus, "NEW_CONNECTIONS_PER_S", None)
 
     async def test(port: int) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(prometheus.EACH)]
+        held = [
+            await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(prometheus.CONNECTIONS_PER_ADDRESS)
+        ]
         assert await ask(port) == b""
         assert b"200 OK" in await ask(port, whence="127.0.0.2")
         monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
@@ -227,7 +230,9 @@ def test_so_many_of_all_addresses_are_served_at_a_time() -> None:
     async def test(port: int) -> None:
         held = [
             await asyncio.open_connection(
-                "127.0.0.1", port, local_addr=(f"127.0.0.{2 + number // prometheus.EACH}", 0)
+                "127.0.0.1",
+                port,
+                local_addr=(f"127.0.0.{2 + number // prometheus.CONNECTIONS_PER_ADDRESS}", 0),
             )
             for number in range(prometheus.MAX_CONNECTIONS)
         ]
@@ -243,8 +248,8 @@ def test_an_address_that_asks_too_often_is_refused_until_the_next_second() -> No
         answers = []
         while b"" not in answers:
             answers.append(await ask(port))
-            assert len(answers) < 100 * prometheus.RATE
-        assert len(answers) > prometheus.RATE
+            assert len(answers) < 100 * prometheus.NEW_CONNECTIONS_PER_S
+        assert len(answers) > prometheus.NEW_CONNECTIONS_PER_S
         assert b"200 OK" in await ask(port, whence="127.0.0.2")
         await soon(lambda: ask(port))
 
@@ -274,7 +279,7 @@ def test_a_drip_of_bytes_does_not_hold_a_place_for_longer(monkeypatch: pytest.Mo
 def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's buffers would take an ordinary answer: this one is too large for them."""
     monkeypatch.setattr(prometheus, "EXCHANGE_S", 0.2)
-    monkeypatch.setattr(prometheus, "EACH", 1)
+    monkeypatch.setattr(prometheus, "CONNECTIONS_PER_ADDRESS", 1)
     cards = [card(index) for index in range(5_000)]
     reads: list[bool] = []
 
@@ -334,7 +339,7 @@ def test_figures_are_written_out_once_a_second_for_everybody(
 
     monkeypatch.setattr(prometheus, "choose_encoder", counting)
     monkeypatch.setattr(prometheus, "FRESH_S", LIMIT_S)
-    monkeypatch.setattr(prometheus, "RATE", None)
+    monkeypatch.setattr(prometheus, "NEW_CONNECTIONS_PER_S", None)
     open_metrics = b"\r\nAccept: text/plain;q=0.1, application/openmetrics-text; version=1.0.%d\r\n"
 
     async def test(port: int) -> None:

@@ -42,7 +42,7 @@ def test_what_a_process_would_give_back_is_seen() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        held = processes.held_mib([child.pid, -1])
+        held = processes.memory_mib([child.pid, -1])
         child.communicate(b"\n")
     assert 64 <= held < 128
 

@@ -33,8 +33,14 @@ def test_a_child_adds_its_memory_and_its_files() -> None:
     assert {os.getpid(), child.pid} <= pids
     after, alone = usage.total_usage(pids), usage.total_usage([os.getpid()])
     child.communicate()
-    assert None not in (before.held_mib, before.files, after.held_mib, after.files, alone.held_mib)
-    assert after.held_mib >= alone.held_mib + 64  # type: ignore[operator]
+    assert None not in (
+        before.memory_mib,
+        before.files,
+        after.memory_mib,
+        after.files,
+        alone.memory_mib,
+    )
+    assert after.memory_mib >= alone.memory_mib + 64  # type: ignore[operator]
     assert after.files >= before.files + 50  # type: ignore[operator]
     assert child.pid not in usage.living_tree(os.getpid()), "it ended"
 

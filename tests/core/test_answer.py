@@ -73,7 +73,7 @@ def test_what_caovan_does_by_itself_is_what_the_ladder_decides(
 def test_without_a_plan_the_ladder_is_named_and_not_what_defaults_allow(name: str) -> None:
     engine = engine_of(name)
     finding = Finding("illegal-access", "x", "serving")
-    rungs = "; ".join(rung.does for rung in engine.healing.against(finding))
+    rungs = "; ".join(rung.does for rung in engine.healing.rungs_for(finding))
     found = answer_of(engine, finding)
     assert found.heals == "yes"
     assert found.how == f"the same plan again, once; then as far as the plan allows: {rungs}"

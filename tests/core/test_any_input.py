@@ -160,7 +160,7 @@ def test_any_verbatim_flags_are_planned_with_or_refused(words: list[tuple[str, l
         ({"dtype": 16}, '"dtype" is 16, not a name'),
         ({"model_type": "qwen3\ud800"}, "not a name"),
         ({"architectures": [5]}, "not a class"),
-        ({"num_hidden_layers": None, "hidden_size": None}, "has no sizes"),
+        ({"num_hidden_layers": None, "hidden_size": None}, "lacks the dimensions"),
     ],
 )
 def test_a_malformed_config_is_refused_by_name(change: dict[str, Any], said: str) -> None:

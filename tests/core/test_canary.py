@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.health.canary import (
-    KEPT,
     MARGIN,
+    MAX_ANSWERS,
     TOKENS,
     Degenerate,
     GreedyAnswer,
@@ -165,11 +165,11 @@ def test_the_key_holds_for_one_plan_engine_model_and_machine() -> None:
     assert len({key, *others}) == len(others) + 1
 
 
-@given(st.dictionaries(st.text(max_size=5), WORDS, max_size=KEPT + 3))
+@given(st.dictionaries(st.text(max_size=5), WORDS, max_size=MAX_ANSWERS + 3))
 def test_kept_answers_survive_and_are_bounded(words: dict[str, tuple[str, ...]]) -> None:
     kept = {key: GreedyAnswer(tokens, (1.5,) * len(tokens)) for key, tokens in words.items()}
     found = from_document(json.loads(json.dumps(to_document(kept))))
-    assert found == dict(list(kept.items())[-KEPT:])
+    assert found == dict(list(kept.items())[-MAX_ANSWERS:])
 
 
 JSON = st.recursive(

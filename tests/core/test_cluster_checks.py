@@ -19,7 +19,7 @@ from tests.examples import examples
 INSTALL = "on gpu2: sudo caovanctl engine install 0.33.0"
 AGAIN = f"{INSTALL} --again"
 DRIVER = (
-    "sudo ubuntu-drivers install (on Debian: cuda-drivers from NVIDIA's apt repository), then reboot"
+    "sudo ubuntu-drivers install (on Debian: cuda-drivers from NVIDIA's repository), then reboot"
 )
 SHM = "sudo mount -o remount,size=8G /dev/shm (in a container: --shm-size=8g)"
 LOOPBACK = (

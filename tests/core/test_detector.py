@@ -193,8 +193,8 @@ def test_the_question_is_asked_early_and_hang_s_is_waited_for_in_all() -> None:
 @pytest.mark.parametrize("hang_s", [5.0, 8.0, 29.0, 300.0])
 def test_the_question_is_asked_after_a_third_of_any_hang_s(hang_s: float) -> None:
     rules, watch = DetectorRules(replace(WATCH, hang_s=hang_s)), proven(begin(0), 0)
-    for reading in range(detector.READINGS):
-        busy = replace(NOTHING, pending=1, at=reading * hang_s / detector.READINGS)
+    for reading in range(detector.MIN_READINGS):
+        busy = replace(NOTHING, pending=1, at=reading * hang_s / detector.MIN_READINGS)
         watch, signs = observe(watch, busy, rules)
         if signs:
             break
@@ -405,7 +405,7 @@ def test_acceptance_under_a_tenth_of_its_own_past_has_collapsed_after_three_minu
         "380 broken draft-collapse: 1.0% of the drafts were accepted in 18 intervals, usually 70%"
     ]
     # Drafts looked up in the text do that where it stops repeating itself.
-    assert serve("\n".join(lines), replace(RULES, looked_up=True)) == []
+    assert serve("\n".join(lines), replace(RULES, lookup_drafts=True)) == []
 
 
 def test_decoding_far_below_its_own_history_is_told_and_so_is_its_return() -> None:

@@ -22,7 +22,7 @@ def seen(shares: Iterable[float], past: Drafting | None = None) -> list[Drafting
     for share in shares:
         state = state.after(DRAFTS, DRAFTS * share)
         states.append(state)
-        if state.collapse(looked_up=False):
+        if state.collapse(lookup_drafts=False):
             break
     return states
 
@@ -35,7 +35,7 @@ def usual(share: float) -> Drafting:
 def test_acceptance_that_falls_from_70_to_1_percent_has_collapsed_after_three_minutes() -> None:
     states = seen([0.01] * 99, usual(0.7))
     assert len(states) == SPELL == 18
-    assert states[-1].collapse(looked_up=False) == (
+    assert states[-1].collapse(lookup_drafts=False) == (
         "1.0% of the drafts were accepted in 18 intervals, usually 70%"
     )
 
@@ -46,15 +46,15 @@ def test_intervals_without_any_accepted_draft_are_part_of_the_fall() -> None:
 
 
 def test_without_a_past_nothing_has_fallen() -> None:
-    assert not seen([0.001] * 999)[-1].collapse(looked_up=False)
+    assert not seen([0.001] * 999)[-1].collapse(lookup_drafts=False)
 
 
 def test_few_drafts_neither_count_nor_end_a_fall() -> None:
     falling = seen([0.01] * (SPELL - 1), usual(0.7))[-1]
     few = drafting.MIN_DRAFTS - 1
     idle = falling.after(few, 0).after(few, 20).after(0, 0)
-    assert not idle.collapse(looked_up=False)
-    assert idle.after(DRAFTS, 3).collapse(looked_up=False)
+    assert not idle.collapse(lookup_drafts=False)
+    assert idle.after(DRAFTS, 3).collapse(lookup_drafts=False)
 
 
 def test_an_engine_that_comes_back_by_itself_is_used_to_such_a_fall() -> None:
@@ -63,15 +63,15 @@ def test_an_engine_that_comes_back_by_itself_is_used_to_such_a_fall() -> None:
     state = usual(0.7)
     for share in spells * 9 + [0.01] * 99:
         state = state.after(DRAFTS, DRAFTS * share)
-        assert not state.collapse(looked_up=False)
+        assert not state.collapse(lookup_drafts=False)
 
 
 def test_drafts_looked_up_in_the_text_may_fall_but_not_to_nothing() -> None:
     fallen = seen([0.8] * 20 + [0.05] * 40)[-1]
-    assert fallen.collapse(looked_up=False)
-    assert not fallen.collapse(looked_up=True)
+    assert fallen.collapse(lookup_drafts=False)
+    assert not fallen.collapse(lookup_drafts=True)
     none = seen([0.8] * 20 + [0.0] * 40)[-1]
-    assert none.collapse(looked_up=True)
+    assert none.collapse(lookup_drafts=True)
 
 
 @examples(300)
@@ -81,7 +81,7 @@ def test_acceptance_within_a_tenth_of_its_best_never_collapses(
 ) -> None:
     """A change of topic: from 0.7 to 0.3 and back, in any order."""
     assert not any(
-        state.collapse(looked_up=False) for state in seen(best * share for share in shares)
+        state.collapse(lookup_drafts=False) for state in seen(best * share for share in shares)
     )
 
 
@@ -92,7 +92,7 @@ def test_a_fall_under_a_tenth_of_the_least_before_collapses_however_it_varies(
 ) -> None:
     past = seen(before)[-1]
     states = seen((share * min(before) * 0.09 for share in after), past)
-    assert states[-1].collapse(looked_up=False)
+    assert states[-1].collapse(lookup_drafts=False)
     assert len(states) <= SPELL
 
 
@@ -105,7 +105,7 @@ def test_the_judgement_does_not_depend_on_how_well_a_model_drafts(
     one = half = Drafting()
     for drafted, accepted in intervals:
         one, half = one.after(drafted, accepted), half.after(drafted, accepted / 2)
-        assert bool(one.collapse(looked_up=False)) == bool(half.collapse(looked_up=False))
+        assert bool(one.collapse(lookup_drafts=False)) == bool(half.collapse(lookup_drafts=False))
 
 
 @examples(300)

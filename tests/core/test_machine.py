@@ -22,14 +22,14 @@ from caovand.core.lifecycle.backoff import delay
 from caovand.core.lifecycle.ending import DRAIN_MARGIN_S, KILL_S
 from caovand.core.lifecycle.events import (
     Action,
+    ChildEvent,
     EndChild,
     Exited,
     Failed,
     Gone,
     Inspect,
+    InspectionEvent,
     LifecycleEvent,
-    OfChild,
-    OfInspection,
     Planned,
     Progressed,
     Proven,
@@ -150,8 +150,8 @@ def test_every_state_is_left_by_some_event() -> None:
 def test_events_of_another_child_or_inspection_are_dropped() -> None:
     seen = 0
     for before, event, after in hostile_walk(200, 5000):
-        other_child = isinstance(event, OfChild) and event.generation != before.generation
-        other_look = isinstance(event, OfInspection) and event.inspection != before.inspection
+        other_child = isinstance(event, ChildEvent) and event.generation != before.generation
+        other_look = isinstance(event, InspectionEvent) and event.inspection != before.inspection
         if other_child or other_look:
             seen += 1
             assert after is before
@@ -299,7 +299,7 @@ class World:
         """Let some time pass and one thing happen."""
         self.at += self.draw.choice((0.0, 0.01, 0.5, 5.0, 20.0, 120.0))
         event = self.next_event()
-        if isinstance(event, OfInspection):
+        if isinstance(event, InspectionEvent):
             self.inspects = None
         if isinstance(event, Gone):
             self.alive, self.ending = None, False

@@ -20,9 +20,9 @@ from caovand.core.secrets import (
     hide_in,
     is_secret_entry,
     is_secret_name,
+    redact_home_paths,
     secrets_of,
     shown_value,
-    without_homes,
 )
 from caovand.engines.vllm.flags import command_line
 
@@ -339,4 +339,4 @@ def test_a_secret_of_a_known_form_is_hidden_once(text: str, shown: str) -> None:
 def test_home_folders_name_no_user() -> None:
     text = 'cannot load "/home/alice/venv/lib.so": /root/x, /homeless/b, /srv/home/c/d'
     hidden = 'cannot load "~/venv/lib.so": ~/x, /homeless/b, /srv/home/c/d'
-    assert without_homes(text, "/root") == hidden
+    assert redact_home_paths(text, "/root") == hidden

@@ -149,7 +149,7 @@ def test_people_read_whole_seconds_and_the_rest_together() -> None:
 def test_what_is_kept_is_read_again_and_is_bounded() -> None:
     many = tuple(start(str(n), n, load=float(n)) for n in range(20))
     document = json.loads(json.dumps(starts.to_document(many)))
-    assert starts.from_document(document) == many[-starts.KEPT :]
+    assert starts.from_document(document) == many[-starts.MAX_STARTS :]
 
 
 GOOD = starts.to_document([start(load=3.0)])["starts"][0]

@@ -24,7 +24,7 @@ from caovand.core.tuning.evidence import (
     measured,
 )
 from caovand.core.tuning.model import ENOUGH_STEPS, estimate
-from caovand.core.tuning.moves import COOL_DOWN_S, REST_S, WORTH, Moment, judge, move, suggestion
+from caovand.core.tuning.moves import COOL_DOWN_S, MIN_GAIN, REST_S, Moment, judge, move, suggestion
 from caovand.core.tuning.record import (
     MAX_MOVES,
     MAX_RECORDS,
@@ -388,7 +388,7 @@ def test_any_decision_is_sound(record: TuningRecord, at: float) -> None:
         basis = estimate(record.evidence, record.home)
         assert basis is not None
         assert step.record.depth not in record.refused
-        worth = basis.gain(step.record.depth, record.home) >= WORTH
+        worth = basis.gain(step.record.depth, record.home) >= MIN_GAIN
         assert worth or len(basis.depths) == 1
         assert moves.steps_left(record, at) >= 1
 

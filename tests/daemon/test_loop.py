@@ -26,7 +26,7 @@ from caovand.core.facts.ledger import Marks
 from caovand.core.healing.failure import Finding
 from caovand.core.lifecycle import events, transitions
 from caovand.core.lifecycle.state import LifecycleRules
-from caovand.core.slot import ONLY
+from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.loop import Supervisor
 from tests.patience import turns
 
@@ -46,7 +46,7 @@ def test_a_fault_in_a_step_ends_the_daemon_for_systemd_to_start_it_anew(
         running = asyncio.ensure_future(one.run())
         await turns()
         monkeypatch.setattr(transitions, "step", broken)
-        asyncio.get_running_loop().call_soon(one.slots[ONLY].apply, events.TimePassed(at=0.0))
+        asyncio.get_running_loop().call_soon(one.slots[MAIN_SLOT].apply, events.TimePassed(at=0.0))
         await running
 
     with pytest.raises(ZeroDivisionError, match="ours"):
@@ -68,7 +68,7 @@ def test_an_incident_has_the_kernels_lines_of_the_engines_own_cards(tmp_path: Pa
         watching: Any = SimpleNamespace(
             causes=SimpleNamespace(evidence=tuple), buses={"00000000:01:00.0"}
         )
-        return one.slots[ONLY].failures._case(Finding("illegal-access", "x"), watching).kernel
+        return one.slots[MAIN_SLOT].failures._case(Finding("illegal-access", "x"), watching).kernel
 
     found = asyncio.run(kernel())
     assert [line for line in (ours, other, disk) if line in found] == [ours, disk]
@@ -98,7 +98,7 @@ def test_the_machine_decides_by_the_operators_thresholds(tmp_path: Path) -> None
         echo = Echo("console", io.StringIO())
         config = Config(watch=watch, gateway=gateway)
         one = Supervisor(tmp_path / "c", config, places, {}, structlog.get_logger(), echo)
-        return one.slots[ONLY]._rules()
+        return one.slots[MAIN_SLOT]._rules()
 
     async def look_s(watch: WatchSection) -> float:
         places, echo = Directories(*[tmp_path] * 4), Echo("console", io.StringIO())
@@ -156,6 +156,6 @@ def test_a_stop_that_cuts_an_inspection_short_ends_what_an_earlier_engine_left(
         one.apply_operator_event(events.Start(at=time.monotonic()))
         one.apply_operator_event(events.Stop(at=time.monotonic(), quit=True))
         await running
-        return one.slots[ONLY].snapshot.state.value, left.poll() is not None
+        return one.slots[MAIN_SLOT].snapshot.state.value, left.poll() is not None
 
     assert asyncio.run(story()) == ("STOPPED", True)

@@ -23,7 +23,7 @@ from caovand.core.plan import Plan, Setting, Taken
 from caovand.core.problem import ProblemError
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Notice, Reply, Request
-from caovand.core.slot import ONLY
+from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.keys import Keys
@@ -37,12 +37,12 @@ class FakeSupervisor:
     """What verbs touch of a supervisor; it notes what it was told."""
 
     def __init__(self, folder: Path = Path("/nowhere")) -> None:
-        self.slots: dict[str, FakeSupervisor] = {ONLY: self}
+        self.slots: dict[str, FakeSupervisor] = {MAIN_SLOT: self}
         self.run = self.worst = self.clients = self
         self.one_line = "STOPPED"
         self.ring = Ring(1000)
         self.incidents = Incidents(folder / "incidents")
-        self.name, self.history, self.off = ONLY, self, False
+        self.name, self.history, self.off = MAIN_SLOT, self, False
         self.figures = SlotFigures()
         self.notices: deque[Notice] = deque()
         self.snapshot = Snapshot()
@@ -280,7 +280,7 @@ def test_an_unknown_model_is_refused_with_the_list(fake: FakeSupervisor, op: str
 
 @pytest.mark.parametrize("op", sorted(set(verbs.OF_DAEMON) - {"status"}))
 def test_what_concerns_the_whole_daemon_takes_no_model(fake: FakeSupervisor, op: str) -> None:
-    assert ask_of(fake, ONLY, op).code == "bad-argument"
+    assert ask_of(fake, MAIN_SLOT, op).code == "bad-argument"
     assert fake.told == []
 
 
@@ -291,7 +291,7 @@ def test_a_request_is_for_the_model_it_names(two: FakeSupervisor) -> None:
 
 
 def test_the_only_model_may_be_named(fake: FakeSupervisor) -> None:
-    assert ask_of(fake, ONLY, "stop").ok
+    assert ask_of(fake, MAIN_SLOT, "stop").ok
     assert fake.told == ["Stop"]
 
 
@@ -490,9 +490,9 @@ def test_the_history_is_that_of_the_slot_over_the_time_that_is_asked_for() -> No
     assert result(fake, "history") == {"at": []}
     assert result(fake, "history", until=1_800_000_000) == {"at": []}
     assert fake.told == [
-        (ONLY, 3600.0, 12, None),
-        (ONLY, 86_400.0, evidence_verbs.MAX_POINTS, None),
-        (ONLY, 86_400.0, evidence_verbs.MAX_POINTS, 1_800_000_000.0),
+        (MAIN_SLOT, 3600.0, 12, None),
+        (MAIN_SLOT, 86_400.0, evidence_verbs.MAX_POINTS, None),
+        (MAIN_SLOT, 86_400.0, evidence_verbs.MAX_POINTS, 1_800_000_000.0),
     ]
 
 

@@ -12,7 +12,7 @@ from caovand.core.healing.answer import suspects
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import (
     DISK,
-    LIMIT,
+    MACHINE_LIMIT,
     REACTIONS,
     LadderRules,
     decide,
@@ -96,7 +96,7 @@ def test_where_the_ladder_only_waits_no_setting_is_advised() -> None:
     for failure in FAILURES:
         for signature in DISK:
             assert rungs_in(advise(Finding(failure, "", "load", {}, signature), {})) == []
-        limited = Finding(failure, "", "load", {LIMIT: "yes"}, "a.row")
+        limited = Finding(failure, "", "load", {MACHINE_LIMIT: "yes"}, "a.row")
         assert rungs_in(advise(limited, {})) == []
         if REACTIONS[failure].kind in ("fatal", "hold", "retry"):
             assert rungs_in(advise(Finding(failure, ""), {})) == []

@@ -143,7 +143,7 @@ def test_answers_of_an_int8_head_are_compared_as_those_of_rounded_weights_are() 
     plain = replace(QWEN_27B_AWQ, quantization=None)
     for sections, coarse in ((INT8, True), ({}, False)):
         machine = box(8, model=plain)
-        assert ENGINE.planning.coarse(plan(machine, **sections), machine) is coarse
+        assert ENGINE.planning.is_quantised(plan(machine, **sections), machine) is coarse
 
 
 SIZED = {"mtp": 3, "max_num_seqs": 4, "max_num_batched_tokens": 2048}

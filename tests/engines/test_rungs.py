@@ -57,7 +57,7 @@ def test_a_share_that_was_too_much_is_never_raised_again(before: str) -> None:
 def test_what_sums_wrongly_is_changed_alone(by: str, helps: list[str]) -> None:
     plan = Plan("m", {"tensor_parallel_size": Setting(2, "policy", "")}, {}, device="sm90")
     finding = Finding("allreduce-wrong", "", "launch", {"by": by})
-    rungs = HEALING.against(finding)
+    rungs = HEALING.rungs_for(finding)
     assert [rung.name for rung in rungs if rung.step(plan, finding)] == helps
 
 

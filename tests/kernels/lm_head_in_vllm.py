@@ -194,7 +194,7 @@ def layers_of(
     weights = [layer.weight.detach().clone() for layer in found]
     config = configured(additional=additional)
     os.environ |= {name.upper(): value for name, value in by_variable.items()}
-    drafter.round_layers(types.SimpleNamespace(model=found, vllm_config=config))
+    drafter.quantize_layers(types.SimpleNamespace(model=found, vllm_config=config))
     for name in by_variable:
         del os.environ[name.upper()]
     expected = {**additional, **by_variable}

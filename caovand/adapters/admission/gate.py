@@ -20,7 +20,7 @@ from caovand.adapters.admission.zmtp import GREETS, LimitExceeded
 
 FIRST_MESSAGE_S = 5.0
 CHUNK = 64 * 1024
-OPENS = 2  # the connection to libzmq, and libzmq's end of it
+DESCRIPTORS_PER_CONNECTION = 2  # the connection to libzmq, and libzmq's end of it
 INNER = "inner"
 
 

@@ -155,7 +155,7 @@ class Child:
 
     def give_up(self) -> None:
         """Stop watching the engine, though processes may have survived its end."""
-        self._traces.given_up = True
+        self._traces.abandoned = True
 
     def hurry(self) -> None:
         """Cut the grace of a running `end` short."""

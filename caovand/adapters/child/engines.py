@@ -23,7 +23,7 @@ class EngineTraces:
     """How one engine's processes are recognised, and which of them were last seen.
 
     `session` is the pid of its first process and `start` its start time. `output` is the file its
-    processes write to. An engine that was `given_up` is no longer watched, though a process of it
+    processes write to. An engine that was `abandoned` is no longer watched, though a process of it
     may live.
     """
 
@@ -32,7 +32,7 @@ class EngineTraces:
     cgroup: Path | None = None
     output: str = ""
     members: tuple[Process, ...] = ()
-    given_up: bool = False
+    abandoned: bool = False
 
     def known(self) -> KnownEngine:
         """Add the processes currently in its cgroup."""
@@ -63,7 +63,7 @@ class Engines:
         found = _owners(table, [engine.known() for engine in engines])
         living = {found.by_pid.get(process.pid) for process in table if not process.zombie}
         for place, engine in enumerate(engines):
-            if engine.given_up and place not in living:
+            if engine.abandoned and place not in living:
                 self.remove(engine)
         place = engines.index(one)
         return [p for p in table if found.by_pid.get(p.pid) == place], list(found.unknown)
@@ -80,7 +80,7 @@ class Engines:
 
     def owned(self, table: Sequence[Process]) -> frozenset[int]:
         """Find the pids of the processes of all engines that are still watched."""
-        engines = [engine.known() for engine in self._all if not engine.given_up]
+        engines = [engine.known() for engine in self._all if not engine.abandoned]
         return frozenset(_owners(table, engines).by_pid) if engines else frozenset()
 
     def kill_adopted(self, one: EngineTraces, limit_s: float) -> None:

@@ -30,7 +30,7 @@ from caovand.adapters.admission.door import (
     spare_descriptors,
     unix_listener,
 )
-from caovand.adapters.admission.gate import OPENS, Gate, inner_folder
+from caovand.adapters.admission.gate import DESCRIPTORS_PER_CONNECTION, Gate, inner_folder
 from caovand.adapters.admission.zmtp import Messages
 from caovand.adapters.control.lines import (
     BUSY,
@@ -55,7 +55,7 @@ SPARE_LINKS = 8  # more, for root and ourselves
 ENVELOPE_BYTES = 1024  # of a message, without the request
 TOPIC_BYTES = 1024  # a greeting, and what to subscribe to
 CLOSE_S = 2.0
-AHEAD = 64  # messages that a `control` client may leave unread
+MAX_UNREAD = 64  # messages that a `control` client may leave unread
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Control:
         gid = _assignable_gid(group)
         try:
             inner = inner_folder(folder)
-            self._control = self._bind(inner / "control", zmq.ROUTER, AHEAD)
+            self._control = self._bind(inner / "control", zmq.ROUTER, MAX_UNREAD)
             self._events = self._bind(inner / "events", zmq.PUB, 1000)
             for one in self._sockets(inner, gid, partial(_client_uid, admits)):
                 listener = unix_listener(folder / one.name, one.mode, one.gid)
@@ -146,11 +146,11 @@ class Control:
         return (
             _ListeningSocket(
                 "control", restricted, gid, control.serve, partial(client_uid, "control", gid),
-                members, OPENS,
+                members, DESCRIPTORS_PER_CONNECTION,
             ),
             _ListeningSocket(
                 "events", restricted, gid, events.serve, partial(client_uid, "events", gid),
-                members, OPENS,
+                members, DESCRIPTORS_PER_CONNECTION,
             ),
             _ListeningSocket(
                 "status", 0o666, None, status.serve, peer_uid, strangers, refusal=BUSY

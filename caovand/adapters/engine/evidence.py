@@ -63,7 +63,7 @@ def stacks(
 
 
 def stacks_of(spy: str, pid: int, limit_s: float) -> list[str]:
-    """The stacks of a process of our user, by the program `spy` if there is one."""
+    """The stacks of a process of our user, read with the program `spy` if there is one."""
     seen, why_not = _py_spy_stacks(spy, pid, limit_s) if spy else ("", "")
     return [*([f"(py-spy: {why_not})"] if why_not else []), seen or _kernel_stacks(pid)]
 

@@ -163,7 +163,7 @@ class RotatedFile:
         return written
 
     def _open(self, room: int) -> None:
-        """Open the file, a new one if `room` more bytes would exceed its limit."""
+        """Open the file, rotating it first if `room` more bytes would exceed its limit."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

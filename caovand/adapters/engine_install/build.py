@@ -106,7 +106,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
     before, most = world.free_bytes(path), 0
 
     def tick() -> None:
-        nonlocal most  # cleaning up what others may free is not worth a failure
+        nonlocal most  # others may free space meanwhile, so the use is a maximum
         most = max(most, min(before - world.free_bytes(path), total))
         world.progress(most, total, "unpacking")
 

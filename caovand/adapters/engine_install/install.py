@@ -110,10 +110,10 @@ def install(order: InstallRequest, world: InstallWorld) -> places.InstalledEngin
 
 
 def _build(source: Source, order: InstallRequest, path: Path, world: InstallWorld) -> None:
-    """Step 5 of an engine that is built here; done once, however often it is interrupted."""
+    """Step 5 of an engine that is built here; completed once, despite interruptions."""
     lock, journal = order.lock, Journal(path, order.lock.digest)
     step = " ".join(("build", *order.compilers.named_cards))
-    if step in journal.done():
+    if step in journal.completed_steps():
         return
     jobs = order.compilers.jobs
     world.say(f"[5/6] building {source.target}, some minutes: {jobs} compilers at once")
@@ -181,7 +181,7 @@ def _fill(
     """Steps 1 to 4: fill an environment from the lock's wheels, or from `base`."""
     journal = Journal(path, order.lock.digest)
     folder = wheels.Folder(order.offline or order.root / ".wheels")
-    if "fill" in journal.done():
+    if "fill" in journal.completed_steps():
         return
     if base is not None:
         world.say(f"[1-4] copying {base.name}, which has the same packages, as links")

@@ -1,4 +1,4 @@
-"""Build what starts of an engine would compile, once: ENGINE/kernels/sm75 for cards of SM75.
+"""Build once what every start would otherwise compile: into ENGINE/kernels/sm75 for cards of SM75.
 
 FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
 modules would not do: before it loads one from there it runs ninja, which compiles anew where the
@@ -25,7 +25,7 @@ FOLDER = "kernels"
 _WORK = ".building"
 _SCRIPT = Path(__file__).with_name("kernels_in_env.py")
 _SHIM = Path(__file__).with_name("flashinfer_jit_cache.py")
-_KEPT = frozenset({"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ"})
+_INHERITED_VARIABLES = frozenset({"HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "TZ"})
 """The variables of our environment that compilers inherit, with PATH. The engine's Python may need
 LD_LIBRARY_PATH. Other variables name programs, flags, headers, libraries and cards; there are too
 many to list."""
@@ -78,7 +78,7 @@ def build(
     job = {"folder": str(folder), "modules": [asdict(kernel) for kernel in kernels]}
     own = trust.own_environ(world.environ)
     env = {
-        **dict.fromkeys(own.keys() - _KEPT, ""),
+        **dict.fromkeys(own.keys() - _INHERITED_VARIABLES, ""),
         "CUDA_HOME": str(cuda),
         "FLASHINFER_CUDA_ARCH_LIST": "{}.{}".format(*capability),
         "FLASHINFER_WORKSPACE_BASE": str(work),

@@ -264,7 +264,7 @@ class Journal:
         self._file = path / STEPS
         self._lock_sha256 = lock_sha256
 
-    def done(self) -> tuple[str, ...]:
+    def completed_steps(self) -> tuple[str, ...]:
         try:
             data = json.loads(safe_files.read_text(self._file, MAX_BYTES))
             return tuple(data["done"]) if data["lock_sha256"] == self._lock_sha256 else ()
@@ -275,7 +275,7 @@ class Journal:
         self._write(())
 
     def add(self, step: str) -> None:
-        self._write((*self.done(), step))
+        self._write((*self.completed_steps(), step))
 
     def _write(self, done: tuple[str, ...]) -> None:
         data = {"lock_sha256": self._lock_sha256, "done": done}

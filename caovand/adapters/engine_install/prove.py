@@ -1,5 +1,4 @@
-"""Prove that an environment is the engine its lock describes: with its own Python, or with a
-trial."""
+"""Prove that an environment is the engine its lock describes: import it, or run it once."""
 
 from __future__ import annotations
 

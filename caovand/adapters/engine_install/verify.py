@@ -114,9 +114,8 @@ def verify(
     run: RunCommand,
     progress: Callable[[int, int, str], None],
 ) -> tuple[list[str], Proof | None]:
-    """All damage found, and the proof that it imports.
-
-    Raises EngineError if it does not; if damage was found, the failure is one more line of it.
+    """List all damage, and prove that the engine imports. Raises EngineError if an undamaged one
+    does not; in a damaged one, that failure is listed as well.
     """
     places.require_own(engine.path, f"verify {engine.name}")
     found = list(find_damage(engine, progress))

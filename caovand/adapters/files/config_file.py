@@ -25,7 +25,7 @@ else:
     import tomli as tomllib
 
 MAX_BYTES = 1 << 20
-SIMILAR = 0.75
+MIN_SIMILARITY = 0.75
 """Minimum similarity, by difflib, of a name to suggest instead."""
 
 
@@ -51,7 +51,7 @@ def _remedy(path: Path, problem: OSError) -> str:
     if isinstance(problem, FileNotFoundError):
         with contextlib.suppress(OSError):
             names = [file.name for file in path.parent.iterdir() if file.is_file()]
-            if close := get_close_matches(path.name, names, 1, SIMILAR):
+            if close := get_close_matches(path.name, names, 1, MIN_SIMILARITY):
                 return f'did you mean "{path.with_name(close[0])}"?'
         return "pass the configuration file, which only needs [model] path"
     return "pass a configuration file"
@@ -72,7 +72,7 @@ def loads(text: str, path: Path) -> Config:
 def api_key(
     config: Config, extra_args: Sequence[str], environ: Mapping[str, str], arguments: Arguments
 ) -> str:
-    """The key that the engine requires of every client, caovan included; "" for none.
+    """The key that the engine requires of every client, caovan included; "" if there is none.
 
     The first of --api-key, the file, [engine] env and our own environment, in vLLM's order.
     Raises ConfigError if that one is unusable.
@@ -93,7 +93,7 @@ def api_key(
 
 
 def page_token(config: Config) -> str:
-    """The token that the page requires of its readers; "" for none; raises ConfigError."""
+    """The token that the page requires of its readers; "" if there is none; raises ConfigError."""
     if not config.page.listen or not config.page.token_file:
         return ""
     return secret_file.read(config.page.token_file, secret_file.TOKEN_FILE)

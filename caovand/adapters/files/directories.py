@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from caovand.adapters.files import trust
-from caovand.adapters.files.safe_files import FULL, takes_nothing
+from caovand.adapters.files.safe_files import DISK_FULL_ERRORS, takes_nothing
 
 SERVICE = "caovan"
 OF_ROOT = "caovan-root"
@@ -20,7 +20,7 @@ MIN_BYTES = 16 << 10  # with less free space, none of our files fits
 
 def remedy(path: Path, number: int | None) -> str:
     """The remedy for a `path` that cannot be written, by its errno."""
-    if number in FULL:
+    if number in DISK_FULL_ERRORS:
         return f"free some space there (`df -h {path}`)"
     if number == errno.EROFS:
         return "check that disk for faults (`journalctl -k`), then mount it writable"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
 FOLDERS = ("/tmp", "/var/tmp")
-OURS = "/systemd-private-"
+PRIVATE_TMP_PREFIX = "/systemd-private-"
 """The prefix of the folder that systemd mounts there, within its own file system."""
 
 
@@ -35,4 +35,4 @@ def _find_private_folder(mounts: Path) -> set[str]:
     except OSError:
         return set()
     fields = [line.split(" ") for line in lines]
-    return {line[4] for line in fields if len(line) > 4 and OURS in line[3]}
+    return {line[4] for line in fields if len(line) > 4 and PRIVATE_TMP_PREFIX in line[3]}

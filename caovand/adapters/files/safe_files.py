@@ -20,15 +20,15 @@ from pathlib import Path
 
 MIB = 1 << 20
 NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-QUIETLY = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-OURS = (-1, -1)
+OPEN_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+KEEP_OWNER = (-1, -1)
 """The owner argument for files that stay ours: uid and gid as os.chown takes them."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 
 def takes_nothing(problem: OSError) -> bool:
     """Whether the disk is full or read-only: the daemon can run without those files."""
-    return problem.errno in (*FULL, errno.EROFS)
+    return problem.errno in (*DISK_FULL_ERRORS, errno.EROFS)
 
 
 def read(path: Path, max_bytes: int, *, follow: bool = True) -> bytes:
@@ -58,7 +58,7 @@ def open_regular(path: Path, *, follow: bool = True) -> int:
     """Open a regular file for reading, whoever owns it; raises OSError for anything else."""
     # merely opening some devices has side effects
     _require_regular(path, os.stat(path, follow_symlinks=follow))
-    descriptor = os.open(path, os.O_RDONLY | QUIETLY | (0 if follow else os.O_NOFOLLOW))
+    descriptor = os.open(path, os.O_RDONLY | OPEN_FLAGS | (0 if follow else os.O_NOFOLLOW))
     try:
         _require_regular(path, os.fstat(descriptor))
     except OSError:
@@ -96,7 +96,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
     """
     assert not flags & os.O_TRUNC, "it would be emptied before it is checked"
     try:
-        quietly = QUIETLY & ~os.O_NONBLOCK if any_kind else QUIETLY
+        quietly = OPEN_FLAGS & ~os.O_NONBLOCK if any_kind else OPEN_FLAGS
         descriptor = os.open(path, flags | os.O_NOFOLLOW | quietly, mode)
     except OSError as problem:
         if problem.errno == errno.ELOOP:
@@ -118,7 +118,7 @@ def open_own(path: Path, flags: int, mode: int = 0o600, *, any_kind: bool = Fals
     return descriptor
 
 
-def replace(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OURS) -> None:
+def replace(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = KEEP_OWNER) -> None:
     """Replace `path` atomically: after a crash it is the old or the new file, after OSError the old
     one.
 
@@ -128,7 +128,7 @@ def replace(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = O
         os.replace(name, path)
 
 
-def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = OURS) -> None:
+def create(path: Path, text: str, mode: int = 0o600, owner: tuple[int, int] = KEEP_OWNER) -> None:
     """Create `path` with its whole content, on disk; raises FileExistsError if it exists."""
     with _temporary_file(path, text, mode, owner) as name:
         os.link(name, path)  # unlike a rename, it replaces nothing
@@ -148,7 +148,7 @@ def _temporary_file(path: Path, text: str, mode: int, owner: tuple[int, int]) ->
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            if owner != OURS:
+            if owner != KEEP_OWNER:
                 os.fchown(file.fileno(), *owner)
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())

@@ -29,7 +29,7 @@ SHARED = Path("/dev/shm")
 MAX_FOLDER = 64
 SEGMENTS = "/proc/sysvipc/shm"
 IPC_RMID = 0
-LOOKS = 3  # number of checks until a file counts as another's
+MAX_POLLS = 3  # number of checks until a file counts as another's
 FileId = tuple[int, int]
 """Its device and its inode: a container has its own /dev/shm, with the same inodes."""
 
@@ -82,7 +82,7 @@ class StaleFiles:
         files = self._files()
         # Checking another's file again and again costs time.
         known = self._before | self._ours
-        fresh = {name for name in files if name not in known and self._looks[name] < LOOKS}
+        fresh = {name for name in files if name not in known and self._looks[name] < MAX_POLLS}
         if not self._recorded:
             self._write()
         if not fresh:

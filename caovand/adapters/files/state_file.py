@@ -17,7 +17,7 @@ from typing import Any
 from caovand.adapters.files import safe_files
 from caovand.core import limits
 
-ASIDE = ".unreadable"
+UNREADABLE_SUFFIX = ".unreadable"
 MAX_BYTES = 8 << 20
 _NO_DOCUMENT = (errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.EFBIG)
 """Errno values with which safe_files refuses a link, a folder, another kind of file, and a large
@@ -67,7 +67,7 @@ def set_aside(folder: Path, files: Mapping[str, Callable[[Any], bool]]) -> Itera
         except OSError as problem:  # perhaps intact, and readable later
             yield f"cannot read {path}: {problem.strerror}; check the disk and its permissions"
             continue
-        aside = path.with_name(name + ASIDE)
+        aside = path.with_name(name + UNREADABLE_SUFFIX)
         try:
             _remove(aside)
             path.rename(aside)

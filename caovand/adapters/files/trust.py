@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 MAX_LINKS = 40
-NOBODY = 65534
+NOBODY_UID = 65534
 # The part of root's environment that another user's program may see.
-HARMLESS = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "CUDA_HOME", "CC", "LD_LIBRARY_PATH")
+SAFE_VARIABLES = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "CUDA_HOME", "CC", "LD_LIBRARY_PATH")
 HOMES = ("HOME", "PYTHONUSERBASE", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
 
 
@@ -55,7 +55,7 @@ class RunAsUser:
 
     def popen(self, environ: Mapping[str, str]) -> dict[str, Any]:
         """Arguments for subprocess; in a new session, since it could type into our terminal."""
-        env = {name: value for name, value in environ.items() if name in HARMLESS}
+        env = {name: value for name, value in environ.items() if name in SAFE_VARIABLES}
         return {
             "user": self.uid,
             "group": self.gid,
@@ -205,7 +205,7 @@ def _look_up_account(uid: int) -> tuple[int, str, str]:
     try:
         found = pwd.getpwuid(uid)
     except KeyError:
-        return NOBODY, "/", ""
+        return NOBODY_UID, "/", ""
     return found.pw_gid, found.pw_dir, found.pw_name
 
 

@@ -33,7 +33,7 @@ TYPES = ("float16", "bfloat16", "float32", "int32")
 ELEMENTS = (512, 1 << 16, 1 << 20, 1 << 22)
 """1 KiB to 16 MiB: sizes for each of NCCL's protocols and for peer-to-peer memory."""
 ROUNDS = 3  # with other numbers each time, so that stale data is not mistaken for new
-BAD = {"failed", "died"}
+FAILURES = {"failed", "died"}
 MAX_WORDS = 4096  # bytes
 END_S = 5.0  # a process blocked in the driver may never end
 
@@ -215,7 +215,9 @@ def collect_reports(
                     last = reports[rank][-1] if reports[rank] else {}
                     if not last.get("over") and not last.get("failed"):
                         reports[rank].append({"died": how_died(rank, pids[rank], place)})
-            if any(BAD & line.keys() or line.get("wrong") for rank in reports for line in rank):
+            if any(
+                FAILURES & line.keys() or line.get("wrong") for rank in reports for line in rank
+            ):
                 return reports, False
             if all(rank and rank[-1].get("over") for rank in reports):
                 return reports, False

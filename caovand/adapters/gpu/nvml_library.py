@@ -13,7 +13,7 @@ old."""
 
 
 def pynvml() -> Any:
-    """The module pynvml, wherever it is installed; raises ImportError if it is missing."""
+    """Import pynvml, wherever it is installed; raises ImportError if it is missing."""
     if VENDORED not in sys.path and os.path.isdir(VENDORED):
         sys.path.insert(0, VENDORED)
     return importlib.import_module("pynvml")

@@ -19,7 +19,7 @@ from caovand.core.health.observation import THROTTLES, GpuSample
 
 MIB = 1 << 20
 EVENT_WAIT_S = 1.0  # the longest wait for events, and so the time that stopping takes
-STEADY = 3  # samples in a row that must agree: clocks follow the load
+STEADY_SAMPLES = 3  # samples in a row that must agree: clocks follow the load
 # Their bits in nvmlClocksThrottleReasons.
 REASONS = dict(zip((0x04, 0x08, 0x20, 0x40, 0x80), THROTTLES, strict=True))
 SURE = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
@@ -149,11 +149,11 @@ class GpuSampler:
         return GpuSample(index, 0, 0, None, None, None, time.monotonic(), fault=fault)
 
     def _throttled(self, index: int, bits: int) -> str:
-        """The reasons that slow the card down; a change counts after STEADY samples that agree."""
+        """The reasons that slow the card down; a change counts once STEADY_SAMPLES agree."""
         now = ", ".join(text for bit, text in REASONS.items() if bits & bit)
-        seen = [*self._reasons.get(index, []), now][-STEADY:]
+        seen = [*self._reasons.get(index, []), now][-STEADY_SAMPLES:]
         self._reasons[index] = seen
-        if len(seen) == STEADY and len(set(seen)) == 1:
+        if len(seen) == STEADY_SAMPLES and len(set(seen)) == 1:
             self._steady[index] = now
         return self._steady.get(index, "")
 

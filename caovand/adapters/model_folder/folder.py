@@ -48,7 +48,7 @@ MISTRAL_FILES = (("consolidated*.safetensors",), ("tekken.json", "tokenizer.mode
 HUB_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", re.ASCII)
 NO_OWNERS = ("models", "datasets", "spaces")
 """First path segments of the hubs' own addresses, which no owner there can use as a name."""
-SIMILAR = 0.8
+MIN_SIMILARITY = 0.8
 _POOLING_FOLDER = re.compile(r"\d{1,3}_[A-Za-z]{1,40}")
 """How Sentence Transformers names its folders; a path that leads elsewhere is not followed."""
 SURPRISES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
@@ -116,7 +116,7 @@ def _absent(path: str, place: Path) -> ModelProblem:
         " Qwen/Qwen3-0.6B"
     )
     with suppress(OSError):
-        if close := get_close_matches(place.name, os.listdir(place.parent), 1, SIMILAR):
+        if close := get_close_matches(place.name, os.listdir(place.parent), 1, MIN_SIMILARITY):
             remedy = f'did you mean "{place.with_name(close[0])}"? Otherwise {remedy}'
     return ModelProblem(f"read model {path}", fact, remedy)
 

@@ -27,7 +27,7 @@ from caovand.core.model_source import selection
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.selection import Offer
 
-READ = frozenset({
+PARSED_FILES = frozenset({
     "config.json", "hf_quant_config.json", "tokenizer_config.json", "chat_template.jinja",
     "chat_template.json", selection.INDEX,
 })  # fmt: skip
@@ -41,7 +41,7 @@ def fetch_headers(client: HubClient, world: World, offer: Offer) -> Iterator[Pat
     with tempfile.TemporaryDirectory(prefix="caovan-model-") as name:
         folder = Path(name)
         for file in offer.selection.files:
-            if file.path in READ:
+            if file.path in PARSED_FILES:
                 _write(
                     folder / file.path,
                     fetch_small_file(client, world, offer, file),

@@ -93,7 +93,7 @@ def find_hub(text: str, environ: Mapping[str, str]) -> Hub:
 
 
 def token_for(hub: Hub, environ: Mapping[str, str]) -> str:
-    """The token for a hub; empty for none."""
+    """The token for a hub; "" if there is none."""
     found = environ.get(hub.token_variable, "").strip()
     # It must be neither an extra header, nor a text that an error would quote.
     if len(found) > MAX_TOKEN or not all(

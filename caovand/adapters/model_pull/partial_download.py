@@ -82,8 +82,7 @@ class PartialDownload:
         self.size_bytes += len(data)
 
     def is_right(self) -> bool:
-        """Whether the whole content is there and matches the publisher's; if so it is flushed to
-        disk."""
+        """Whether the file is complete and has the publisher's hash; if so, flush it to disk."""
         whole = self.size_bytes == self._file.size_bytes
         if not whole or self._hash.hexdigest() != self._file.digest.value:
             return False
@@ -95,7 +94,7 @@ class PartialDownload:
         os.close(self._opened)
 
     def drop_note(self) -> None:
-        """Delete the note: the file is complete."""
+        """Delete the resume metadata, since the file is complete."""
         self._note.unlink(missing_ok=True)
 
     def _read_note(self) -> str:

@@ -32,7 +32,7 @@ from caovand.adapters.admission.door import (
     tcp_listener,
     unix_listener,
 )
-from caovand.adapters.admission.gate import OPENS, Gate, inner_folder, relay
+from caovand.adapters.admission.gate import DESCRIPTORS_PER_CONNECTION, Gate, inner_folder, relay
 from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.core import addresses
 from caovand.core.cluster.messages import MAX_BYTES
@@ -40,7 +40,7 @@ from caovand.core.problem import ProblemError
 
 HEARTBEAT_MS, SILENCE_MS = 2000, 8000
 HANDSHAKE_MS = 5000
-AHEAD = 16  # messages that the peer may leave unread: each contains the whole state
+MAX_UNREAD = 16  # messages that the peer may leave unread: each contains the whole state
 RECONNECT_MS = 200
 CONNECT_S = 3.0  # then reconnect: the kernel retransmits at ever longer intervals
 UNREACHABLE_S = 0.5  # until the next attempt
@@ -48,7 +48,7 @@ MAX_UNHEARD = 4 * MAX_BYTES
 """Limit of bytes since the last complete message; real traffic, heartbeats included, stays
 below."""
 MAX_LINKS, LINKS_EACH = 128, 8
-RATE = 20  # new connections a second from one address
+NEW_CONNECTIONS_PER_S = 20  # new connections a second from one address
 SPARE_LINKS = 64  # beyond MAX_LINKS, for addresses from which a worker has connected before
 MAX_KNOWN = 256
 NAME, WORKERS_NAME = "cluster", "worker"
@@ -96,7 +96,7 @@ class _Link(ABC):
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         for mark in (zmq.SNDHWM, zmq.RCVHWM):
-            self._socket.setsockopt(mark, AHEAD)
+            self._socket.setsockopt(mark, MAX_UNREAD)
         self._reading: asyncio.Task[None] | None = None
 
     def _begin(self) -> None:
@@ -168,12 +168,12 @@ class HeadLink(_Link):
             Quota(
                 in_all=MAX_LINKS,
                 per_peer=LINKS_EACH,
-                rate_per_peer=RATE,
+                rate_per_peer=NEW_CONNECTIONS_PER_S,
                 is_favoured=self._known.__contains__,
                 reserved=SPARE_LINKS,
                 per_favoured=LINKS_EACH,
             ),
-            descriptors_each=OPENS,
+            descriptors_each=DESCRIPTORS_PER_CONNECTION,
         )
         context: Any = zmq.asyncio.Context()
         self._doorkeeper = _Doorkeeper(context, pairs.worker_public)

@@ -55,7 +55,7 @@ Stranger."""
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The address of a server; `key` is the API key that it requires, empty for none.
+    """The address of a server; `key` is the API key that it requires, "" if there is none.
 
     With `tls` its certificate is not checked: before anything is sent, `vet` makes sure that the
     other end is our own child.

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from secrets import compare_digest
 from typing import Any, NamedTuple
 
-from caovand.core.cluster.link import LOST, MAX_TEXT
+from caovand.core.cluster.link import LARGE_PACKETS_LOST, MAX_TEXT
 
 CONNECT_S = 4.0
 """The time of two repeated handshakes: if a connection takes longer, something on the way drops
@@ -157,7 +157,7 @@ async def _prove(
     try:
         await asyncio.wait_for(reader.readuntil(), ANSWER_S)
     except (asyncio.TimeoutError, asyncio.IncompleteReadError):
-        return LOST, ""
+        return LARGE_PACKETS_LOST, ""
     return "", seen.decode("ascii", "replace")[:MAX_TEXT]
 
 

@@ -19,7 +19,7 @@ from caovand.adapters.system import processes
 from caovand.core import limits
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-CONNECTED = (1, 3, 8)  # 3: handshake not finished; 8: the peer has finished sending
+CONNECTED_STATES = (1, 3, 8)  # 3: handshake not finished; 8: the peer has finished sending
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def ends(link: socket.socket) -> ConnectionEnds:
     except sock_diag.Unsupported:
         return _ends_in_tables(link)
     server = sock_diag.other_end(link)
-    connected = server is not None and server.state in CONNECTED
+    connected = server is not None and server.state in CONNECTED_STATES
     return ConnectionEnds(
         tuple(map(_listener, listeners)), _listener(server) if server and connected else None
     )
@@ -106,7 +106,7 @@ def _ends_in_tables(link: socket.socket) -> ConnectionEnds:
         found.extend(parse(rows, there[1]))
         for row in rows:
             fields = row.split()
-            if int(fields[3], 16) not in CONNECTED or not fields[2].endswith(ours):
+            if int(fields[3], 16) not in CONNECTED_STATES or not fields[2].endswith(ours):
                 continue
             if (_socket(fields[1]), _socket(fields[2])) == (there, here):
                 server = Listener(*there, int(fields[7]), int(fields[9]))

@@ -18,8 +18,8 @@ import sys
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_DUMPABLE = 1, 15, 4
-OURS = "caovand."
-CALLED = (
+PACKAGE_PREFIX = "caovand."
+CALLABLE_MODULES = (
     "privileges.model_access",
     "engine.evidence",
     "files.stale_files",
@@ -32,8 +32,8 @@ CALLED = (
 def main() -> None:
     """Serve the daemon until it is gone."""
     sys.path.insert(0, sys.argv[1])
-    for name in CALLED:
-        importlib.import_module(f"{OURS}adapters.{name}")
+    for name in CALLABLE_MODULES:
+        importlib.import_module(f"{PACKAGE_PREFIX}adapters.{name}")
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NAME, b"caovan-calls", 0, 0, 0)
     # No engine may inspect or change this process, though it has the same user.
@@ -71,7 +71,7 @@ def call(name: str, args: list[Any]) -> dict[str, Any]:
     """The result of a function, or why there is none."""
     try:
         module, _, function = name.partition(":")
-        if not module.startswith(OURS):
+        if not module.startswith(PACKAGE_PREFIX):
             raise ValueError(f"{module} does not belong to caovan")
         return {"result": getattr(importlib.import_module(module), function)(*args)}
     except OSError as problem:

@@ -39,7 +39,7 @@ CallResult = TypeVar("CallResult")
 
 
 class EngineUser:
-    """The user `name`, whose programs are started by the spawner, the program `process` behind
+    """The user `name`. Its programs are started by the spawner: process `process`, reached over
     `link`."""
 
     def __init__(
@@ -104,7 +104,7 @@ class EngineUser:
         self._link.ask({"op": "signal", "signal": int(number)}, [pidfd])
 
     def abandon(self, pid: int) -> None:
-        """KILL a program that nobody can watch, and reap it in time."""
+        """SIGKILL a program that nobody watches; the spawner reaps it."""
         self._link.abandon(pid)
 
     @property

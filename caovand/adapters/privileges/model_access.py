@@ -19,7 +19,17 @@ from caovand.adapters.privileges import engine_user
 from caovand.adapters.privileges.engine_user import as_engine
 from caovand.core.facts.inventory import ModelCard
 
-READ = (".bin", ".gguf", ".jinja", ".json", ".model", ".py", ".safetensors", ".tiktoken", ".txt")
+READ_SUFFIXES = (
+    ".bin",
+    ".gguf",
+    ".jinja",
+    ".json",
+    ".model",
+    ".py",
+    ".safetensors",
+    ".tiktoken",
+    ".txt",
+)
 """Suffixes of the files in a model's folder that engines read."""
 ACL = "system.posix_acl_access"
 ENTER, LIST, OPEN = "enter", "list", "read"
@@ -95,7 +105,9 @@ def closed_to(name: str, folder: Path) -> str:
             if not _has_permission(place, stat.S_IXOTH, user.pw_uid, groups):
                 return str(place)
         for file in folder.iterdir():
-            if file.suffix in READ and not _has_permission(file, stat.S_IROTH, user.pw_uid, groups):
+            if file.suffix in READ_SUFFIXES and not _has_permission(
+                file, stat.S_IROTH, user.pw_uid, groups
+            ):
                 return str(file)
     except (KeyError, OSError):
         return ""
@@ -124,7 +136,9 @@ def find_barrier(path: str) -> list[str]:
         return [path, LIST]
     if not os.access(path, os.X_OK):
         return [path, ENTER]
-    files = sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(READ))
+    files = sorted(
+        os.path.join(path, name) for name in os.listdir(path) if name.endswith(READ_SUFFIXES)
+    )
     closed = (file for file in files if os.path.isfile(file) and not os.access(file, os.R_OK))
     # The hub's caches consist of links, whose targets may lie in a closed folder.
     linked = (found for file in files if os.path.islink(file) and (found := _in_link(file)))

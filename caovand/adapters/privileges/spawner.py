@@ -1,4 +1,4 @@
-"""Start and signal programs of the engine's user: the only use of the daemon's capabilities.
+"""Start and signal processes of the engine's user. Nothing else uses the daemon's capabilities.
 
 A separate program, which the daemon executes before anything else, with CAP_SETUID and CAP_SETGID;
 the daemon then drops both.

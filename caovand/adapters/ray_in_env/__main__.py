@@ -40,7 +40,7 @@ MAX_FOLDER = 43
 """Ray puts a socket below its folder, which takes 64 more bytes; a socket's path has at most
 107."""
 PIECE_BYTES = 1 << 20
-QUIET: Mapping[str, str] = {
+QUIET_VARIABLES: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "warning",
     # Ray would kill a rank if memory is short, which is up to the kernel and the daemon.
@@ -70,7 +70,7 @@ class ProgramInGroup:
         self._alone = alone
         self._process = subprocess.Popen(
             words,
-            env={**QUIET, **env},
+            env={**QUIET_VARIABLES, **env},
             cwd="/",
             preexec_fn=tie,  # noqa: PLW1509  (this program has no threads)
         )

@@ -22,8 +22,8 @@ from caovand.adapters.admission.door import TCP_BACKLOG, Door, Quota, peer_addre
 from caovand.adapters.servers import exposition, listening
 
 MAX_CONNECTIONS = 32
-EACH = 8  # of one address
-RATE = 20  # new ones a second from one address
+CONNECTIONS_PER_ADDRESS = 8  # of one address
+NEW_CONNECTIONS_PER_S = 20  # new ones a second from one address
 EXCHANGE_S = 5.0  # from accepting a connection to the last byte of its answer
 REQUEST_BYTES = 8192
 END = b"\r\n\r\n"
@@ -86,7 +86,11 @@ class Server:
             listener,
             self._serve,
             peer_address,
-            Quota(in_all=MAX_CONNECTIONS, per_peer=EACH, rate_per_peer=RATE),
+            Quota(
+                in_all=MAX_CONNECTIONS,
+                per_peer=CONNECTIONS_PER_ADDRESS,
+                rate_per_peer=NEW_CONNECTIONS_PER_S,
+            ),
         )
 
     def start(self) -> None:

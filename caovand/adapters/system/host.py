@@ -60,7 +60,7 @@ def _meminfo(proc: Path) -> dict[str, int]:
 
 
 def _read_cgroup_limit(proc: Path) -> int:
-    """The memory limit of this process's cgroups in MiB, 0 for none: MemTotal may be a whole
+    """The memory limit of this process's cgroups in MiB, 0 for no limit: MemTotal may be a whole
     host's."""
     group = next(
         (

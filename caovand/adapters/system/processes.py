@@ -15,7 +15,7 @@ from caovand.core.facts.ownership import Process as Process  # noqa: PLC0414  (f
 from caovand.core.printable import one_line
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOKS = 5  # to find the parents of a process, which may end meanwhile
+MAX_PARENT_POLLS = 5  # to find the parents of a process, which may end meanwhile
 # Variables that systemd, a terminal and a virtual environment set for the daemon alone.
 PRIVATE_VARIABLES = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "JOURNAL_STREAM"}
@@ -121,7 +121,7 @@ def is_resource_tracker(process: Process) -> bool:
     return b"multiprocessing.resource_tracker" in words
 
 
-def held_mib(pids: Iterable[int]) -> int:
+def memory_mib(pids: Iterable[int]) -> int:
     """Memory in MiB that would be freed if these processes ended."""
     pages = 0
     for pid in pids:
@@ -242,7 +242,7 @@ def descends(pid: int) -> bool:
     become.
     """
     us = os.getpid()
-    for _ in range(LOOKS):
+    for _ in range(MAX_PARENT_POLLS):
         at: int = pid
         below: int | None = None
         while at > 1 and at != us and (process := read(at)) is not None:

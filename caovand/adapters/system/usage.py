@@ -16,7 +16,7 @@ SHARED_MEMORY = "/dev/shm"
 class Usage:
     """MiB that would be free without these processes, and their open files; None if unknown."""
 
-    held_mib: int | None = None
+    memory_mib: int | None = None
     files: int | None = None
 
 
@@ -58,7 +58,7 @@ def total_usage(pids: Collection[int]) -> Usage:
     """The total usage of these processes. Other users' descriptors are unknown to all but root."""
     if not pids:
         return Usage()
-    memory_mib = processes.held_mib(pids)
+    memory_mib = processes.memory_mib(pids)
     try:
         return Usage(memory_mib, sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids))
     except OSError:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 
-LATEST = 9_223_372_036.0  # in 2262
+MAX_TIME = 9_223_372_036.0  # in 2262
 
 
 def now() -> float:
-    """Seconds since 1970, at most LATEST."""
+    """Seconds since 1970, at most MAX_TIME."""
     try:
         return time.time()
     except OverflowError:
-        return LATEST
+        return MAX_TIME

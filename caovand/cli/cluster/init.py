@@ -9,7 +9,7 @@ from pathlib import Path
 from caovand.adapters.network import own_address
 from caovand.cli.cluster import section
 from caovand.cli.cluster.shared import (
-    PORT,
+    DEFAULT_PORT,
     RESTART,
     config_argument,
     copy_command,
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--listen",
         metavar="HOST:PORT",
         help="the address that workers connect to (default: that of the default route's interface,"
-        f" port {PORT})",
+        f" port {DEFAULT_PORT})",
     )
     key_argument(parser)
     config_argument(parser)
@@ -60,9 +60,9 @@ def _own_address() -> str:
             Exit.FAILED,
             f"cannot {CANNOT}: it has no default route, so no address that others are known to"
             " reach",
-            f"name one: caovanctl cluster init --listen HOST:{PORT}",
+            f"name one: caovanctl cluster init --listen HOST:{DEFAULT_PORT}",
         )
-    return f"[{host}]:{PORT}" if ":" in host else f"{host}:{PORT}"
+    return f"[{host}]:{DEFAULT_PORT}" if ":" in host else f"{host}:{DEFAULT_PORT}"
 
 
 def _option(named: Path | None, key: Path) -> str:

@@ -20,7 +20,7 @@ from caovand.core.config.services import ClusterSection
 
 BOM = "\ufeff"
 """Editors on Windows start files with a BOM."""
-ALONE = ClusterSection()
+NO_CLUSTER = ClusterSection()
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def with_section(before: ConfigFile, wanted: ClusterSection, cannot: str) -> str
         raise _conflicting_section(before, cannot)
     keys: dict[str, Any] = {"role": wanted.role, "head": wanted.head}
     for entry in fields(ClusterSection):
-        if getattr(wanted, entry.name) != getattr(ALONE, entry.name):
+        if getattr(wanted, entry.name) != getattr(NO_CLUSTER, entry.name):
             keys[entry.name] = getattr(wanted, entry.name)
     return _edited(before, lambda text: section.add(text, keys), wanted, cannot)
 
@@ -149,7 +149,7 @@ def _edited(
             f"cannot {cannot}: the file would not be valid then: {problem}",
             f"edit the section [cluster] by hand: sudoedit {before.path}",
         ) from None
-    changed = replace(config, cluster=ALONE) != replace(before.config, cluster=ALONE)
+    changed = replace(config, cluster=NO_CLUSTER) != replace(before.config, cluster=NO_CLUSTER)
     if changed or wanted not in (None, config.cluster):
         raise CommandError(
             Exit.FAILED,

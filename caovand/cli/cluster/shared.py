@@ -18,7 +18,7 @@ from caovand.core.cluster import checks
 from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.key import BadKey
 
-PORT = 7070
+DEFAULT_PORT = 7070
 GROUP = "caovan"
 """The service's group, which must be able to read the key."""
 CHECKED_S = 180.0
@@ -46,7 +46,7 @@ def key_argument(parser: argparse.ArgumentParser) -> None:
 
 def host_of(endpoint: str, what: str) -> str:
     """The host in HOST:PORT; raises CommandError if it is invalid or a wildcard address."""
-    example = f"write it as HOST:PORT, such as 10.0.0.1:{PORT}"
+    example = f"write it as HOST:PORT, such as 10.0.0.1:{DEFAULT_PORT}"
     try:
         host, _ = addresses.split_address(endpoint)
     except ValueError as problem:
@@ -98,7 +98,7 @@ def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
             Exit.FAILED,
             "this machine serves alone: [cluster] role is off",
             "`sudo caovanctl cluster init` makes it the head of a cluster, `sudo caovanctl cluster"
-            f" join HOST:{PORT}` a worker; then run `{RESTART}`",
+            f" join HOST:{DEFAULT_PORT}` a worker; then run `{RESTART}`",
             "no-cluster",
         )
     return answer

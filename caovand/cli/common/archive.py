@@ -17,7 +17,7 @@ def check(path: Path) -> None:
     """Raise CommandError if no archive can be written there; an existing file stays as it is."""
     try:
         made = not path.exists()
-        os.close(_opened(path))
+        os.close(_open(path))
         if made:
             path.unlink()
     except OSError as problem:
@@ -27,7 +27,7 @@ def check(path: Path) -> None:
 def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
     """Write these files below `folder` in the archive; raises CommandError."""
     try:
-        opened = _opened(path)
+        opened = _open(path)
         os.ftruncate(opened, 0)
         with (
             os.fdopen(opened, "wb") as file,
@@ -41,7 +41,7 @@ def write(path: Path, folder: str, contents: Mapping[str, bytes]) -> None:
         raise _unwritable(path, problem) from problem
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     # Do not follow symbolic links: in another user's folder they could point anywhere.
     return safe_files.open_own(path, os.O_WRONLY | os.O_CREAT, 0o644)
 

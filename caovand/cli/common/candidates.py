@@ -18,8 +18,8 @@ from caovand.core.engine.record import Engine
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.engines import registry
 
-EVERY = "all"
-KINDS = (*registry.MODULES, EVERY)
+ALL_KINDS = "all"
+KINDS = (*registry.MODULES, ALL_KINDS)
 NOT_TAKEN = ("others", "free")
 """Parts of a forecast that are not the engine's memory."""
 
@@ -46,7 +46,7 @@ class EngineCandidate:
 
     @property
     def context(self) -> int | None:
-        """Its maximum request length in tokens."""
+        """The engine's maximum request length in tokens."""
         return self.engine.planning.context(self.planned.plan) if self.planned else None
 
 

@@ -25,10 +25,10 @@ AGAIN_S = 0.05
 """Delay before retrying a daemon that refused us because it has too many connections."""
 
 
-def runtime_directory(given: Path | None) -> Path:
+def runtime_directory(folder: Path | None) -> Path:
     """The folder of the daemon's sockets: as named, else our own daemon's, else the system's."""
-    if given is not None:
-        return given
+    if folder is not None:
+        return folder
     own = directories(os.environ, os.getuid()).runtime
     if os.environ.get("RUNTIME_DIRECTORY"):
         return own

@@ -12,7 +12,7 @@ from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.printing import escaping_output, raw_stream
 from caovand.core.reporting.wire import WireError
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors from writing to a full or broken disk."""
 UNREAD = (
     "cannot report the outcome: the program that reads the output has ended, and the command may be"
@@ -54,7 +54,7 @@ def _ended(program: str, run: Callable[[], int], effects: Callable[[], bool]) ->
             print(f"{program}: {UNREAD}", file=sys.stderr)
         return Exit.FAILED
     except OSError as problem:
-        if problem.errno not in FULL or problem.filename is not None:
+        if problem.errno not in DISK_ERRORS or problem.filename is not None:
             raise
         _discard()
         text = f"cannot write the output: {problem.strerror}; free space, or write it elsewhere"

@@ -52,14 +52,14 @@ class PlannedEngine:
         return describe(self.plan, self.command.shown, self.command.env, self.memory)
 
 
-def remembered_plan(state: Path) -> Any:
+def saved_plan(state: Path) -> Any:
     """The degraded plan that the daemon remembers in its state folder."""
     return state_file.read_or_none(memories.find(state, degraded_plan.FILE))
 
 
 def remembered_here(saved: Path | None) -> Any:
     """This machine's degraded plan; unknown for the machine of a saved inventory."""
-    return remembered_plan(directories(os.environ, os.getuid()).state) if saved is None else None
+    return saved_plan(directories(os.environ, os.getuid()).state) if saved is None else None
 
 
 def tuned_here(saved: Path | None) -> Mapping[str, TuningRecord]:

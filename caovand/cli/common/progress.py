@@ -25,7 +25,7 @@ class Screen:
 
     def __init__(self, out: TextIO, now: Callable[[], float] = time.monotonic) -> None:
         self._out, self._now = raw_stream(out), now
-        self._said_at = self._printed_at = now()
+        self._progress_at = self._printed_at = now()
         self.moves = self._out.isatty()
         self._moving = False
         self._last_tenth: tuple[int, int] | None = None
@@ -34,7 +34,7 @@ class Screen:
         """Print a permanent line."""
         self.clear()
         print(printable(line), file=self._out, flush=True)
-        self._said_at = self._printed_at = self._now()
+        self._progress_at = self._printed_at = self._now()
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Show `done` of `total`: bytes if large, otherwise a count."""
@@ -67,7 +67,7 @@ class Screen:
         if now - self._printed_at < QUIET_S:
             return
         self._printed_at = now
-        text = f"      ... {now - self._said_at:.0f} s"
+        text = f"      ... {now - self._progress_at:.0f} s"
         if not self.moves:
             print(text, file=self._out, flush=True)
         elif not self._moving:

@@ -136,7 +136,7 @@ def inspect(
         return SurveyedMachine(gpus, seen, engine, problem, engines=engines)
     found = _engine(config, patience_s, source)
     own = engine_processes(engine_pid) if engine_pid else frozenset()
-    free_mib = min(found.host.available_mib + processes.held_mib(own), found.host.ram_mib)
+    free_mib = min(found.host.available_mib + processes.memory_mib(own), found.host.ram_mib)
     seen = replace(found.host, available_mib=free_mib)
     return replace(found, gpus=with_memory_back(found.gpus, own), host=seen)
 
@@ -206,8 +206,8 @@ def file_to_edit(args: argparse.Namespace) -> Path:
 
 def cache_of(daemon: Mapping[str, Any]) -> Path:
     """Cache folder of the running daemon, else of a daemon started here."""
-    told = daemon["daemon"].get("cache") if daemon else ""  # older daemons do not report it
-    return Path(told) if told else directories(os.environ, os.getuid()).cache
+    cache = daemon["daemon"].get("cache") if daemon else ""  # older daemons do not report it
+    return Path(cache) if cache else directories(os.environ, os.getuid()).cache
 
 
 def chosen_mode(daemon: Mapping[str, Any], saved: Path | None) -> Mode | None:

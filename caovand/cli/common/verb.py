@@ -21,7 +21,7 @@ from typing import NoReturn
 METAVAR = "VERB"
 INVALID_VERB = re.compile(rf"argument {METAVAR}: invalid choice: '(.*?)' \(choose from ")
 UNRECOGNIZED = "unrecognized arguments: "
-SIMILAR = 0.5
+MIN_SIMILARITY = 0.5
 
 
 class Group(IntEnum):
@@ -76,7 +76,7 @@ class Parser(argparse.ArgumentParser):
         """Exit with status 2, naming what cannot be done, why, and the remedy."""
         unknown = INVALID_VERB.match(message)
         if unknown and self.verbs:
-            close = get_close_matches(unknown[1], self.verbs, 1, SIMILAR)
+            close = get_close_matches(unknown[1], self.verbs, 1, MIN_SIMILARITY)
             meant = f'did you mean "{close[0]}"? ' if close else ""
             text = f'cannot do "{unknown[1]}": there is no such verb; {meant}`{self.prog} --help`'
             self.exit(2, f"{self.prog}: {text} lists all\n")

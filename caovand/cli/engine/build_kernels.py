@@ -20,7 +20,7 @@ from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
 from caovand.core.facts.inventory import version_numbers
 from caovand.engines.registry import engine_of
 
-WHAT = "build kernels"
+CANNOT = "build kernels"
 _MIB = 2**20
 Capability = tuple[int, int]
 
@@ -65,15 +65,15 @@ def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """engine build-kernels."""
     root = root_of(args)
-    with safe_files.readable_by_all(), places.locked(root, WHAT, make=False):
-        engine = places.get(root, args.name, WHAT) if args.name else places.current(root)
+    with safe_files.readable_by_all(), places.locked(root, CANNOT, make=False):
+        engine = places.get(root, args.name, CANNOT) if args.name else places.current(root)
         if engine is None:
             remedy = "install one with sudo caovanctl engine install"
-            raise EngineError(WHAT, f"no engine is in use in {root}", remedy)
+            raise EngineError(CANNOT, f"no engine is in use in {root}", remedy)
         cards = args.capability or cards_here()
         if not cards:
             remedy = "name the cards' compute capability, such as --capability 7.5"
-            raise EngineError(WHAT, "no NVIDIA GPU is visible", remedy)
+            raise EngineError(CANNOT, "no NVIDIA GPU is visible", remedy)
         made = build(engine, cards, args.jobs, world_of(Screen(sys.stderr)))
     names = ", ".join(map(sm_name, cards))
     text = f"{engine.name} has its kernels for {names}: {len(made)} built now"
@@ -110,7 +110,7 @@ def build(
     what was built."""
     if engine.build != "cuda":
         remedy = "name an engine that is: caovanctl engine list"
-        raise EngineError(WHAT, f"{engine.name} is not built for CUDA", remedy)
+        raise EngineError(CANNOT, f"{engine.name} is not built for CUDA", remedy)
     known = engine_of(engine.kind).kernels
     here = host.read_host(engine.path)
     jobs = jobs or known.compilers(here.cpus, here.available_mib)

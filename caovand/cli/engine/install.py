@@ -134,7 +134,7 @@ def _build_kernels(
         world.say("      note: no GPU is visible; once one is: sudo caovanctl engine build-kernels")
         return
     try:
-        with safe_files.readable_by_all(), places.locked(root, build_kernels.WHAT):
+        with safe_files.readable_by_all(), places.locked(root, build_kernels.CANNOT):
             build_kernels.build(engine, cards, args.jobs, world)
     except EngineError as error:
         world.say(f"      warning: {error}; until then a start compiles what it needs")

@@ -14,7 +14,7 @@ from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.verb import Verb
 
-NOBODY = "-"
+NO_KEY = "-"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def show(answer: Mapping[str, Any]) -> None:
         table = Table("day (UTC)", "key", "requests", "tokens read", "tokens written")
         for row in answer["usage"]:
             numbers = (_number(row[name]) for name in ("requests", "read", "written"))
-            table.add_row(row["day"], row["key"] or NOBODY, *numbers)
+            table.add_row(row["day"], row["key"] or NO_KEY, *numbers)
         out.print(table)
 
 

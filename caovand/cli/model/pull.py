@@ -22,7 +22,7 @@ from caovand.core.model_source.selection import Offer
 from caovand.core.problem import Problem
 from caovand.engines.registry import engine_of
 
-NAMED = 3
+MAX_NAMED = 3
 """Number of skipped files that a line names."""
 
 
@@ -135,8 +135,8 @@ def _report(here: World, found: Offer, title: str) -> None:
     count = len(found.selection.files)
     here.say(f"{found.title} from {title}, {at}: {count} files, {gib(found.selection.size_bytes)}")
     for kind, names in found.selection.left_out:
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        here.say(f"  left out, {kind}: {', '.join(names[:NAMED])}{more}")
+        more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        here.say(f"  left out, {kind}: {', '.join(names[:MAX_NAMED])}{more}")
     if found.selection.of(selection.CODE):
         here.say(
             "  Python code runs inside the engine where [model] trust_remote_code allows it; most"

@@ -15,7 +15,7 @@ from caovand.core.printable import one_line
 
 MIN_WIDTH, MIN_HEIGHT = 40, 10
 KEYS = "m mode  l log  i incidents  r requests  ? help  q quit"
-BACK = "Esc back  q quit"
+BACK_HELP = "Esc back  q quit"
 MODE_KEYS = {mode[0]: mode for mode in (*MODES, "default")}
 HELP = (
     "m    choose the mode: the engine restarts if its plan changes",
@@ -32,7 +32,7 @@ HELP = (
     "One screen as text: caovanctl top | cat",
 )
 WITHOUT_LIMIT = 1000  # lines: one-off output outside a screen may be longer
-LATEST = 10  # events in that output
+MAX_EVENTS = 10  # events in that output
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def lines(view: View, page: ScreenPage, width: int, height: int, look: TerminalS
 
 def once(view: View, width: int, look: TerminalStyle) -> list[Text]:
     """The main page for one-off output: as many lines as needed, and the latest events."""
-    latest = replace(view, event_lines=view.event_lines[-LATEST:])
+    latest = replace(view, event_lines=view.event_lines[-MAX_EVENTS:])
     found = main(latest, width, WITHOUT_LIMIT, look)
     return _fit(found, width, len(found), look)
 
@@ -137,7 +137,7 @@ def _why(view: View) -> list[Text]:
 
 def _footer(view: View, page: ScreenPage, width: int) -> Text:
     """The keys, and the time of the latest reply."""
-    keys = KEYS if page is ScreenPage.MAIN else BACK
+    keys = KEYS if page is ScreenPage.MAIN else BACK_HELP
     if page is ScreenPage.MODE:
         modes = "  ".join(f"{letter} {mode}" for letter, mode in MODE_KEYS.items())
         keys = f"may restart the engine: {modes}  Esc"

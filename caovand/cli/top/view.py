@@ -32,7 +32,7 @@ class TerminalStyle:
 class CardProcess:
     """A process on a card; user and command are empty if it is not visible from here.
 
-    In that case the busy `cores`, the host MiB and the seconds of running time are None.
+    Then `cores`, the host memory and the running time are None, too.
     """
 
     gpu: int

@@ -11,7 +11,13 @@ from caovand.core.checkpoint.quantisation import Quantisation, read_gptq, read_q
 from caovand.core.checkpoint.rope import scaling_factor, scaling_tables, table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
 from caovand.core.checkpoint.text_config import text_config
-from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
+from caovand.core.checkpoint.values import (
+    MAX_VALUE,
+    BadConfig,
+    first_count,
+    table_value,
+    text_value,
+)
 from caovand.core.facts.inventory import LatentAttention, LinearAttention, ModelCard, Weights
 from caovand.core.problem import Problem
 
@@ -54,7 +60,9 @@ def describe(
     experts = first_count(text, "num_experts", "num_local_experts", "n_routed_experts")
     layers = layer_types(text)
     if not layers and not hidden:
-        raise BadConfig('it has no sizes, such as "num_hidden_layers" and "hidden_size"')
+        raise BadConfig(
+            'it lacks the dimensions of the model, such as "num_hidden_layers" and "hidden_size"'
+        )
     return ModelCard(
         path=path,
         architecture=architecture,
@@ -226,7 +234,7 @@ def context_limit(
         stretch = scaling_factor(part) or stretch
         if kind == "yarn":
             limit = first_count(part, "original_max_position_embeddings") or limit
-    if not 1 <= limit * stretch <= LARGEST:
+    if not 1 <= limit * stretch <= MAX_VALUE:
         raise BadConfig(f"its context of {limit:.0f} positions is scaled by {stretch:g}")
     return int(limit * stretch)
 

@@ -231,9 +231,9 @@ def _windowed(keys: _Keys, layers: int) -> list[bool]:
 
 def _recurrent(keys: _Keys, layers: int, kv_heads: Sequence[int]) -> list[bool]:
     """Which layers have a recurrent state."""
-    told = keys.raw("attention.recurrent_layers")
-    if isinstance(told, tuple):
-        return [bool(one) for one in told[:layers]] + [False] * (layers - len(told))
+    stated = keys.raw("attention.recurrent_layers")
+    if isinstance(stated, tuple):
+        return [bool(one) for one in stated[:layers]] + [False] * (layers - len(stated))
     if keys.architecture in NO_ATTENTION or keys.architecture in EVERY_LAYER_BOTH:
         return [True] * layers
     if keys.architecture in INTERVAL:

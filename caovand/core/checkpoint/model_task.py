@@ -137,5 +137,5 @@ def _sees_both_ways(architecture: str, config: Mapping[str, Any]) -> bool:
     """Whether tokens also attend to later tokens; such a model needs no cache."""
     text = table_value(config, "text_config") or config
     marked = any(mark in architecture for mark in _ENCODERS)
-    said = text.get("is_causal") is False or text.get("use_bidirectional_attention") is True
-    return marked or said
+    stated = text.get("is_causal") is False or text.get("use_bidirectional_attention") is True
+    return marked or stated

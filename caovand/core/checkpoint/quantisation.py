@@ -89,11 +89,11 @@ def _groups(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _bits(config: Mapping[str, Any], method: str, group: int) -> float:
-    told = [
+    stated = [
         first_count(config, "bits", "w_bit"),
         *(first_count(w, "num_bits") for w in _weights(config)),
     ]
-    bits = max(told) or BITS.get(method, UNQUANTISED_BITS)
+    bits = max(stated) or BITS.get(method, UNQUANTISED_BITS)
     if method == "bitsandbytes":
         bits = 4 if config.get("load_in_4bit") else 8
     without = method == "awq" and config.get("zero_point") is False
@@ -113,7 +113,7 @@ def _spared(config: Mapping[str, Any]) -> frozenset[str]:
 
 
 def read_gptq(config: Mapping[str, Any]) -> Gptq | None:
-    """What GPTQ adds: symmetry, order and exceptions; None for another method."""
+    """Read GPTQ's own fields: symmetry, order and exceptions; None for another method."""
     if text_value(config, "quant_method").lower() != "gptq":
         return None
     exceptions = table_value(config, "dynamic")

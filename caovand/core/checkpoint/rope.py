@@ -10,14 +10,20 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-from caovand.core.checkpoint.values import LARGEST, BadConfig, first_count, table_value, text_value
+from caovand.core.checkpoint.values import (
+    MAX_VALUE,
+    BadConfig,
+    first_count,
+    table_value,
+    text_value,
+)
 from caovand.core.document import is_number
 
 STRETCHED = ("linear", "ntk", "dynamic")
 """Kinds whose table covers all scaled positions."""
 FROM_ORIGINAL = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
 """Kinds that scale the original training length, which has its own key."""
-LONG = ("longrope", "su")
+LONG_ROPE_TYPES = ("longrope", "su")
 """Kinds with one table for prompts within the training length and another for longer ones."""
 ROWS_OF_MROPE = 4
 """Image positions exceed text positions: vLLM's table has four times as many rows."""
@@ -43,7 +49,7 @@ def scaling_factor(rope: Mapping[str, Any]) -> float:
     value = rope.get("factor")
     if value is None:
         return 0.0
-    if not is_number(value, 0, LARGEST) or not value:
+    if not is_number(value, 0, MAX_VALUE) or not value:
         raise BadConfig(f'the "factor" of its RoPE is {reprlib.repr(value)}, not a number above 0')
     return float(value)
 
@@ -55,13 +61,13 @@ def scaling_tables(text: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _parts(text: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     """Each layer type with its RoPE scaling; the name is empty if all types share one."""
-    given = scaling_tables(text)
-    by_layer = [(name, part) for name, part in given.items() if isinstance(part, Mapping)]
+    tables = scaling_tables(text)
+    by_layer = [(name, part) for name, part in tables.items() if isinstance(part, Mapping)]
     if by_layer:
         return by_layer
     if text.get("rope_local_base_freq") is not None:  # Gemma 3 as published
-        return [("full_attention", given), ("sliding_attention", {})]
-    return [("", given)]
+        return [("full_attention", tables), ("sliding_attention", {})]
+    return [("", tables)]
 
 
 def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> float:
@@ -70,7 +76,7 @@ def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> f
     original = first_count(rope, name) or first_count(text, name)
     if kind in STRETCHED and "alpha" not in rope:
         return positions * (scaling_factor(rope) or 1.0)
-    if kind in LONG:
+    if kind in LONG_ROPE_TYPES:
         return positions + original
     rows = float(positions)
     if kind in FROM_ORIGINAL:

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping
 from typing import Any
 
-LARGEST = 1 << 31
+MAX_VALUE = 1 << 31
 NONE = -1
 """How some configurations write "none": no window, no quantisation groups."""
 
@@ -30,8 +30,8 @@ def first_count(config: Mapping[str, Any], *names: str) -> int:
 def require_count(name: str, value: Any) -> int:
     """Check that the value is a count."""
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if not whole or isinstance(value, bool) or not 0 <= value <= LARGEST:
-        raise BadConfig(f'"{name}" is {reprlib.repr(value)}, not a count up to {LARGEST}')
+    if not whole or isinstance(value, bool) or not 0 <= value <= MAX_VALUE:
+        raise BadConfig(f'"{name}" is {reprlib.repr(value)}, not a count up to {MAX_VALUE}')
     return int(value)
 
 

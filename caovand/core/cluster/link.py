@@ -19,7 +19,7 @@ MAX_TEXT, MAX_NAME = 128, 256
 MAX_TARGETS = 1024
 MEETING = ""
 """The probe target where ranks rendezvous; other targets are named after their nodes."""
-LOST = "large packets are lost"
+LARGE_PACKETS_LOST = "large packets are lost"
 """The failure of a connection that passes small packets but not large ones."""
 
 

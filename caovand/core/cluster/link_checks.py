@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from caovand.core.cluster.finding import finding
-from caovand.core.cluster.link import LOST, LinkState
+from caovand.core.cluster.link import LARGE_PACKETS_LOST, LinkState
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.rdma import over_rdma
 from caovand.core.facts.checks import CheckResult
@@ -57,14 +57,14 @@ def _failed_directions(
             f"{LOGGED}; sudo systemctl restart caovan",
             worker,
         )
-    if LOST in (link.to_head, link.to_own):
+    if LARGE_PACKETS_LOST in (link.to_head, link.to_own):
         yield _lost_data(worker, head)
     else:
         if link.to_head:
             yield _head_unreachable(head, worker, link)
         if link.to_own:
             yield _own_address_unreachable(head, worker, link)
-    if link.to_worker == LOST:
+    if link.to_worker == LARGE_PACKETS_LOST:
         yield _lost_data(head, worker)
     elif link.to_worker:
         yield _worker_unreachable(head, worker, link)
@@ -85,7 +85,7 @@ def pair_checks(one: NodeFacts, other: NodeFacts, link: LinkState | None) -> Ite
     if link is None:
         return
     for sender, receiver, why in ((other, one, link.to_head), (one, other, link.to_worker)):
-        if why == LOST:
+        if why == LARGE_PACKETS_LOST:
             yield _lost_data(sender, receiver)
         elif why:
             yield _closed_port(sender, receiver, why)

@@ -55,7 +55,7 @@ MAX_TEXT, MAX_NAME = 2048, 64  # maximum characters of a text, and of a name tha
 
 @dataclass(frozen=True)
 class Order:
-    """What one worker is to run: rank `rank` of start `start`, or nothing without a plan.
+    """The head's order to one worker: run rank `rank` of start `start`, or nothing without a plan.
 
     `start` differs for each attempt. `proven` says that the head's engine answers; until then
     `phase`, `progress` and `detail` say how far its start is. `sent` is the head's clock, which

@@ -9,7 +9,7 @@ from caovand.core.cluster.finding import finding
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
 
-NAMED = 3
+MAX_NAMED = 3
 """How many files a finding names."""
 
 
@@ -54,8 +54,8 @@ def count_text(number: int) -> str:
 
 def name_some(names: list[str]) -> str:
     """The number of names, and the first of them."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{count_text(len(names))} ({', '.join(names[:NAMED])}{more})"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{count_text(len(names))} ({', '.join(names[:MAX_NAMED])}{more})"
 
 
 def _copy(

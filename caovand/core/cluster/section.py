@@ -15,8 +15,8 @@ from caovand.core.config.text import toml
 
 BEGIN = "# --- [cluster], by `caovanctl cluster`; `caovanctl cluster leave` undoes it ---"
 END = "# --- end of [cluster] ---"
-BEFORE = "# The section as it was:"
-KEPT = "#~"
+SAVED_TITLE = "# The section as it was:"
+SAVED_PREFIX = "#~"
 
 _MARKER = re.compile(rf"^({re.escape(BEGIN)}|{re.escape(END)})(?=\r?$)", re.M)
 _HEADER = re.compile(r"^[ \t]*\[[ \t]*cluster[ \t]*\][ \t]*(?:#.*)?\r?$", re.M)
@@ -57,10 +57,10 @@ def remove(text: str) -> str:
         raise LookupError("no block")
     begin, end = _MARKER.finditer(text)
     lines = text[begin.end() : end.start()].split("\n")
-    kept = [line for line in lines if line.startswith(KEPT)]
+    kept = [line for line in lines if line.startswith(SAVED_PREFIX)]
     before, after = text[: begin.start()], text[end.end() :]
     if kept:
-        section = "\n".join(line.removeprefix(KEPT).removeprefix(" ") for line in kept)
+        section = "\n".join(line.removeprefix(SAVED_PREFIX).removeprefix(" ") for line in kept)
         return before + section + after
     return re.sub(r"\r?\n\Z", "", before) + re.sub(r"\A\r?\n", "", after)
 
@@ -72,9 +72,9 @@ def _block(keys: Mapping[str, Any], section: str | None = None) -> Iterator[str]
     for name, value in keys.items():
         yield f"{name} = {toml(value)}"
     if section is not None:
-        yield BEFORE
+        yield SAVED_TITLE
         for line in section.split("\n"):
-            yield f"{KEPT} {line}"
+            yield f"{SAVED_PREFIX} {line}"
     yield END
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from typing import Any
 
-ONCE = "Takes effect when the daemon starts."
+APPLIES_AT_START = "Takes effect when the daemon starts."
 StringPairs = tuple[tuple[str, str], ...]
 """A frozen table of strings: ((name, value), ...) sorted by name."""
 

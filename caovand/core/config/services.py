@@ -1,4 +1,4 @@
-"""The configuration sections of what the daemon serves, keeps and logs, and of the cluster."""
+"""The configuration sections for servers, history, logs and the cluster."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from caovand.core.config.key import ONCE, StringPairs
+from caovand.core.config.key import APPLIES_AT_START, StringPairs
 from caovand.core.config.schema import Config, hints
 
 DEFAULTS = Config()
@@ -55,7 +55,7 @@ def render(config: Config = DEFAULTS) -> str:
                 if meta["choices"] and entry.name != "mode"
                 else ""
             )
-            once = f" {ONCE}" if meta["once"] else ""
+            once = f" {APPLIES_AT_START}" if meta["once"] else ""
             example = f" Example: {meta['example']}" if meta["example"] else ""
             lines.append(f"# {meta['help']}{limits}{allowed}{once}{example}")
             value = getattr(content, entry.name)

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from caovand.core.config.schema import Config, hints
 
-PLACE = re.compile(r" \(at line (\d+), column \d+\)$")
+POSITION = re.compile(r" \(at line (\d+), column \d+\)$")
 ASSIGNMENT = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=\s*(.*)")
 SECTION = re.compile(r"\s*\[+\s*([A-Za-z0-9_.-]+)")
 TYPOGRAPHIC = "“”„‟‘’‚‛«»"
@@ -19,8 +19,8 @@ def explain_syntax_error(text: str, message: str) -> str:
 
     Values are never repeated: they may be passwords.
     """
-    place = PLACE.search(message)
-    reason = PLACE.sub("", message)
+    place = POSITION.search(message)
+    reason = POSITION.sub("", message)
     if place is None:
         return f"{reason}; {GENERAL}"
     number = int(place[1])

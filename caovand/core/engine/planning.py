@@ -63,10 +63,8 @@ class Modelled:
 
 
 class FindAlternative(Protocol):
-    """How this engine would serve a model for which the chosen engine reaches `tokens_s` (0 if it
-    cannot serve it).
-
-    Empty if this engine cannot serve the model, or hardly faster.
+    """Describe how this engine would serve a model that the chosen one serves at `tokens_s` (0: not
+    at all). "" if this engine cannot serve the model, or would hardly be faster.
     """
 
     def __call__(
@@ -115,5 +113,5 @@ class Planning:
     configured one does not; 0 if there is none, or if the planner does not know."""
     all_reduce: Callable[[Plan, Inventory], AllReduce | None] = lambda plan, inventory: None
     """The plan's all-reduce over several cards; None without one."""
-    coarse: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
+    is_quantised: Callable[[Plan, Inventory], bool] = lambda plan, inventory: True
     """Whether weights, activations or the KV cache use fewer than 16 bits."""

@@ -32,7 +32,7 @@ UNTITLED = "rank"
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Where a node's part of a plan runs: its rank, and its address on its interface.
+    """The place of a node's part of a plan: its rank, and its address on its interface.
 
     `others` are the addresses of the other nodes, known only to the head; with `token` the
     cluster's processes authenticate each other.
@@ -188,7 +188,7 @@ class Api:
     """None for an engine that counts tokens only in completions."""
     constrained: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
     """Fields of a request whose answer must follow a JSON schema; None if unsupported."""
-    works: Mapping[ModelTask, TaskRequest] = field(default_factory=dict)
+    task_requests: Mapping[ModelTask, TaskRequest] = field(default_factory=dict)
     """The request for each task other than text generation that the engine is planned for."""
     chat: str = "/v1/chat/completions"
     """Path of OpenAI chats."""

@@ -13,7 +13,7 @@ from caovand.core.facts.inventory import EngineInfo, Gpu
 
 NCCL, CUSTOM = "NCCL", "custom all-reduce"
 """Implementations of all-reduce, by their names in findings."""
-KEPT = 16
+MAX_RESULTS = 16
 MAX_TEXT = 1000  # characters
 AllReduceVerdict = Literal["right", "wrong", "hung", "unclear"]
 
@@ -58,8 +58,8 @@ def key_of(task: AllReduce, gpus: tuple[Gpu, ...], engine: EngineInfo) -> str:
 
 
 def to_document(found: Mapping[str, AllReduceResult]) -> dict[str, Any]:
-    """Encode the newest KEPT results."""
-    return {key: asdict(one) for key, one in list(found.items())[-KEPT:]}
+    """Encode the newest MAX_RESULTS results."""
+    return {key: asdict(one) for key, one in list(found.items())[-MAX_RESULTS:]}
 
 
 def from_document(document: Any) -> dict[str, AllReduceResult]:

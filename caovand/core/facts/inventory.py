@@ -88,7 +88,7 @@ class Host:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What the probe found in the engine's own Python."""
+    """The probe's findings in the engine's own Python."""
 
     python: str
     version: str

@@ -16,7 +16,7 @@ from caovand.core.document import is_number
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host
 
 T = TypeVar("T", Gpu, Host, EngineInfo)
-LARGEST = 1 << 40
+MAX_VALUE = 1 << 40
 """Far beyond any real count or size in MiB."""
 FORMER_VERSION = "vllm"
 """The engine version's key in files of earlier releases."""
@@ -164,7 +164,7 @@ def _value(value: Any, kind: str, where: str) -> Any:
     if outer == "int":
         return _whole(value, where)
     if outer == "float":
-        _check(is_number(value, 0, LARGEST), where, value, "a number from 0")
+        _check(is_number(value, 0, MAX_VALUE), where, value, "a number from 0")
         return float(value)
     _check(isinstance(value, str), where, value, "a text")
     return value
@@ -193,7 +193,7 @@ def _parts(inner: str) -> list[str]:
 
 def _whole(value: Any, where: str) -> int:
     """A count; fractions, which sizes in MiB may have, are dropped."""
-    _check(is_number(value, 0, LARGEST), where, value, "a number from 0")
+    _check(is_number(value, 0, MAX_VALUE), where, value, "a number from 0")
     _check(value == int(value) or where.endswith("_mib"), where, value, "a whole number")
     return int(value)
 

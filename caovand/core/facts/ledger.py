@@ -19,7 +19,7 @@ MARK = "CAOVAN_ENGINE"
 
 
 class Marks(NamedTuple):
-    """What all processes of one engine inherit: their output pipe, and the value of MARK."""
+    """Marks that all processes of one engine inherit: their output pipe, and the value of MARK."""
 
     output: str
     variable: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STEP = 2
+SAME_NETWORK_FACTOR = 2
 """Two measured round trips of one network differ by less than this factor, those of two kinds of
 Ethernet by more."""
 
@@ -25,4 +25,4 @@ class Network:
         if other is None or self.rdma != other.rdma:
             return False
         pairs = ((self.bytes_s, other.bytes_s), (self.round_trip_s, other.round_trip_s))
-        return all(max(pair) < STEP * min(pair) for pair in pairs)
+        return all(max(pair) < SAME_NETWORK_FACTOR * min(pair) for pair in pairs)

@@ -16,7 +16,7 @@ from caovand.core.problem import Problem
 DRIVER_OF_CUDA = {11: "450.80", 12: "525.60", 13: "580.65"}
 """The oldest driver for each CUDA release, by NVIDIA's compatibility table."""
 INSTALL_DRIVER = (
-    "sudo ubuntu-drivers install (on Debian: cuda-drivers from NVIDIA's apt repository), then reboot"
+    "sudo ubuntu-drivers install (on Debian: cuda-drivers from NVIDIA's repository), then reboot"
 )
 _OLDEST_CARD = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 """Compute capability of the oldest cards that each CUDA release compiles for."""

@@ -1,7 +1,7 @@
 """The few fields of a JSON body that the gateway reads, without a second copy of the body.
 
-Only the top level counts, and of a field that comes twice the last, as for JSON parsers. The engine
-judges the rest: what is no JSON has no fields here.
+Only the top level counts; of a repeated field the last, as in JSON parsers. The engine judges the
+rest: a body that is not JSON has no fields here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 _TRUE = re.compile(rb"true\b")
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
 _NUMBER = re.compile(rb"(\d{1,9})[ \t\r\n]*[,}]")
-PROMPT = frozenset({"tools", "system", "instructions"})
+PROMPT_FIELDS = frozenset({"tools", "system", "instructions"})
 CONVERSATION = frozenset({"messages", "input"})
 """Fields of a prompt, and those that have its messages."""
 MAX_SPANS = 1001
@@ -48,7 +48,7 @@ class Fields:
 
 
 def fields(body: bytes) -> Generator[Fields, None, None]:
-    """The fields found so far, now and then, so that others can run meanwhile; at last all."""
+    """Yield the fields found so far from time to time, so that other tasks can run; finally all."""
     depth, place, steps = 0, 0, 0
     name, model, stream = "", None, False
     model_at, max_tokens = None, None
@@ -96,7 +96,7 @@ def fields(body: bytes) -> Generator[Fields, None, None]:
 
 
 class _Spans:
-    """Where the parts of a prompt begin and end, from the brackets that open and close."""
+    """Finds where the parts of a prompt begin and end, by counting brackets."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, int, int]] = []
@@ -111,11 +111,11 @@ class _Spans:
     def close(self, depth: int, place: int) -> None:
         if depth == 2 and self._field in CONVERSATION:
             self._add(self._field, self._item_at, place)
-        elif depth == 1 and self._field in PROMPT:
+        elif depth == 1 and self._field in PROMPT_FIELDS:
             self._add(self._field, self._field_at, place)
 
     def text(self, name: str, begin: int, end: int) -> None:
-        if name in PROMPT:
+        if name in PROMPT_FIELDS:
             self._add(name, begin, end)
 
     def _add(self, name: str, begin: int, end: int) -> None:
@@ -124,7 +124,7 @@ class _Spans:
 
 
 def _end_of_string(body: bytes, place: int) -> Generator[Fields, None, int]:
-    """Where the quote is that ends the string which begins at `place`; -1 without one.
+    """The position of the quote that ends the string at `place`; -1 if there is none.
 
     Pauses as `fields` does: a string may have millions of quotes of its own.
     """

@@ -1,4 +1,4 @@
-"""What happens to the gateway, and the effects its policy answers with.
+"""Events at the gateway, and the effects with which its policy responds.
 
 A request's life: READING its body, WAITING for an engine, FORWARDED to one, BEGUN with the first
 byte of its answer. Until then it may wait again and be sent again; afterwards never.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from caovand.core.gateway.fair import ANYBODY, Lane
+from caovand.core.gateway.fair import SHARED_LANE, Lane
 
 
 class Stage(Enum):
-    """How far a request is."""
+    """The stage of a request."""
 
     READING = "reading"
     WAITING = "waiting"
@@ -35,7 +35,7 @@ class EngineState(str, Enum):
 
 
 class Why(Enum):
-    """Why a request ends without the whole answer of an engine."""
+    """The reason why a request ends without a complete answer from an engine."""
 
     NO_ENGINE = "no engine"
     TOO_LONG = "waited too long"
@@ -81,24 +81,23 @@ class EngineIs(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrived(OfRequest):
-    """The head of a request is there, with `size` bytes of body announced."""
+    """A request's head has arrived; it announces `size` bytes of body."""
 
     size: int = 0
-    lane: Lane = ANYBODY
+    lane: Lane = SHARED_LANE
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grew(OfRequest):
-    """Its body is longer than announced: `size` bytes so far."""
+    """The body is longer than announced: `size` bytes so far."""
 
     size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(OfRequest):
-    """Its body is there; `digest` identifies it when the same request comes again.
-
-    `tokens` is what it is expected to cost.
+    """The body has arrived; `digest` identifies it if the same request is sent again. `tokens` is
+    its expected cost.
     """
 
     digest: bytes
@@ -107,7 +106,7 @@ class Complete(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Begun(OfRequest):
-    """The first byte of its answer is there."""
+    """The first byte of the answer has arrived."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +116,7 @@ class Done(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Unsent(OfRequest):
-    """The engine could not be connected to: it has seen nothing of the request."""
+    """The connection to the engine failed, so the engine has seen nothing of the request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,7 @@ class Lost(OfRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class Faulted(OfRequest):
-    """The engine answered, or ends a begun answer, with a fault that is not passed on yet."""
+    """The engine answered, or ended a begun answer, with a fault that is not passed on yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +154,7 @@ class Tick(Event):
 
 @dataclass(frozen=True)
 class Effect:
-    """Something to be done about the request `number`."""
+    """An action on the request `number`."""
 
     number: int
 
@@ -169,7 +168,7 @@ class Forward(Effect):
 
 @dataclass(frozen=True)
 class Recall(Effect):
-    """Give up the attempt at an engine that ended: it waits again."""
+    """Abandon the attempt at an engine that ended; the request waits again."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class Release(Effect):
 
 @dataclass(frozen=True)
 class Refuse(Effect):
-    """Answer it with an error; nothing of an answer was sent."""
+    """Answer with an error; no part of an answer has been sent."""
 
     why: Why
     retry_after_s: int | None = None
@@ -187,7 +186,7 @@ class Refuse(Effect):
 
 @dataclass(frozen=True)
 class End(Effect):
-    """End its begun answer with the protocol's own error."""
+    """End the begun answer with the protocol's own error."""
 
     why: Why
     retry_after_s: int | None = None

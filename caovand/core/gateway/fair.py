@@ -1,4 +1,4 @@
-"""Whose request is next: bands share an engine by their weights, the keys of a band alike.
+"""Choose the next request: bands share an engine by their weights, keys within a band equally.
 
 What counts is tokens: a key pays for each of its requests when it goes to the engine, by estimate,
 and the difference when it is known. Whoever has paid least is next. One that comes back after a
@@ -23,24 +23,25 @@ class Lane:
     band: str = ANY_BAND
 
 
-ANYBODY = Lane()
+SHARED_LANE = Lane()
 
 
 @dataclass
 class _Share:
-    """What was paid for it, and by the one of its parts that was next last."""
+    """What a lane or band has paid, and what the member that was served last had paid."""
 
     paid: float = 0.0
     level: float = 0.0
     waiting: list[int] = field(default_factory=list)  # in the order of arrival
 
     def join(self, level: float) -> None:
-        """It has something to do again."""
+        """Rejoin after a pause, at the level of the others."""
         self.paid = max(self.paid, level)
 
 
 class FairQueue:
-    """Numbers of requests that wait, each in a lane, with what it is expected to cost."""
+    """A queue of waiting requests, by number, each with its lane and its expected cost in
+    tokens."""
 
     def __init__(self) -> None:
         self._lanes: dict[Lane, _Share] = {}
@@ -52,11 +53,11 @@ class FairQueue:
         return len(self._known)
 
     def __iter__(self) -> Iterator[int]:
-        """All of them, in the order of arrival."""
+        """All waiting requests, in the order of arrival."""
         return iter(sorted(self._known))
 
     def push(self, number: int, lane: Lane, tokens: float) -> None:
-        """Let a request wait."""
+        """Enqueue a request."""
         band, share = self._bands[lane.band], self._lanes.setdefault(lane, _Share())
         if not band.waiting:
             band.join(self._level)
@@ -80,7 +81,7 @@ class FairQueue:
         return min(lanes, key=lambda share: (share.paid, share.waiting[0])).waiting[0]
 
     def take(self, number: int) -> None:
-        """Let a request go to the engine: its lane pays for it."""
+        """Dequeue a request for the engine, and charge its lane."""
         lane, tokens = self._known[number]
         band, share = self._bands[lane.band], self._lanes[lane]
         self._level, band.level = band.paid, share.paid
@@ -88,13 +89,13 @@ class FairQueue:
         self.charge(lane, tokens)
 
     def remove(self, number: int) -> None:
-        """Forget a request that waits no more."""
+        """Remove a request that no longer waits."""
         lane, _ = self._known.pop(number)
         for part in (self._bands[lane.band], self._lanes[lane]):
             part.waiting.remove(number)
 
     def charge(self, lane: Lane, tokens: float) -> None:
-        """Let a lane pay more, or less where this is negative."""
+        """Charge a lane more tokens; a negative number is a refund."""
         band = self._bands[lane.band]
         share = self._lanes.setdefault(lane, _Share(band.level))
         band.paid += tokens / WEIGHTS[lane.band]

@@ -1,4 +1,4 @@
-"""Clients' keys: what each may do, and how they are kept, by their digests alone."""
+"""Clients' keys: their permissions and limits. Only digests of the keys are stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 @dataclass(frozen=True)
 class ClientKey:
-    """A key of a client; without `models` it may use all, without a limit as much as it likes."""
+    """A client's key. Without `models` it may use all models; without a limit, any amount."""
 
     name: str
     digest: str
@@ -32,17 +32,18 @@ class ClientKey:
     band: str = BANDS[0]
 
     def may_use(self, asked: str, model: str) -> bool:
-        """Whether it may ask for a model by this name."""
+        """Whether the key may request the model of this name."""
         return not self.models or asked in self.models or model in self.models
 
 
 def digest_of(secret: str) -> str:
-    """The digest of a key: its secret is random and long, so that no salt is needed."""
+    """The digest of a key; its secret is long and random, so no salt is needed."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
-    """The key to add, or ProblemError if it cannot be; `taken` are the names there are."""
+    """Return the key to add; `taken` are the existing names. Raises ProblemError if it is
+    invalid."""
     cannot = f"add the key {key.name[:64]!r}"
     if not NAME.fullmatch(key.name):
         fact = "a name has 1 to 64 letters, digits, and . _ @ - after the first"
@@ -68,17 +69,17 @@ def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
 
 
 def to_document(keys: Sequence[ClientKey]) -> list[dict[str, Any]]:
-    """The keys as JSON; without their secrets, which nobody keeps."""
+    """The keys as JSON, without their secrets, which are not stored anywhere."""
     return [asdict(key) for key in keys]
 
 
 def from_document(document: Any) -> tuple[ClientKey, ...] | None:
-    """The keys in a document, None if it is none of keys."""
+    """The keys in a document; None if it is not a document of keys."""
     return read_or_none(_KEYS, document)
 
 
 def wrong_key() -> Problem:
-    """What a client without a valid key is refused with."""
+    """The error for a client without a valid key."""
     return Problem("answer", "the API key is missing or wrong", "send a key of this server")
 
 

@@ -1,6 +1,5 @@
-"""Which model a request means, and the body that the engine gets for it.
-
-A name is a served one, an alias of one, or either with the effort of its reasoning behind a colon.
+"""Resolve the model that a request names, and rewrite its body for the engine. A name is a served
+name or an alias, with an optional reasoning effort after a colon.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _LIMIT_FIELDS = {
 
 @dataclass(frozen=True)
 class Defaults:
-    """What requests that say nothing of it ask for; None leaves it to the engine."""
+    """Values for requests that do not set them; None leaves a value to the engine."""
 
     temperature: float | None = None
     max_tokens: int | None = None
@@ -37,7 +36,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class ResolvedName:
-    """The served model a name means, and the effort it asks for, "" for none."""
+    """The served model that a name stands for, and the requested effort, "" if there is none."""
 
     model: str
     effort: str = ""
@@ -53,12 +52,12 @@ class Naming:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name to list: an alias for a model that is not served is none."""
+        """All names to list, except aliases of models that are not served."""
         known = (alias for alias, name in self.aliases.items() if self._served(name))
         return tuple(dict.fromkeys((*self.served, *known)))
 
     def meant(self, name: str) -> ResolvedName | None:
-        """Return the model that `name` means ("" the default), None if there is none."""
+        """Resolve `name` ("" means the default); None if no such model is served."""
         if not name and self.served:
             return ResolvedName(self.served[0])
         return self._served(name) or self._aliased(name) or self._with_effort(name)
@@ -79,7 +78,7 @@ class Naming:
 
 
 def rewrite_body(body: bytes, fields: Fields, path: str, naming: Naming) -> bytes:
-    """The body with the served model's name, and with defaults for what it does not set."""
+    """Return the body with the served model's name, and with defaults for missing fields."""
     name = fields.model
     meant = naming.meant(name) if name is not None else None
     api = path[len(PREFIX) :] if path.startswith(PREFIX) else ""
@@ -103,7 +102,7 @@ def rewrite_body(body: bytes, fields: Fields, path: str, naming: Naming) -> byte
 def _added(
     names: Collection[str], api: str, defaults: Defaults, effort: str
 ) -> Iterator[tuple[str, Any]]:
-    """Fields that the request does not have."""
+    """The default fields that the request lacks."""
     limits = _LIMIT_FIELDS.get(api, ())
     if limits and defaults.temperature is not None and "temperature" not in names:
         yield "temperature", defaults.temperature

@@ -1,4 +1,4 @@
-"""How fast an engine answers, and how long a request is expected to wait for it."""
+"""Estimate how fast an engine answers, and how long a request waits for it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Pace:
         self._mean_s += (took_s - self._mean_s) * (SMOOTHING if self._mean_s else 1.0)
 
     def wait_s(self, ahead: int, at_once: int | None) -> float:
-        """How long the next request waits at an engine that has `ahead` requests already.
+        """Seconds that the next request waits at an engine with `ahead` requests.
 
-        `at_once` is how many it answers at a time, None if that is unknown: nobody waits then.
+        `at_once` is the number that it answers at a time; None, for unknown, means no wait.
         """
         if at_once is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""Decides about every request at the gateway: pure, an event in, effects out.
+"""Decide about every request at the gateway. Pure: an event in, effects out.
 
 Requests wait in a fair order (`fair`). At an engine's unplanned end all that it had not
 begun to answer are suspects: each is sent again alone, and one that ends an engine a second time is
@@ -78,16 +78,16 @@ class Policy:
 
     @property
     def at_engine(self) -> int:
-        """How many an engine works on."""
+        """The number of requests at the engine."""
         return len(self._at_engine)
 
     def stage(self, number: int) -> Stage | None:
-        """How far a request is, None for one that has ended."""
+        """The stage of a request; None if it has ended."""
         request = self._requests.get(number)
         return request.stage if request else None
 
     def take(self, event: Event) -> tuple[Effect, ...]:
-        """What follows from an event; late ones of ended requests change nothing."""
+        """Apply an event; return its effects. Late events of ended requests change nothing."""
         self._effects = []
         if isinstance(event, EngineIs):
             self._hear(event)
@@ -204,7 +204,7 @@ class Policy:
         self._effects.append(how(number, why, after_s))
 
     def _end(self, request: OpenRequest, why: Why) -> None:
-        """End a request with an error, which comes in its answer if that has begun."""
+        """End a request with an error, sent within its answer if that has begun."""
         self._remove(request)
         self._refuse(request.number, why, End if request.stage is Stage.BEGUN else Refuse)
 
@@ -244,14 +244,14 @@ class Policy:
             self._recognise(self._requests[number], at)
 
     def _leave_to_next(self, request: OpenRequest, at: float) -> None:
-        """The engine ends as planned: another one answers what has not begun."""
+        """Requeue the requests without an answer yet: the engine ends as planned."""
         if request.stage is Stage.BEGUN:
             self._end(request, Why.ENGINE_ENDED)
         else:
             self._again(request, at)
 
     def _recognise(self, request: OpenRequest, at: float) -> None:
-        """One that waits may be the same as one with which an engine has just ended."""
+        """Suspect a waiting request, or end a killer, if an equal one has just ended an engine."""
         if self._known.is_killer(request.digest, at):
             self._end(request, Why.KILLER)
         elif not request.suspect and self._known.is_suspect(request.digest, at):
@@ -286,7 +286,7 @@ class Policy:
                 self._known.clear(request.digest)
 
     def _settle(self, request: OpenRequest, at: float) -> None:
-        """The engine lives although it broke this request's connection, or faulted."""
+        """Pass on a living engine's fault; blame a request whose connection it broke."""
         if request.broken is Faulted:
             self._remove(request)
             self._effects.append(Release(request.number))
@@ -294,7 +294,7 @@ class Policy:
         self._blame(request, at, Why.LOST)
 
     def _pump(self, at: float) -> None:
-        """Forward what may go now."""
+        """Forward the requests that may go to the engine now."""
         engine = self.engine
         while engine.state is EngineState.SERVING and at >= self._doubtful_until:
             if self._alone is not None or (number := self._next(at)) is None:
@@ -318,14 +318,14 @@ class Policy:
         return self._waiting.first() if room else None
 
     def expected_wait_s(self) -> float | None:
-        """How long a request that comes now is expected to wait, None if nobody knows."""
+        """Expected wait in seconds of a request that arrives now; None if unknown."""
         engine = self.engine
         if engine.state is not EngineState.SERVING:
             return engine.expected_s
         return self._pace.wait_s(self.waiting + len(self._at_engine), engine.at_once)
 
     def retry_after_s(self) -> int:
-        """When a client had better come again, in whole seconds."""
+        """The Retry-After for a refused client, in whole seconds."""
         waits_s = self.expected_wait_s()
         return RETRY_S if waits_s is None else max(math.ceil(waits_s), 1)
 

@@ -1,4 +1,4 @@
-"""What is kept of a request that has ended: whose, how long, how it ended; never its text."""
+"""The record of an ended request: its key, times and outcome, but never its text."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Record:
     """How often it went to an engine."""
 
     def waited_s(self, ended: float) -> float:
-        """How long it waited for the engine that answered it, or for nothing."""
+        """Seconds that it waited for the engine that answered it, or in vain."""
         return (ended if self.sent is None else self.sent) - self.began
 
     def row(self, ended: float) -> dict[str, Any]:
-        """The record as the daemon keeps it."""
+        """The record as the daemon stores it."""
         return {
             "at": round(self.at, 3), "key": self.key, "path": self.path[:MAX_PATH],
             "model": self.model[:MAX_MODEL], "status": self.status, "outcome": self.outcome,
@@ -85,9 +85,8 @@ class Totals:
 
 
 def add_growth(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping[str, Any]) -> Any:
-    """The `total` of several gateways, of which the last one counted `before`, and counts `now`.
-
-    One that counts less is another.
+    """Add the growth from `before` to `now` to `total`. A gateway whose counts fell has been
+    restarted: all of `now` is growth.
     """
     if sum(now["ended"].values()) < sum(before["ended"].values()):
         before = Totals().document()
@@ -98,7 +97,7 @@ def add_growth(total: Mapping[str, Any], before: Mapping[str, Any], now: Mapping
 
 
 def is_row(row: Any) -> bool:
-    """Whether this is a row of a record."""
+    """Whether a value is a row made from a record."""
     return (
         isinstance(row, dict)
         and row.keys() == FIELDS.keys()

@@ -1,4 +1,4 @@
-"""What the state machine of a slot means for the gateway."""
+"""Translate a slot's state into the engine state that the gateway knows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Requests that an engine may have died of, by the digests of their bodies.
-
-Clients send what broke off again as a request of its own: it is the same by its digest.
+"""Requests that may have killed an engine, by the digests of their bodies. Clients resend a request
+that broke off: the digest identifies it.
 """
 
 from __future__ import annotations
@@ -23,41 +22,43 @@ class Cut:
 
 
 class Suspects:
-    """The latest digests that were at an engine when it died; a killer was alone there."""
+    """The latest digests that were at an engine when it died. One that was there alone is a
+    killer."""
 
     def __init__(self) -> None:
         self._kept: dict[bytes, tuple[float, bool]] = {}
         self._cut: list[Cut] = []
 
     def cut_off(self, digest: bytes, at: float, *, alone: bool) -> None:
-        """The engine broke off a begun answer: an end that follows may be due to this request."""
+        """Note that the engine broke off a begun answer: if the engine ends, this request may be
+        why."""
         self._cut.append(Cut(digest, at, alone))
 
     def engine_ended(self, at: float, *, planned: bool) -> None:
-        """Suspect what the engine had cut off, unless it was to end."""
+        """Suspect the requests that the engine had cut off, unless its end was planned."""
         cut, self._cut = self._cut, []
         for one in () if planned else cut:
             self.add(one.digest, at, killer=one.alone)
 
     def forget(self, at: float) -> None:
-        """An engine that is still reported alive did not die of what it cut off long ago."""
+        """Forget old cuts of an engine that is still reported alive: they did not kill it."""
         self._cut = [one for one in self._cut if at - one.at < CUT_S]
 
     def add(self, digest: bytes, at: float, *, killer: bool) -> None:
-        """Remember one; a killer stays one."""
+        """Add a suspect; a killer stays a killer."""
         _, before = self._kept.pop(digest, (0.0, False))
         self._kept[digest] = (at, killer or before)
         while len(self._kept) > MAX_KEPT:
             del self._kept[next(iter(self._kept))]
 
     def clear(self, digest: bytes) -> None:
-        """It was at an engine alone, and the engine lived on."""
+        """Clear a request that was alone at an engine that lived on."""
         self._kept.pop(digest, None)
 
     def is_suspect(self, digest: bytes, at: float) -> bool:
-        """Whether it must be tried alone."""
+        """Whether this request must be tried alone."""
         return digest in self._kept and at - self._kept[digest][0] <= KEPT_S
 
     def is_killer(self, digest: bytes, at: float) -> bool:
-        """Whether an engine died while it was there alone."""
+        """Whether an engine died while this request was alone at it."""
         return self.is_suspect(digest, at) and self._kept[digest][1]

@@ -1,4 +1,4 @@
-"""What clients use: tokens counted in answers, and the limits of their keys."""
+"""Clients' use: tokens counted in answers, and the limits of keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KeyUsage:
 
     @property
     def tokens(self) -> int:
-        """All of them."""
+        """Input and output tokens together."""
         return self.read + self.written
 
 
@@ -49,13 +49,13 @@ class Meter:
         self._tail, self._events, self._bytes = b"", 0, 0
 
     def take(self, chunk: bytes) -> None:
-        """Another piece of the answer."""
+        """Process another piece of the answer."""
         self._events += chunk.count(b"data: {")
         self._bytes += len(chunk)
         self._tail = (self._tail + chunk)[-TAIL_BYTES:]
 
     def used(self, body_bytes: int) -> KeyUsage:
-        """What the request used, whose body had this size."""
+        """The tokens used by a request whose body had this size."""
         read, written = _PROMPT_TOKENS.findall(self._tail), _ANSWER_TOKENS.findall(self._tail)
         if read:  # an embedding writes nothing
             return KeyUsage(int(read[-1]), int(written[-1]) if written else 0, False)
@@ -101,7 +101,7 @@ class Quotas:
         self._tokens[name] = self._tokens.get(name, 0) + tokens
 
     def know(self, day: int, tokens: Mapping[str, int]) -> None:
-        """Take what was counted before this process began."""
+        """Add the use that was counted before this process started."""
         if day >= self._day:
             self._turn(day * DAY_S)
             for name, count in tokens.items():
@@ -114,13 +114,13 @@ class Quotas:
 
 
 class Ledger:
-    """What the keys have used, by day, until the daemon has confirmed it."""
+    """Use of each key by day, kept until the daemon has confirmed it."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, str], list[int]] = {}
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self._rows)
 
     def add(self, name: str, used: KeyUsage, unix: float) -> None:
@@ -128,7 +128,7 @@ class Ledger:
         self.put_back([[int(unix // DAY_S), name, 1, used.read, used.written]])
 
     def taken(self, most: int) -> list[list[Any]]:
-        """Up to `most` rows, which are no longer here: day, name, requests, read and written."""
+        """Remove and return up to `most` rows: day, name, requests, input and output tokens."""
         keys = list(self._rows)[:most]
         return [[*key, *self._rows.pop(key)] for key in keys]
 

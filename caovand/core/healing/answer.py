@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import (
     BEYOND_CARD,
     DISK,
-    LIMIT,
+    MACHINE_LIMIT,
     MORE_PATIENCE,
     REACTIONS,
     Decision,
@@ -98,11 +98,11 @@ def answer(
 
 def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:
     """Rungs to recommend to people; none if no setting is at fault."""
-    limited = finding.signature in DISK or LIMIT in finding.captures
+    limited = finding.signature in DISK or MACHINE_LIMIT in finding.captures
     blamed = healing.blamed.get(finding.captures.get("component", ""))
     if limited or (finding.failure == "unknown" and blamed is None):
         return ()
-    return healing.against(finding)
+    return healing.rungs_for(finding)
 
 
 def _certainty(finding: Finding, kind: str) -> Certainty:
@@ -122,7 +122,7 @@ def _changes(plan: Plan, finding: Finding, healing: Healing) -> Iterator[Change]
 
 
 def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[Heals, str]:
-    """What the ladder does if the failure keeps recurring."""
+    """The ladder's next steps if the failure keeps recurring."""
     known = plan or _DEFAULTS
     at_once = decide(known, finding, 1, rules)
     failed = _FAILED if plan else _OF_OTHERS
@@ -133,7 +133,7 @@ def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[
     patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
     times = "once" if patience == 1 else f"up to {patience} times"
     first = f"the same plan again, {times}" if patience else ""
-    rungs = rules.healing.against(finding)
+    rungs = rules.healing.rungs_for(finding)
     later = decide(known, finding, patience + 1, rules)
     if plan is None and rungs:
         steps = f"as far as the plan allows: {'; '.join(rung.does for rung in rungs)}"
@@ -154,9 +154,9 @@ def _patience(finding: Finding) -> int:
 
 def _steps(decision: Decision, finding: Finding, rules: LadderRules) -> str:
     """The changes of this decision and the next ones; the first few by name."""
-    told: list[str] = []
-    while decision.verdict == "lower" and decision.plan is not None and len(told) < MAX_STEPS:
-        told.append(decision.text)
+    steps: list[str] = []
+    while decision.verdict == "lower" and decision.plan is not None and len(steps) < MAX_STEPS:
+        steps.append(decision.text)
         decision = decide(decision.plan, finding, _patience(finding) + 1, rules)
     more = ", and so on" if decision.verdict == "lower" else ""
-    return "; then ".join(told) + more
+    return "; then ".join(steps) + more

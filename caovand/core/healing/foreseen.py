@@ -14,7 +14,7 @@ from caovand.core.healing import ladder
 from caovand.core.healing.failure import Foreseen
 from caovand.core.plan import Plan, Setting, Unplannable
 
-SHORT = ("kv-cache-short", "kv-cache-none")
+CACHE_FAILURES = ("kv-cache-short", "kv-cache-none")
 
 
 def foresee(
@@ -42,7 +42,12 @@ def foresee(
     known = predict(plan)
     # Others may leave: rungs give way once they have, but a plan of its own would stay.
     alone = known is not None and not known.hold
-    if known is not None and alone and known.finding.failure in SHORT and replan is not None:
+    if (
+        known is not None
+        and alone
+        and known.finding.failure in CACHE_FAILURES
+        and replan is not None
+    ):
         shorter = _with_longest_context(
             engine, config, plan, inventory, replan, known.unless_pinned
         )

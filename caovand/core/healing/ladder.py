@@ -92,7 +92,7 @@ DISK: Mapping[str, str] = {
 LASTING = frozenset({"net.certificate"})
 
 # Name of a capture: a limit of the machine was reached, so no plan is at fault.
-LIMIT = "machine_limit"
+MACHINE_LIMIT = "machine_limit"
 
 # Component of failures that an engine's configuration causes before anything is loaded.
 CONFIGURATION = "configuration"
@@ -165,7 +165,7 @@ def decide(plan: Plan, finding: Finding, repeats: int, rules: LadderRules) -> De
         where = finding.captures.get("path")
         text = DISK[finding.signature].format(of=f" of {where}" if where else "")
         return Decision("hold", text=text, excused=True)
-    if LIMIT in finding.captures:
+    if MACHINE_LIMIT in finding.captures:
         return Decision("hold", text="the same plan again once the limit allows it", excused=True)
     if finding.signature in rules.healing.blameless:
         text = "the same plan again: a request ended the engine, and no setting helps"
@@ -217,7 +217,7 @@ def _descend(
     obstacles to better rungs."""
     obstacles: list[str] = []
     known = frozenset(rules.conflicts(plan))
-    for rung in rules.healing.against(finding):
+    for rung in rules.healing.rungs_for(finding):
         step = rung.step(plan, finding)
         if step is None or _use(rung, step) in plan.taken:
             continue

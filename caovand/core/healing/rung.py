@@ -89,7 +89,7 @@ class Healing:
         """Rungs by name."""
         return {rung.name: rung for rung in self.rungs}
 
-    def against(self, finding: Finding) -> tuple[Rung, ...]:
+    def rungs_for(self, finding: Finding) -> tuple[Rung, ...]:
         """Rungs that help against a failure, best first; a blamed component's rung comes before
         all."""
         if finding.signature in self.blameless:

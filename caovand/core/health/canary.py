@@ -36,7 +36,7 @@ TOKENS = 16
 MARGIN, COARSE_MARGIN = 1.0, 2.0
 NOT_JSON = "not JSON compliant"
 """Part of the error that Python's json, and so a server, raises for NaN."""
-KEPT = 32
+MAX_ANSWERS = 32
 """How many plans' answers are stored, newest first to be kept."""
 MAX_TEXT = 256  # characters per token
 SUREST = 100.0  # nats; larger margins carry no more information
@@ -125,8 +125,8 @@ def key_of(plan: Plan, inventory: Inventory, files: Collection[Any]) -> str:
 
 
 def to_document(kept: Kept) -> dict[str, Any]:
-    """Encode the last KEPT first answers."""
-    last = list(kept.items())[-KEPT:]
+    """Encode the last MAX_ANSWERS first answers."""
+    last = list(kept.items())[-MAX_ANSWERS:]
     return {key: [list(one.tokens), list(one.margins)] for key, one in last}
 
 
@@ -151,4 +151,4 @@ _ANSWER = require(
     lambda answer: len(answer.tokens) == len(answer.margins),
     "has not one margin for each token",
 )
-_KEPT = table(_ANSWER, KEPT)
+_KEPT = table(_ANSWER, MAX_ANSWERS)

@@ -33,27 +33,27 @@ from caovand.core.health.stall import stall_s
 from caovand.core.health.suspicion import Suspicion
 
 JIT_PATIENCE = 3.0  # factor on hang_s just after a kernel was compiled while serving
-EARLY = 1 / 3  # share of hang_s after which a test completion is sent
-READINGS = 6  # minimum readings of the counters within hang_s: two before an early test completion
+EARLY_SHARE = 1 / 3  # share of hang_s after which a test completion is sent
+MIN_READINGS = 6  # of the counters within hang_s: two before an early test completion
 DEAD_CHECKS = 2  # consecutive 503 responses: a single one may be part of an orderly shutdown
-KINDS_KEPT = 500  # kinds of lines remembered per start; further kinds do not count as progress
+MAX_LINE_KINDS = 500  # kinds of lines remembered per start; further kinds do not count as progress
 
 _NUMBERS = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class DetectorRules:
-    """The operator's thresholds; `looked_up`: drafts are looked up in the text (n-grams)."""
+    """The operator's thresholds; `lookup_drafts`: drafts are looked up in the text (n-grams)."""
 
     watch: WatchSection = field(default_factory=WatchSection)
-    looked_up: bool = False
+    lookup_drafts: bool = False
 
 
 @dataclass(frozen=True)
 class WatchState:
     """The state of the watch over one child. Times are monotonic seconds, None for never.
 
-    Work has been pending without progress since `owed_since`. A `broken` child yields no more
+    Work has been pending without progress since `pending_since`. A `broken` child yields no more
     signs.
     """
 
@@ -62,11 +62,11 @@ class WatchState:
     phase: str = ""
     progress: float | None = None
     detail: str = ""
-    moved_at: float = 0.0
+    last_progress_at: float = 0.0
     kinds: frozenset[str] = frozenset()
     counters: ProgressCounters | None = None
-    heard_at: float = 0.0
-    owed_since: float | None = None
+    last_reading_at: float = 0.0
+    pending_since: float | None = None
     jit_at: float | None = None
     suspicion: Suspicion = field(default_factory=Suspicion)
     dead_checks: int = 0
@@ -89,12 +89,12 @@ Observation = (
 
 def begin(at: float) -> WatchState:
     """Start watching a child that has just started."""
-    return WatchState(moved_at=at, heard_at=at)
+    return WatchState(last_progress_at=at, last_reading_at=at)
 
 
 def proven(watch: WatchState, at: float) -> WatchState:
     """Record that the child serves from now on."""
-    return replace(watch, serving=True, moved_at=at, heard_at=at, kinds=frozenset())
+    return replace(watch, serving=True, last_progress_at=at, last_reading_at=at, kinds=frozenset())
 
 
 def observe(watch: WatchState, observation: Observation, rules: DetectorRules) -> WatchStep:
@@ -123,23 +123,23 @@ def _line(watch: WatchState, line: LogLine, rules: DetectorRules) -> WatchStep:
     if (now.phase, now.progress, now.detail) == (watch.phase, watch.progress, watch.detail):
         return watch, ()
     sign = Advanced(line.at, now.phase, now.progress, now.detail, False)
-    return replace(now, moved_at=line.at), (sign,)
+    return replace(now, last_progress_at=line.at), (sign,)
 
 
 def _new_kind(watch: WatchState, line: LogLine) -> WatchStep:
     """Treat a new kind of line as progress too, because wording changes between versions."""
     kind = _NUMBERS.sub("#", line.text[:200])
-    if not kind.strip() or kind in watch.kinds or len(watch.kinds) >= KINDS_KEPT:
+    if not kind.strip() or kind in watch.kinds or len(watch.kinds) >= MAX_LINE_KINDS:
         return watch, ()
     sign = Advanced(line.at, watch.phase, watch.progress, watch.detail, False)
-    return replace(watch, kinds=watch.kinds | {kind}, moved_at=line.at), (sign,)
+    return replace(watch, kinds=watch.kinds | {kind}, last_progress_at=line.at), (sign,)
 
 
 def _stalled(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
-    if at - watch.moved_at < stall_s(watch.phase, rules.watch.stall_s):
+    if at - watch.last_progress_at < stall_s(watch.phase, rules.watch.stall_s):
         return watch, ()
     phase = watch.phase or "launch"
-    text = f"no progress in phase {phase} for {at - watch.moved_at:.0f} s"
+    text = f"no progress in phase {phase} for {at - watch.last_progress_at:.0f} s"
     if watch.detail:
         text += f"; last: {watch.detail}"
     return _break(watch, at, Finding("start-stall", text, phase))
@@ -153,16 +153,18 @@ def _counters(watch: WatchState, now: ProgressCounters, rules: DetectorRules) ->
         return watch, ()
     before = watch.counters
     trend, reports = trends.follow(watch.trend, now)
-    watch = replace(watch, counters=now, heard_at=now.at, trend=trend)
+    watch = replace(watch, counters=now, last_reading_at=now.at, trend=trend)
     signs: tuple[Sign, ...] = tuple(Noticed(now.at, text) for text in reports)
-    if collapse := trend.drafting.collapse(looked_up=rules.looked_up):
+    if collapse := trend.drafting.collapse(lookup_drafts=rules.lookup_drafts):
         broken, more = _break(watch, now.at, Finding("draft-collapse", collapse))
         return broken, signs + more
     if before is None or _vector(now) != _vector(before):
         cleared, more = _clear(watch, now.at, "the counters move")
-        return replace(cleared, owed_since=None, moved_at=now.at, dead_checks=0), signs + more
-    if watch.owed_since is None and (_pending(now) > 0 or _clients_gave_up(before, now)):
-        watch = replace(watch, owed_since=before.at if _pending(before) > 0 else now.at)
+        return replace(
+            cleared, pending_since=None, last_progress_at=now.at, dead_checks=0
+        ), signs + more
+    if watch.pending_since is None and (_pending(now) > 0 or _clients_gave_up(before, now)):
+        watch = replace(watch, pending_since=before.at if _pending(before) > 0 else now.at)
     watch, more = _suspect(watch, now.at, rules)
     return watch, signs + more
 
@@ -195,15 +197,15 @@ def _suspect(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
         if at < watch.suspicion.answer_by:
             return watch, ()
         return _hung(watch, at, "its test completion got no answer")
-    silent_s = at - watch.heard_at
+    silent_s = at - watch.last_reading_at
     if silent_s >= rules.watch.hang_s:
         reason = f"the engine has not reported its counters for {silent_s:.0f} s"
         return _probe(watch, at, rules, reason, at)
-    if watch.owed_since is None:
+    if watch.pending_since is None:
         return watch, ()
-    since, patience_s = watch.owed_since, rules.watch.hang_s
+    since, patience_s = watch.pending_since, rules.watch.hang_s
     early = watch.suspicion.allows_early_test(since, at)
-    ask_s = patience_s * EARLY if early else patience_s
+    ask_s = patience_s * EARLY_SHARE if early else patience_s
     if watch.jit_at is not None and at - watch.jit_at < rules.watch.hang_s * JIT_PATIENCE:
         # Kernel compilation explains the standstill: no early test.
         patience_s = ask_s = rules.watch.hang_s * JIT_PATIENCE
@@ -229,7 +231,9 @@ def _probed(watch: WatchState, result: ProbeResult, rules: DetectorRules) -> Wat
     suspicion = replace(watch.suspicion, probing=False)
     watch = replace(watch, suspicion=suspicion)
     if result.answered:
-        watch = replace(watch, owed_since=None, heard_at=result.at, moved_at=result.at)
+        watch = replace(
+            watch, pending_since=None, last_reading_at=result.at, last_progress_at=result.at
+        )
         return _clear(watch, result.at, "a test completion was answered")
     if suspicion.since is None:
         reason = f"an idle engine did not answer: {result.text}"
@@ -252,10 +256,10 @@ def _clear(watch: WatchState, at: float, reason: str) -> WatchStep:
 def _idle(watch: WatchState, at: float, rules: DetectorRules) -> WatchStep:
     """Test an engine that has been idle for a while."""
     after_s, now = rules.watch.idle_probe_s, watch.suspicion
-    quiet = watch.owed_since is None and not now.probing and now.since is None
-    if not after_s or not quiet or at - watch.moved_at < after_s:
+    quiet = watch.pending_since is None and not now.probing and now.since is None
+    if not after_s or not quiet or at - watch.last_progress_at < after_s:
         return watch, ()
-    reason = f"idle for {at - watch.moved_at:.0f} s"
+    reason = f"idle for {at - watch.last_progress_at:.0f} s"
     probe = Probe(at, rules.watch.confirm_s, reason, idle=True)
     return replace(watch, suspicion=replace(now, probing=True)), (probe,)
 
@@ -286,8 +290,10 @@ def _tick(watch: WatchState, tick: WatchTick, rules: DetectorRules) -> WatchStep
 def _not_observed(watch: WatchState, event: NotObserved, rules: DetectorRules) -> WatchStep:
     """Restart every timer: an engine that we could not read is not silent."""
     suspicion = watch.suspicion.postpone(event.at + rules.watch.confirm_s)
-    owed_since = None if watch.owed_since is None else event.at
-    return replace(watch, heard_at=event.at, owed_since=owed_since, suspicion=suspicion), ()
+    pending_since = None if watch.pending_since is None else event.at
+    return replace(
+        watch, last_reading_at=event.at, pending_since=pending_since, suspicion=suspicion
+    ), ()
 
 
 def _gpu(watch: WatchState, sample: GpuSample, rules: DetectorRules) -> WatchStep:

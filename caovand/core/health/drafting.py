@@ -47,11 +47,11 @@ class Drafting:
         """Whether the latest interval was bad, which means little by itself."""
         return self.barren > 0 or bool(self.fallen)
 
-    def collapse(self, *, looked_up: bool) -> str:
-        """Describe the collapse, "" if there is none; `looked_up` drafts may drop."""
+    def collapse(self, *, lookup_drafts: bool) -> str:
+        """Describe the collapse, "" if there is none; `lookup_drafts` drafts may drop."""
         if self.barren >= BARREN_INTERVALS:
             return f"no draft was accepted in {self.barren} intervals"
-        if looked_up or len(self.fallen) < FALLEN_INTERVALS:
+        if lookup_drafts or len(self.fallen) < FALLEN_INTERVALS:
             return ""
         return (
             f"{median(self.fallen):.1%} of the drafts were accepted in {len(self.fallen)} "

@@ -76,7 +76,7 @@ def _ending_of(s: Snapshot) -> Ending:
 
 
 def gone(s: Snapshot, event: Gone, rules: LifecycleRules) -> TransitionResult:
-    """The child is gone: do what it was ended for."""
+    """Do what the child was ended for, now that it is gone."""
     after_stop = _ending_of(s).after_stop
     s = replace(s, next_plan=_ending_of(s).next_plan)
     if after_stop == "start":
@@ -168,7 +168,7 @@ def stopped_unkillable(s: Snapshot, event: Unkillable, rules: LifecycleRules) ->
 
 
 def stopping_overdue(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> TransitionResult:
-    """Stop anyway: the next daemon ends what remains."""
+    """Stop despite remaining processes; the next daemon ends them."""
     return _stop_with(
         s, event.at, "the engine did not end within its deadline; look for its processes"
     )

@@ -21,14 +21,14 @@ class LifecycleEvent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfChild(LifecycleEvent):
+class ChildEvent(LifecycleEvent):
     """An event of the child of `generation`."""
 
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfInspection(LifecycleEvent):
+class InspectionEvent(LifecycleEvent):
     """The answer to the Inspect action number `inspection`."""
 
     inspection: int
@@ -70,14 +70,14 @@ class TimePassed(LifecycleEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned(OfInspection):
+class Planned(InspectionEvent):
     """The host was inspected and `plan` made."""
 
     plan: Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartRefused(OfInspection):
+class StartRefused(InspectionEvent):
     """No plan can be made or started; only with `hold` may waiting help."""
 
     finding: Finding
@@ -85,7 +85,7 @@ class StartRefused(OfInspection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progressed(OfChild):
+class Progressed(ChildEvent):
     """The starting child progressed; `heartbeat` lines show life but do not extend the deadline."""
 
     phase: str
@@ -95,31 +95,31 @@ class Progressed(OfChild):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proven(OfChild):
+class Proven(ChildEvent):
     """The child answered real completions."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failed(OfChild):
+class Failed(ChildEvent):
     """The child lives but is unusable: hung, stalled or not answering."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exited(OfChild):
+class Exited(ChildEvent):
     """The child's first process ended, with any status."""
 
     finding: Finding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gone(OfChild):
+class Gone(ChildEvent):
     """Nothing of the child is left; this is proven."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unkillable(OfChild):
+class Unkillable(ChildEvent):
     """Processes of the child outlived KILL."""
 
     finding: Finding

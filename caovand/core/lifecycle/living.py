@@ -111,7 +111,7 @@ def _is_against(fallback: Plan, finding: Finding, remedy: Decision) -> bool:
 
 
 def _ending(s: Snapshot, remedy: Decision) -> Ending:
-    """What follows a failure that calls for `remedy`."""
+    """The ending after a failure that calls for `remedy`."""
     if s.replanning:
         # The operator has changed something since: the failed plan predates the change.
         return Ending("start")

@@ -30,4 +30,4 @@ class Recurrence:
         return Recurrence(plan, {**seen, kind: (count, at)}, count)
 
 
-NEVER = Recurrence()
+NO_RECURRENCE = Recurrence()

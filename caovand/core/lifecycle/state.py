@@ -11,7 +11,7 @@ from caovand.core.config.schema import WatchSection
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.events import Action
-from caovand.core.lifecycle.recurrence import NEVER, Recurrence
+from caovand.core.lifecycle.recurrence import NO_RECURRENCE, Recurrence
 from caovand.core.plan import Plan
 
 
@@ -82,7 +82,7 @@ class Snapshot:
     failures: int = 0
     excused: int = 0
     failed_plan: str = ""
-    recurrence: Recurrence = NEVER
+    recurrence: Recurrence = NO_RECURRENCE
     finding: Finding | None = None
     found_at: float | None = None
     remedy: Decision | None = None
@@ -134,7 +134,7 @@ class Snapshot:
 
     def without_failures(self) -> Snapshot:
         """Forget all failures: the operator asked for another attempt."""
-        return replace(self, failures=0, failed_plan="", recurrence=NEVER)
+        return replace(self, failures=0, failed_plan="", recurrence=NO_RECURRENCE)
 
 
 def _is_same(plan: Plan | None, other: Plan | None) -> bool:

@@ -12,12 +12,12 @@ from typing import Any
 
 from caovand.core.lifecycle import ending, living, starting, waiting
 from caovand.core.lifecycle.events import (
+    ChildEvent,
     Exited,
     Failed,
     Gone,
+    InspectionEvent,
     LifecycleEvent,
-    OfChild,
-    OfInspection,
     Planned,
     Progressed,
     Proven,
@@ -94,9 +94,9 @@ def step(snapshot: Snapshot, event: LifecycleEvent, rules: LifecycleRules) -> Tr
 
     Late events of another child or inspection, and ticks before the deadline, are dropped.
     """
-    if isinstance(event, OfChild) and event.generation != snapshot.generation:
+    if isinstance(event, ChildEvent) and event.generation != snapshot.generation:
         return snapshot, ()
-    if isinstance(event, OfInspection) and event.inspection != snapshot.inspection:
+    if isinstance(event, InspectionEvent) and event.inspection != snapshot.inspection:
         return snapshot, ()
     if isinstance(event, TimePassed) and not snapshot.is_due(event.at):
         return snapshot, ()

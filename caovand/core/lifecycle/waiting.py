@@ -15,7 +15,7 @@ def recheck(s: Snapshot, event: TimePassed, rules: LifecycleRules) -> Transition
 
 
 def start_from_hold(s: Snapshot, event: Planned, rules: LifecycleRules) -> TransitionResult:
-    """What was missing is available again."""
+    """Start now that the missing condition is met again."""
     s = s.enter(State.STARTING, event.at, None, generation=s.generation + 1, reason="")
     return spawn(s, event, rules)
 

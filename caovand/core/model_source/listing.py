@@ -17,8 +17,8 @@ MAX_FILES = 10_000
 MAX_BYTES = 1 << 41
 """Maximum size of one file: 2 TiB, ten times the largest known checkpoint."""
 MAX_PART = 200  # bytes of a file or folder name, leaving room for suffixes that we append
-DEEPEST = 8
-TRUNCATED = 3000
+MAX_FOLDER_DEPTH = 8
+MAX_LISTED = 3000
 """ModelScope silently truncates lists here: a list of this length may lack files."""
 
 SHA256 = "sha256"
@@ -102,7 +102,7 @@ def is_safe(path: str) -> bool:
     return (
         path.isprintable()
         and "\\" not in path
-        and len(parts) <= DEEPEST
+        and len(parts) <= MAX_FOLDER_DEPTH
         and all(part not in ("", ".", "..") and part == part.strip() for part in parts)
         and all(len(part.encode()) <= MAX_PART for part in parts)
     )
@@ -147,7 +147,7 @@ def parse_modelscope(document: Any) -> Listing:
     if not isinstance(data, Mapping):
         raise BadListing("it has no data")
     entries = _entries(data.get("Files"))
-    if len(entries) >= TRUNCATED:
+    if len(entries) >= MAX_LISTED:
         raise BadListing(f"it has {len(entries)} entries, where the service may cut a list off")
     return listing(
         "",

@@ -18,7 +18,7 @@ from caovand.core.secrets import hide_in
 BEFORE, AFTER = 20, 10  # lines of context around the causing line
 MAX_TEXT = 2000
 # Failures that only the living engine can explain, by showing what it waits for.
-LIVE = frozenset({"hang", "start-stall"})
+LIVE_FAILURES = frozenset({"hang", "start-stall"})
 
 # Too long for a report, and identical in every incident of an engine or a model.
 _BULKY = frozenset(
@@ -46,7 +46,7 @@ class FailureContext:
     metrics: str = ""
     secrets: Sequence[str] = field(default=())
     live: bool = False
-    """Whether the living engine explains the failure, as for all in LIVE."""
+    """Whether the living engine explains the failure, as it does for LIVE_FAILURES."""
     nodes: Mapping[str, int] = field(default_factory=dict)
     """The other nodes that ran one of its ranks, with that rank."""
 
@@ -132,12 +132,12 @@ def causing_lines(lines: Sequence[str], number: int) -> dict[str, Any] | None:
 def _plan(plan: Plan | None, extra_args: Sequence[str]) -> dict[str, Any] | None:
     if plan is None:
         return None
-    told = asdict(plan)
-    told["verbatim"] = sorted(plan.verbatim)
-    del told["taken"]
-    told["rungs"] = list(plan.rungs)
-    told["extra_args"] = list(extra_args)
-    return told
+    encoded = asdict(plan)
+    encoded["verbatim"] = sorted(plan.verbatim)
+    del encoded["taken"]
+    encoded["rungs"] = list(plan.rungs)
+    encoded["extra_args"] = list(extra_args)
+    return encoded
 
 
 def _decision(decision: Decision | None) -> dict[str, Any] | None:
@@ -152,9 +152,9 @@ def _decision(decision: Decision | None) -> dict[str, Any] | None:
 
 
 def _inventory(inventory: Inventory) -> dict[str, Any]:
-    told: dict[str, Any] = _without_bulk(asdict(inventory))
-    told["model"]["notes"] = list(map(str, inventory.model.notes))
-    return told
+    encoded: dict[str, Any] = _without_bulk(asdict(inventory))
+    encoded["model"]["notes"] = list(map(str, inventory.model.notes))
+    return encoded
 
 
 def _without_bulk(value: Any) -> Any:

@@ -12,7 +12,7 @@ from caovand.core.document import PartReader, listed, number, read_or_none, reco
 from caovand.core.lifecycle.events import LifecycleEvent, Progressed
 from caovand.core.lifecycle.state import Snapshot, State
 
-KEPT = 8
+MAX_STARTS = 8
 MAX_PARTS, MAX_NAME = 32, 64
 LAUNCH = "launch"
 
@@ -129,7 +129,7 @@ def start_text(start: CompletedStart, before: CompletedStart | None) -> str:
 
 def to_document(starts: Sequence[CompletedStart]) -> dict[str, Any]:
     """Encode the latest of these starts for the next daemon."""
-    return {"starts": [asdict(start) for start in starts[-KEPT:]]}
+    return {"starts": [asdict(start) for start in starts[-MAX_STARTS:]]}
 
 
 def from_document(document: Any) -> tuple[CompletedStart, ...] | None:
@@ -163,5 +163,5 @@ _START = record(CompletedStart, {
     **dict.fromkeys(("phases", "reported"), _PARTS),
 })  # fmt: skip
 _STARTS: PartReader[tuple[CompletedStart, ...]] = record(
-    lambda starts: starts, {"starts": listed(_START, KEPT)}, may_have_more=True
+    lambda starts: starts, {"starts": listed(_START, MAX_STARTS)}, may_have_more=True
 )

@@ -18,7 +18,7 @@ from caovand.core.reporting.report import compare, forecast_figures
 SETTLED = frozenset({State.SERVING, State.FAILED, State.HOLD, State.STOPPED})
 WITHOUT_ENGINE = frozenset({State.STOPPED, State.BACKOFF, State.HOLD, State.FAILED})
 
-BACK = (
+WAY_BACK = (
     "`caovanctl retry --full` tries the full plan once; `caovanctl reset` discards the degraded"
     " plan"
 )
@@ -171,7 +171,7 @@ def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
         "why": list(dict.fromkeys(degraded)),
         "since": since,
         "rungs": list(plan.rungs),
-        "back": BACK,
+        "back": WAY_BACK,
     }
 
 

@@ -142,8 +142,8 @@ def decode_reply(frame: bytes, max_bytes: int = MAX_BYTES) -> Reply:
         if document.get("ok") is True and isinstance(result, dict):
             return Reply(str(reply_id), result=result)
         if document.get("ok") is False and isinstance(error, dict):
-            told = (str(error.get(name, "")) for name in ("code", "message", "hint"))
-            return Reply(str(reply_id), None, *told)
+            texts = (str(error.get(name, "")) for name in ("code", "message", "hint"))
+            return Reply(str(reply_id), None, *texts)
     raise WireError("bad-frame", "cannot read the daemon's answer", "update caovanctl")
 
 

@@ -14,12 +14,12 @@ from itertools import zip_longest
 from caovand.core.figures.track import TrackPoint
 
 DEPTHS = range(7)
-DEEPEST = 8  # the operator's depth may exceed the modelled ones
+MAX_DEPTH = 8  # the operator's depth may exceed the modelled ones
 BANDS = (0, 8 << 10, 32 << 10)
 """Minimum context of each band, in tokens."""
 KEPT_STEPS = 20_000
 """Beyond this many steps, older ones lose weight, because users' requests change."""
-LARGEST = 1e12
+MAX_COUNT = 1e12
 _LESS_THAN_ONE = 0.5  # counts are whole numbers, but their differences as floats only nearly so
 
 
@@ -98,7 +98,7 @@ def measured(
     band = band_of(context)
     if _under_way(before) and (earlier is None or band_of(earlier) != band):
         return None
-    accepted = more.accepted[:DEEPEST] if more.drafts else ()
+    accepted = more.accepted[:MAX_DEPTH] if more.drafts else ()
     return band, Measurements(steps, seconds, accepted)
 
 

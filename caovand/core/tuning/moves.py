@@ -13,7 +13,7 @@ from caovand.core.tuning.evidence import BANDS, DEPTHS, Measurements
 from caovand.core.tuning.model import ENOUGH_STEPS, Estimate, estimate
 from caovand.core.tuning.record import MAX_MOVES, TuningRecord
 
-WORTH = 0.02  # a smaller gain is not worth a restart
+MIN_GAIN = 0.02  # a smaller gain is not worth a restart
 COOL_DOWN_S = 3600.0
 REST_S = 7 * 86400.0
 """The period that allows at most MAX_MOVES moves."""
@@ -93,7 +93,7 @@ def suggestion(record: TuningRecord, depth: int) -> Suggestion | None:
         return None
     allowed = [one for one in DEPTHS if one == depth or one not in record.refused]
     best = max(allowed, key=basis.per_s.__getitem__)
-    if basis.gain(best, depth) >= WORTH:
+    if basis.gain(best, depth) >= MIN_GAIN:
         return Suggestion(depth, best, basis.gain(best, depth), basis)
     trials = [one for one in TRIAL if one in allowed and one != depth]
     if len(basis.depths) == 1 and trials:
@@ -194,7 +194,7 @@ def trial_progress(record: TuningRecord, depth: int) -> str:
 
 
 def awaited_evidence(record: TuningRecord, depth: int) -> str:
-    """What a suggestion at the current `depth` still waits for."""
+    """The evidence that a suggestion at the current `depth` still lacks."""
     steps = max((s.steps for (d, _), s in record.evidence.items() if d == depth), default=0.0)
     if steps >= ENOUGH_STEPS:
         return f"drafting depth {depth}: nothing to suggest: no drafts have been measured yet"

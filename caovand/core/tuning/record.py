@@ -18,7 +18,13 @@ from caovand.core.document import (
     string,
     whole,
 )
-from caovand.core.tuning.evidence import BANDS, DEEPEST, LARGEST, Measurements, MeasurementsByBand
+from caovand.core.tuning.evidence import (
+    BANDS,
+    MAX_COUNT,
+    MAX_DEPTH,
+    Measurements,
+    MeasurementsByBand,
+)
 
 MAX_RECORDS = 8
 MAX_MOVES = 4
@@ -109,9 +115,9 @@ def _by_basis(
     return {record.basis: record for record in records}, float(failed_at)
 
 
-_DEPTH, _COUNT = whole(high=DEEPEST), number(0, LARGEST)
+_DEPTH, _COUNT = whole(high=MAX_DEPTH), number(0, MAX_COUNT)
 _MEASURED = require(
-    row(_DEPTH, whole(high=len(BANDS) - 1), _COUNT, _COUNT, listed(_COUNT, DEEPEST)),
+    row(_DEPTH, whole(high=len(BANDS) - 1), _COUNT, _COUNT, listed(_COUNT, MAX_DEPTH)),
     lambda seen: (seen[2] == 0) == (seen[3] == 0),
     "has steps without seconds, or seconds without steps",
 )

@@ -16,8 +16,8 @@ ROOM_BYTES = MAX_BYTES - 1024
 rest."""
 CHECKS_BYTES = 4096
 """Space that absent nodes must leave for findings."""
-HERE = ("here", "joined")
-BARE: Mapping[str, Any] = {
+JOINED_STATES = ("here", "joined")
+EMPTY_NODE: Mapping[str, Any] = {
     "facts": {}, "link": None, "ranks": [], "gpus": [], "reported": {}, "network": "",
 }  # fmt: skip
 """An entry that contains only a node's name, and how long it has been absent."""
@@ -36,13 +36,13 @@ def with_checks(
         found = [("", _omitted_nodes(unlisted)), *found]
     room = ROOM_BYTES - _size(document)
     ranked = sorted(found, key=lambda one: WORST_FIRST.index(one[1].verdict))
-    told = [_entry(name, one) for name, one in ranked]
-    for at, entry in enumerate(told):
+    entries = [_entry(name, one) for name, one in ranked]
+    for at, entry in enumerate(entries):
         room -= _size(entry)
         if room < 0:
-            told[at:] = [_entry("", _omitted_findings(ranked[at:]))]
+            entries[at:] = [_entry("", _omitted_findings(ranked[at:]))]
             break
-    return {**document, "checks": told}
+    return {**document, "checks": entries}
 
 
 def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
@@ -54,8 +54,10 @@ def _shortened(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
     room = ROOM_BYTES - CHECKS_BYTES
     if _size(document) <= room:
         return document, 0
-    nodes = [one if one["state"] in HERE else {**one, **BARE} for one in document["nodes"]]
-    gone = [one for one in nodes if one["state"] not in HERE]
+    nodes = [
+        one if one["state"] in JOINED_STATES else {**one, **EMPTY_NODE} for one in document["nodes"]
+    ]
+    gone = [one for one in nodes if one["state"] not in JOINED_STATES]
     over, count = _size({**document, "nodes": nodes}) - room, len(nodes)
     for one in sorted(gone, key=lambda one: float(one["since_s"]), reverse=True):
         if over <= 0:
@@ -83,6 +85,6 @@ def _entry(name: str, one: CheckResult) -> dict[str, Any]:
 
 
 def _size(part: Mapping[str, Any]) -> int:
-    """Its size in a frame in bytes, including a comma."""
+    """Bytes that an entry takes in a frame, including its comma."""
     text = json.dumps(part, separators=(",", ":"), ensure_ascii=False)
     return len(text.encode("utf-8", "replace")) + 1

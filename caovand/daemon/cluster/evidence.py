@@ -14,7 +14,7 @@ from caovand.core.cluster import evidence
 from caovand.core.cluster.evidence import NodeEvidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
-from caovand.core.reporting.incident import LIVE, node_file
+from caovand.core.reporting.incident import LIVE_FAILURES, node_file
 from caovand.daemon.cluster.part import Changed, ClusterSlotProtocol
 from caovand.daemon.records.chronicle import GatheredEvidence, Then
 from caovand.daemon.shared import now
@@ -53,7 +53,7 @@ class Collection:
             self._changed.wake()
 
     def recorded(self, gathered: GatheredEvidence) -> None:
-        """The incident has been stored, or never will be."""
+        """Note that the incident has been stored, or never will be."""
         self._incident.set_result(gathered.name)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Collector:
         if self._open is not None:
             self._open.close()
         found = self._open = Collection(start, ranks, self._slot.incidents, self._lost)
-        self._stacks = finding.failure in LIVE
+        self._stacks = finding.failure in LIVE_FAILURES
         task = asyncio.ensure_future(self._run(found))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -140,11 +140,11 @@ class Witness:
         self._gathering = False
 
     def started(self, start: str) -> None:
-        """This node is starting its rank of `start`."""
+        """Note that this node is starting its rank of `start`."""
         self._ran = start
 
     def recorded(self, start: str) -> Then:
-        """An incident of this start is being recorded here: the head will want its evidence."""
+        """Note that this start's incident is being recorded; the head will ask for its evidence."""
         return lambda gathered: self._take(start, True, gathered)
 
     def follow(self, order: Order, failed: tuple[str, Finding | None]) -> None:

@@ -238,7 +238,7 @@ class Head(Part):
         return self._member.nodes.own(plan, place)
 
     def started(self, plan: Plan, generation: int) -> None:
-        """The engine is starting here: let the workers start theirs."""
+        """Let the workers start their ranks: the engine is starting here."""
         self._generation, self._plan = generation, plan
         self._start = self._latest = f"{self._boot}-{generation}"
         self._changed.wake()

@@ -71,7 +71,7 @@ class Links:
         return self._of({self._head: "", name: boot})
 
     def between(self, one: str, other: str, boots: Mapping[str, str]) -> LinkState | None:
-        """The link between two workers; the first of their names takes the head's place."""
+        """The link between two workers; the one whose name sorts first takes the head's part."""
         return self._of({one: boots[one], other: boots[other]})
 
     def _of(self, boots: Mapping[str, str]) -> LinkState | None:

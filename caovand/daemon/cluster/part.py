@@ -141,16 +141,16 @@ class Part:
         return plan
 
     def started(self, plan: Plan, generation: int) -> None:
-        """This node is starting the engine of this generation."""
+        """Note that this node is starting the engine of this generation."""
 
     async def ended(self, *, left: bool) -> None:
-        """The engine here has ended, except for processes that outlived KILL, if `left`.
+        """Note that the engine here has ended; with `left`, some processes outlived SIGKILL.
 
         Returns once it has ended on all nodes.
         """
 
     def refused(self, finding: Finding) -> None:
-        """No engine can start here, for this reason."""
+        """Note why no engine can start here."""
 
     def judge(self, finding: Finding) -> Decision | None:
         """The role's answer to a failure here; None leaves it to the ladder."""

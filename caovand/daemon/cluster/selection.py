@@ -48,7 +48,7 @@ REFRESH_S = 10.0
 """How long a start waits for workers to re-inspect their cards' free memory."""
 INSPECTING = frozenset({State.RECYCLING, State.STARTING})
 """A worker's states during an inspection; HOLD follows, with the result."""
-WAITS: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
+WAITING_FAILURES: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
 """Failures that hold a start until something changes on another node."""
 
 
@@ -246,9 +246,9 @@ class TeamSelection:
                 self.try_again()
 
     def try_again(self) -> None:
-        """A node has changed: whatever waits for that is retried at once."""
+        """Retry at once whatever waits for a node to change."""
         snapshot = self._slot.snapshot()
-        waits = snapshot.finding is not None and snapshot.finding.failure in WAITS
+        waits = snapshot.finding is not None and snapshot.finding.failure in WAITING_FAILURES
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 

@@ -44,7 +44,7 @@ from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle
 
-ALIVE = frozenset({State.STARTING, State.SERVING})
+RUNNING_STATES = frozenset({State.STARTING, State.SERVING})
 REJECTED = (
     "each connection ends before both have proved to have the same key: cluster.key differs,"
     " another program has that port, or the head has as many connections as it admits,"
@@ -138,7 +138,7 @@ class Worker(Part):
 
     @property
     def _wanted(self) -> str:
-        """The start to run now; "" for none."""
+        """The start to run now; "" if there is none."""
         order = self._order
         if self._lost or order.plan is None or order.start == self._failed[0]:
             return ""
@@ -148,7 +148,7 @@ class Worker(Part):
         """Follow the order, one step at a time."""
         snapshot, wanted, order = self._slot.snapshot(), self._wanted, self._order
         if self._running and wanted != self._running:
-            if snapshot.state in ALIVE and snapshot.generation == self._generation:
+            if snapshot.state in RUNNING_STATES and snapshot.generation == self._generation:
                 why = "the head ended this start"
                 if self._lost:
                     why = f"the head has been silent for {LOST_S:.0f} s"
@@ -175,7 +175,7 @@ class Worker(Part):
             self._slot.apply(step)
 
     def _try_again(self) -> None:
-        """Inspect again: the reason for waiting has changed."""
+        """Inspect again, because the reason for waiting has changed."""
         snapshot = self._slot.snapshot()
         if snapshot.state is State.HOLD and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
@@ -245,7 +245,7 @@ class Worker(Part):
         self._changed.wake()
 
     async def ended(self, *, left: bool) -> None:
-        """The rank has ended; if the head still wants it, it has to restart all ranks."""
+        """Note that the rank has ended; if the head still wants it, the head restarts all ranks."""
         if self._running and self._running == self._wanted:
             changed = self._slot.snapshot().reason == PLAN_CHANGED
             why = ", as its configuration changed there" if changed else " by an operator there"
@@ -261,9 +261,8 @@ class Worker(Part):
         self._changed.wake()
 
     def refused(self, finding: Finding) -> None:
-        """No rank can start here: the head is informed and orders another start.
-
-        A living rank keeps its plan, as on a standalone node: a reload's plan was refused.
+        """Tell the head why no rank can start here; it orders another start. A living rank keeps
+        its plan, as on a standalone node whose reload was refused.
         """
         if self._wanted and self._wanted != self._running:
             self._failed = (self._wanted, finding)

@@ -181,7 +181,7 @@ class Workers:
         return found
 
     def note_read(self, identity: bytes) -> None:
-        """The last report of this connection was readable."""
+        """Note that the last report of this connection was readable."""
         self._unread.pop(identity, None)
 
     def _still_unread(self) -> dict[bytes, tuple[str, CheckResult]]:
@@ -200,7 +200,7 @@ class Workers:
                 yield identity, finding_text(found)
 
     def unheard(self) -> list[tuple[str, CheckResult]]:
-        """What prevents receiving reports, each with the node that it concerns."""
+        """The reasons why reports cannot be received, each with its node."""
         names = sorted({rival.report.name for rival in self.refused()})
         twice = [(name, checks.duplicate_names(name)) for name in names]
         deaf = [(self._own, self.deaf)] if self.deaf else []

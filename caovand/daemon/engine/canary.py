@@ -68,7 +68,7 @@ class Canary:
     ) -> None:
         self._api, self._plan, self._inventory = engine.api, plan, inventory
         self._answers, self._notice = answers, notice
-        coarse = engine.planning.coarse(plan, inventory)
+        coarse = engine.planning.is_quantised(plan, inventory)
         self._margin = canary.COARSE_MARGIN if coarse else canary.MARGIN
         self._key = ""
         self._excused = False

@@ -37,7 +37,8 @@ class KeptLines:
         return bool(self._failure)
 
     def recovered(self) -> None:
-        """The start has recovered from its failure: the next failure counts as the first."""
+        """Note that the start has recovered from its failure; the next failure counts as the
+        first."""
         self._failure = ()
 
     def keep(self, line: str, texts: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What an earlier engine of a slot left: its processes, found by its ledgers, and its files."""
+"""Clean up after a slot's earlier engine: its processes, found by its ledgers, and its files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from caovand.adapters.child import end_orphans, for_people
 from caovand.adapters.system.processes import engine_cgroup, former_cgroup
 from caovand.core.facts.ownership import Process
-from caovand.core.slot import ONLY
+from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.records import memories
 from caovand.daemon.shared import Shared
 from caovand.daemon.stale_files import StaleFileCleaner
@@ -24,7 +24,7 @@ class EarlierEngine:
     def __init__(self, name: str, shared: Shared, notice: Callable[[str, str], None]) -> None:
         places = shared.directories
         self.cgroup = engine_cgroup(os.environ, name)
-        former = former_cgroup(self.cgroup) if name == ONLY else None
+        former = former_cgroup(self.cgroup) if name == MAIN_SLOT else None
         self._ledgers = memories.ledgers(places.state, name)
         self.ledger = self._ledgers[0]
         self.files = StaleFileCleaner(places, name, notice)

@@ -38,7 +38,7 @@ class SlotFigures:
         return take
 
     def gone(self) -> None:
-        """The engine has ended: there are no readings until another one answers."""
+        """Note that the engine has ended: there are no readings until another one answers."""
         self._engine = None
         self.track = track.begin_engine(self.track)
 

@@ -1,4 +1,4 @@
-"""Prove readiness by real work: /health is only a flag, so two completions must come back.
+"""Prove readiness by real work: /health is only a flag, so two completions must succeed.
 
 The first completion is long enough for drafting and verification; the second repeats its prompt to
 use the prefix cache. A model that generates no text does its own task twice. The port must belong
@@ -66,7 +66,7 @@ async def _working(
     engine: Engine, plan: Plan, endpoint: Endpoint, limit_s: float, on_step: Callable[[str], None]
 ) -> None:
     tokens = 2 * (plan.mtp + 1)
-    work, context = engine.api.works.get(plan.task), engine.planning.context(plan)
+    work, context = engine.api.task_requests.get(plan.task), engine.planning.context(plan)
     prompt = _prompt(MIN_TEXT if work and context is None else context)
     for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
         on_step(name)
@@ -92,7 +92,7 @@ def count_answer(
 
     Raises Unanswered (blocking).
     """
-    model, work = plan.served_name, api.works.get(plan.task)
+    model, work = plan.served_name, api.task_requests.get(plan.task)
     if work is not None:
         http.run_task(endpoint, work, model, prompt, timeout_s)
         return tokens

@@ -30,7 +30,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.health.observation import GpuSample
 from caovand.core.lifecycle.events import EndChild, Exited, Gone, Spawn, Unkillable
 from caovand.core.plan import Plan
-from caovand.core.slot import ONLY
+from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.cards import CardUsage, wait_for_freed_memory
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.engine.canary import Canary, FirstAnswers
@@ -73,7 +73,7 @@ class EngineRun:
         self.mode: Mode = "auto"
         self.forecast: MemoryEstimate | None = None
         places, self._cache = shared.directories, str(shared.directories.cache)
-        log = "engine.log" if name == ONLY else f"engine-{name}.log"
+        log = "engine.log" if name == MAIN_SLOT else f"engine-{name}.log"
         self.ring = Ring(machine.config.watch.log_lines, hides=engine.api.polled)
         self.file = RotatedFile(places.logs / log)
         self._name, self._shared, self._engine = name, shared, engine
@@ -214,7 +214,7 @@ class EngineRun:
     def _not_spawned(self, problem: CannotSpawn, generation: int) -> None:
         limit = limits.limit_reached(problem)
         text = f"{problem}: {limit}" if limit else str(problem)
-        captures = {ladder.LIMIT: limit} if limit else {}
+        captures = {ladder.MACHINE_LIMIT: limit} if limit else {}
         finding = Finding("engine-died", text, "launch", captures)
         self._exit_unstarted(finding, generation)
 
@@ -314,7 +314,7 @@ class EngineRun:
         self._shared.attempt("ask the engine", watching.poll(child, kernel))
 
     def members(self) -> tuple[Process, ...]:
-        """All its processes: those that have ended, and those started since."""
+        """All processes of the engine: those that have ended, and those started since."""
         if self.child is None:
             return ()
         members = {p.pid: p for p in self.child.members}

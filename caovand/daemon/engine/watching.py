@@ -76,7 +76,7 @@ class Watching:
         self._rules = self._rules_of(section)
 
     def _rules_of(self, section: WatchSection) -> detector.DetectorRules:
-        return detector.DetectorRules(section, looked_up=self._run.plan.uses_lookup_drafts)
+        return detector.DetectorRules(section, lookup_drafts=self._run.plan.uses_lookup_drafts)
 
     def on_lines(self, lines: Sequence[str]) -> None:
         """Process lines of the child; called from the log pump's thread."""
@@ -162,7 +162,7 @@ class Watching:
 
         The machine does not know the log, and would wait for the phase's full time limit.
         """
-        watch, waited_s = self._watch, _now() - self._watch.moved_at
+        watch, waited_s = self._watch, _now() - self._watch.last_progress_at
         ended = self._gave_up or child.status is not None
         if not self.causes.kept.failed or watch.serving or ended:
             return

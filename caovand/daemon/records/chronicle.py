@@ -27,7 +27,7 @@ STACKS_S = 4.0
 
 @dataclass(frozen=True)
 class GatheredEvidence:
-    """A failure's evidence without secrets; `name` is its incident's, "" for none.
+    """A failure's evidence without secrets; `name` is its incident's, "" if there is none.
 
     `problem` says what is missing and why; without a report, everything is.
     """
@@ -135,7 +135,7 @@ class Recorder:
         try:
             tree = evidence.process_tree(members)
             stacks = ""
-            if case.live or case.finding.failure in incident.LIVE:
+            if case.live or case.finding.failure in incident.LIVE_FAILURES:
                 stacks = evidence.stacks(members, engine_python, STACKS_S)
         finally:
             self._on_loop(taken.set)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from caovand.adapters import history
 from caovand.adapters.files import directories
-from caovand.adapters.files.state_file import ASIDE
+from caovand.adapters.files.state_file import UNREADABLE_SUFFIX
 from caovand.adapters.history import UnreadableHistory
 from caovand.adapters.system import wall_clock
 from caovand.core import limits
@@ -28,11 +28,12 @@ BACKLOG = 2_000
 RETRY_S = 15.0
 PRUNE_S = 3600.0
 HUNG_S = 30.0
-WITHOUT = "until then figures are shown and served, but not kept"
+WITHOUT_HISTORY = "until then figures are shown and served, but not kept"
 
 
 class HistoryWriter:
-    """Stores rows in `path` for `days`; `problem` says why it currently cannot, None if it can.
+    """Stores rows in `path` for `days`; `problem` says why it cannot store them now, None if it
+    can.
 
     `notice` is called from the thread.
     """
@@ -107,7 +108,7 @@ class HistoryWriter:
             self._link.close()
 
     def _write(self, rows: list[HistoryRow], *, again: bool = True) -> bool:
-        """Whether the rows are on disk now; an unusable file is replaced once."""
+        """Write the rows; return whether they are on disk. An unusable file is replaced once."""
         try:
             if self._link is None:
                 self._link = history.open_to_write(self.path)
@@ -144,7 +145,7 @@ class HistoryWriter:
             fact = f"{why}, and cannot be renamed: {problem.strerror}"
             self._failed = self._cannot(fact, f"delete {self.path}")
             return False
-        moved = f"moved to {self.path.name}{ASIDE}, starting with a new file"
+        moved = f"moved to {self.path.name}{UNREADABLE_SUFFIX}, starting with a new file"
         self._notice(f"cannot use {self.path}: {why}; {moved}")
         return True
 
@@ -153,4 +154,4 @@ class HistoryWriter:
         return directories.remedy(folder, directories.unwritable_errno(folder))
 
     def _cannot(self, fact: str, remedy: str) -> Problem:
-        return Problem(f"write {self.path}", fact, f"{remedy}; {WITHOUT}")
+        return Problem(f"write {self.path}", fact, f"{remedy}; {WITHOUT_HISTORY}")

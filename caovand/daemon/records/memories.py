@@ -20,7 +20,7 @@ from caovand.core.healing.degraded import well_formed
 from caovand.core.healing.rung import Healing
 from caovand.core.health.canary import from_document as first_answers
 from caovand.core.reporting import starts
-from caovand.core.slot import ONLY
+from caovand.core.slot import MAIN_SLOT
 from caovand.core.tuning import record
 from caovand.daemon import tuning
 from caovand.daemon.engine import canary
@@ -35,7 +35,7 @@ STARTS = "starts.json"
 ALL = (MODE, degraded_plan.FILE, PROCESSES, FILES, INCIDENTS, STARTS, tuning.FILE, canary.FILE)
 
 
-def folder(state: Path, name: str = ONLY) -> Path:
+def folder(state: Path, name: str = MAIN_SLOT) -> Path:
     """Folder of a slot's state."""
     return state / SLOTS / name
 
@@ -45,14 +45,14 @@ def make(state: Path, name: str) -> None:
     folder(state, name).mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
-def find(state: Path, file: str, name: str = ONLY) -> Path:
+def find(state: Path, file: str, name: str = MAIN_SLOT) -> Path:
     """Path of this state file.
 
     The only slot's file may still be where versions without slots kept it: such a daemon ran last,
     or moving failed.
     """
     own, former = folder(state, name) / file, state / file
-    return former if name == ONLY and os.path.lexists(former) else own
+    return former if name == MAIN_SLOT and os.path.lexists(former) else own
 
 
 def take_over(state: Path) -> Iterator[str]:
@@ -67,7 +67,7 @@ def take_over(state: Path) -> Iterator[str]:
     for file in filter(lambda file: os.path.lexists(state / file), ALL):
         former, target = state / file, own / file
         try:
-            make(state, ONLY)
+            make(state, MAIN_SLOT)
             if file == INCIDENTS and target.is_dir() and former.is_dir():
                 Incidents(target).take_over(Incidents(former))
             elif file == PROCESSES and os.path.lexists(target):
@@ -84,7 +84,7 @@ def take_over(state: Path) -> Iterator[str]:
 
 def ledgers(state: Path, name: str) -> tuple[Path, ...]:
     """Ledgers with processes of the slot's earlier engines, its own first."""
-    former = (state / PROCESSES,) if name == ONLY else ()
+    former = (state / PROCESSES,) if name == MAIN_SLOT else ()
     return (folder(state, name) / PROCESSES, *former)
 
 
@@ -94,7 +94,7 @@ def mark(state: Path, name: str) -> Path:
     The only slot uses the path of versions without slots, so that their engines' leftover files are
     removed.
     """
-    return (state if name == ONLY else folder(state, name)) / FILES
+    return (state if name == MAIN_SLOT else folder(state, name)) / FILES
 
 
 def _is_mode(found: Any) -> bool:

@@ -15,7 +15,7 @@ from caovand.core.engine.record import Engine
 from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
 from caovand.core.reporting import starts
-from caovand.core.slot import ONLY
+from caovand.core.slot import MAIN_SLOT
 from caovand.daemon.engine import canary
 from caovand.daemon.engine.canary import FirstAnswers
 from caovand.daemon.engine.watching import Watching
@@ -49,7 +49,7 @@ class SlotMemory:
     def _restore(self, engine: Engine) -> list[str]:
         """Migrate files of an earlier version and move unusable ones aside; return messages."""
         texts, folders = list[str](), [memories.folder(self._state, self._name)]
-        if self._name == ONLY:
+        if self._name == MAIN_SLOT:
             texts += memories.take_over(self._state)
             folders.append(self._state)
         with contextlib.suppress(OSError):

@@ -76,7 +76,8 @@ class PlanMemory:
     def served_stably(self, plan: Plan, fingerprint: str, mode: Mode) -> None:
         """Store the plan for the next start if the ladder degraded it; raises OSError.
 
-        A plan that the full one is just replacing is not stored, because it was to be forgotten.
+        A plan that is just being replaced by the full one is not stored: the operator asked to
+        forget it.
         """
         if self._full and plan.taken:
             return

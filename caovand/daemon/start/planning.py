@@ -72,9 +72,9 @@ class SlotPlanner:
         if refused and again is not None and self._served is not None:
             return NextPlan(self, self._served[1], again, self._served[0])
         last = self.prepared
-        beside = last if living is not None else None
-        good = self._memory.document(living, beside.fingerprint if beside else "", living_mode)
-        before = beside.inventory if beside else None
+        running = last if living is not None else None
+        good = self._memory.document(living, running.fingerprint if running else "", living_mode)
+        before = running.inventory if running else None
         request = PlanRequest(config, mode, self._environ, good, before, self._source, self._tuned)
         return NextPlan(self, request, again, last)
 
@@ -144,7 +144,7 @@ class NextPlan:
     """The next engine's plan in two steps: `inspect`, then `plan` for the result.
 
     In between, a head chooses the other nodes. `made` is the result: it becomes the planner's own
-    only once it is taken, because a plan to retry belongs to the last result that was.
+    only once it is taken, because `again` refers to the last result that was taken.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Starts:
         self._load()
         start = starts.finish_start(course, plan, wall_clock.now(), figures)
         self.latest = start, starts.earlier_start(self._kept, plan)
-        self._kept = (*self._kept, start)[-starts.KEPT :]
+        self._kept = (*self._kept, start)[-starts.MAX_STARTS :]
         return True
 
     def remaining_s(self, plan: str, elapsed_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""What engines share.
+"""Parts that several engines share.
 
 | | |
 | --- | --- |

@@ -9,7 +9,7 @@ from caovand.core.facts.inventory import Host
 USUAL_GB_S = 25.0
 """Bandwidth of unmeasured host memory: two channels of DDR4, as in a typical desktop. An i7-8700
 reads four-bit weights at 21 to 23 GB/s."""
-REACHED = 0.8
+REACHED_SHARE = 0.8
 NUMA_REACHED = 0.45
 """The fraction of the bandwidth of several NUMA nodes that is reached without placing weights on
 them: a core reads mostly from the other node. Two Xeons of 111 GB/s read experts at 35 to 40."""
@@ -45,7 +45,7 @@ def core_of(host: Host) -> Core:
 def read_seconds(host: Host, dense: float, experts: float) -> float:
     """Seconds to read these bytes of dense and of routed experts' weights for one token."""
     nodes = NUMA_REACHED if host.numa_nodes > 1 else 1.0
-    memory = (host.memory_gb_s or USUAL_GB_S) * REACHED * nodes
+    memory = (host.memory_gb_s or USUAL_GB_S) * REACHED_SHARE * nodes
     cores = host.cpus * core_of(host).gb_s if host.instructions else memory
     rate = min(memory, cores) * 1e9
     return dense / rate + experts / (rate * EXPERTS_REACHED)

@@ -36,7 +36,7 @@ class Speed:
     tflop_s: float
 
 
-STATED = {
+PUBLISHED_SPEEDS = {
     "M40": Speed(288, 7), "P100": Speed(732, 21), "P40": Speed(347, 12), "P4": Speed(192, 5.5),
     "1050 Ti": Speed(112, 2), "1060": Speed(192, 4), "1070": Speed(256, 6.5),
     "1080": Speed(320, 9), "1080 Ti": Speed(484, 11), "TITAN Xp": Speed(548, 12),
@@ -94,8 +94,8 @@ SUSTAINED = 0.85
 def card_speed(gpu: Gpu) -> Speed:
     """The card's own figures if the driver reports them, else its maker's, by the longest mark in
     its name."""
-    marks = [mark for mark in STATED if _has_word(gpu.name, mark)]
-    known = STATED[max(marks, key=len)] if marks else None
+    marks = [mark for mark in PUBLISHED_SPEEDS if _has_word(gpu.name, mark)]
+    known = PUBLISHED_SPEEDS[max(marks, key=len)] if marks else None
     typical = known or BY_CAPABILITY.get(gpu.compute_capability, NEWER)
     # a part does not have all of the card's multiprocessors
     named = known is not None and not gpu.mig

@@ -39,7 +39,7 @@ def _rank_request(model: str, prompt: Sequence[int] | str) -> Mapping[str, Any]:
 
 
 def _document(prompt: Sequence[int] | str) -> str:
-    """A text as it is; pairs cannot be made of token ids."""
+    """Return a text unchanged, and a sample text for token ids, of which no pairs can be made."""
     return prompt if isinstance(prompt, str) else TEXTS[1]
 
 

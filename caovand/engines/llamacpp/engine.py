@@ -89,7 +89,7 @@ ENGINE = Engine(
             count=lambda answer: len(answer["tokens"]),
         ),
         constrained=lambda schema: {"json_schema": schema},
-        works={"embed": works.EMBED, "score": works.RERANK},
+        task_requests={"embed": works.EMBED, "score": works.RERANK},
         keep_alive_s=5.0,
         # After a stream it closes a connection that it has promised to keep open.
         reuses_connections=False,

@@ -32,7 +32,7 @@ QUEUES = ("num_running_reqs", "num_queue_reqs")
 """Gauges that count all priorities together, and each priority again."""
 FIRST_TOKEN = "time_to_first_token_seconds"
 HISTOGRAMS = {FIRST_TOKEN: "first_token_s", "inter_token_latency_seconds": "token_s"}
-BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
+COUNTER_BY_MODE = {"prefill_compute": "prompt_tokens", "decode": "generation_tokens"}
 MAX_COUNT = float(1 << 53)
 """The largest value that is accepted as a count."""
 _LINE = re.compile(r"sglang:(\w{1,80})(?:\{(.{0,4000})\})? ([0-9.eE+-]{1,40})\s*$")
@@ -45,7 +45,7 @@ _MODE = re.compile(r'(?:^|,)mode="(\w{1,40})"')
 
 def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
     """The counters in a `/metrics` answer; it has no other count of pending requests."""
-    sums = dict.fromkeys((*COUNTERS.values(), *BY_MODE.values()), 0.0)
+    sums = dict.fromkeys((*COUNTERS.values(), *COUNTER_BY_MODE.values()), 0.0)
     histograms = {name: Buckets() for name in HISTOGRAMS.values()}
     shares = 0
     for line in text.splitlines():
@@ -91,7 +91,7 @@ def _counter(name: str, labels: str) -> str | None:
         part = name in QUEUES and _ONE_PRIORITY.search(labels)
         return None if part else COUNTERS.get(name)
     mode = _MODE.search(labels)
-    return BY_MODE.get(mode[1]) if mode else None
+    return COUNTER_BY_MODE.get(mode[1]) if mode else None
 
 
 def _histogram(key: str, labels: str) -> str | None:

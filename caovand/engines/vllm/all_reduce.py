@@ -11,7 +11,7 @@ from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import count
 from caovand.engines.vllm.memory.settings import gpus_of
 
-OWN = """
+CUSTOM_ALL_REDUCE = """
 from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
 own = CustomAllreduce(group=group, device=device)
 custom = None if own.disabled else own.custom_all_reduce
@@ -32,7 +32,9 @@ def all_reduce(plan: Plan, inventory: Inventory) -> AllReduce | None:
         for name, setting in plan.env.items()
         if name.startswith(SETTINGS) and setting.value is not None
     }
-    return AllReduce(ranks, "" if plan.value("disable_custom_all_reduce") else OWN, settings)
+    return AllReduce(
+        ranks, "" if plan.value("disable_custom_all_reduce") else CUSTOM_ALL_REDUCE, settings
+    )
 
 
 def all_reduce_check(facts: DoctorFacts) -> Iterator[CheckResult]:

@@ -88,7 +88,7 @@ def _model_pace(plan: Plan, inventory: Inventory, workload: Workload, at_once: i
     return Modelled(pace.reading(candidate), pace.answering(candidate, at_once))
 
 
-def _coarse(plan: Plan, inventory: Inventory) -> bool:
+def _is_quantised(plan: Plan, inventory: Inventory) -> bool:
     quantised = inventory.model.quantization or plan.value("quantization")
     head = plan.env.get(LM_HEAD)
     quantised = quantised or (head is not None and head.value == INT8)
@@ -126,7 +126,7 @@ ENGINE = Engine(
         foreseen=foreseen_failure,
         longest=longest_context,
         all_reduce=all_reduce,
-        coarse=_coarse,
+        is_quantised=_is_quantised,
     ),
     kernels=Kernels(needed=kernels.kernels, compilers=kernels.compilers),
     arguments=Arguments(
@@ -154,7 +154,7 @@ ENGINE = Engine(
             count=lambda answer: answer["count"],
         ),
         constrained=lambda schema: {"structured_outputs": {"json": schema}},
-        works=WORKS,
+        task_requests=WORKS,
         keep_alive_s=5.0,
         keep_alive_variable="VLLM_HTTP_TIMEOUT_KEEP_ALIVE",
     ),

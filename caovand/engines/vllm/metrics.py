@@ -28,7 +28,7 @@ COUNTERS = {
     "vllm:kv_cache_usage_perc": "kv_cache_usage",
 }
 # For display only: nothing is decided by them.
-MORE = {
+OTHER_COUNTERS = {
     "vllm:num_preemptions_total": "preemptions",
     "vllm:prefix_cache_queries_total": "prefix_queries",
     "vllm:prefix_cache_hits_total": "prefix_hits",
@@ -59,14 +59,16 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
 
     Lines that do not parse are skipped: a partial answer is better than none.
     """
-    sums = dict.fromkeys((*COUNTERS.values(), *MORE.values()), 0.0)
+    sums = dict.fromkeys((*COUNTERS.values(), *OTHER_COUNTERS.values()), 0.0)
     sums["requests_ended"] = 0.0
     accepted: dict[int, float] = {}
     histograms = {name: Buckets() for name in HISTOGRAMS.values()}
     engines = 0
     for line in text.splitlines():
         key = line[: _name_end(line)]
-        name = "requests_ended" if _ENDED.match(line) else COUNTERS.get(key) or MORE.get(key)
+        name = (
+            "requests_ended" if _ENDED.match(line) else COUNTERS.get(key) or OTHER_COUNTERS.get(key)
+        )
         histogram = None if name else HISTOGRAMS.get(histogram_of(key))
         if name is None and histogram is None and key != BY_POSITION:
             continue
@@ -86,7 +88,7 @@ def parse_metrics(text: str, load: int | None, at: float) -> Reading:
     sums["kv_cache_usage"] /= max(engines, 1)  # each engine reports a fraction of its own cache
     if load is not None and engines > 1:  # `load` counts one of the replicas' HTTP servers only
         load = max(load, int(sums["running"] + sums["waiting"]))
-    more: dict[str, Any] = {name: sums.pop(name) for name in MORE.values()}
+    more: dict[str, Any] = {name: sums.pop(name) for name in OTHER_COUNTERS.values()}
     progress = ProgressCounters(**sums, pending=load, at=at)
     counters = Counters(
         prompt_tokens=progress.prompt_tokens,

@@ -22,7 +22,7 @@ from caovand.engines.vllm.planning.environment import JOBS, THREADS
 WITHOUT_RDMA = "NCCL_IB_DISABLE"
 
 
-OURS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
+MULTI_NODE_FLAGS = ("nnodes", "node_rank", "master_addr", "master_port", "headless")
 
 
 ADDRESSING = (over_ray.HOST_IP, "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -79,7 +79,7 @@ def spread(
 def _refuse_typed(plan: Plan, nodes: int, executor: str) -> None:
     """Raise Unplannable if the operator's flags set what is decided here."""
     cannot = f"cannot plan for {nodes} nodes: extra_args has"
-    for name in OURS:
+    for name in MULTI_NODE_FLAGS:
         if name in plan.verbatim:
             raise Unplannable(f"{cannot} {option(name)}; remove it")
     backend = over_ray.BACKEND

@@ -51,7 +51,7 @@ LAUNCHER = str(Path(caovand.__file__).parent / "adapters" / "ray_in_env")
 CANNOT = "serve from several nodes over Ray"
 
 
-OTHERWISE = 'set [cluster] executor = "mp"'
+USE_MP = 'set [cluster] executor = "mp"'
 
 
 def refusal(executor: str, engine: EngineInfo) -> Problem | None:
@@ -59,21 +59,21 @@ def refusal(executor: str, engine: EngineInfo) -> Problem | None:
     if executor != RAY:
         return None
     if engine.build == "cpu":
-        return Problem(CANNOT, "vLLM refuses Ray on CPU", OTHERWISE)
+        return Problem(CANNOT, "vLLM refuses Ray on CPU", USE_MP)
     if engine.release < releases.RAY_EXECUTOR_V2:
         oldest = releases.name(releases.RAY_EXECUTOR_V2)
         fact = f"caovan supports vLLM over Ray from {oldest} on, and this is {engine.version}"
-        return Problem(CANNOT, fact, f"use a newer vLLM, or {OTHERWISE}")
+        return Problem(CANNOT, fact, f"use a newer vLLM, or {USE_MP}")
     install = f"sudo {engine.python} -m pip install"
     if not engine.ray:
-        fix = f"run `{install} ray` on every node, or {OTHERWISE}"
+        fix = f"run `{install} ray` on every node, or {USE_MP}"
         return Problem(CANNOT, "Ray is not installed in the engine's environment", fix)
     if version_numbers(engine.ray) < releases.RAY_HAS_TOKENS:
         oldest = releases.name(releases.RAY_HAS_TOKENS)
         fact = (
             f"Ray {engine.ray} runs the code of anyone who reaches it; {oldest} is the first to ask"
         )
-        fix = f"run `{install} --upgrade ray` on every node, or {OTHERWISE}"
+        fix = f"run `{install} --upgrade ray` on every node, or {USE_MP}"
         return Problem(CANNOT, f"{fact} for a token", fix)
     return None
 
@@ -93,12 +93,12 @@ def check(plan: Plan, machine: Inventory, address: str) -> None:
     cards = cards_of_plan(plan, machine)
     if not all(alike(cards[0], card) for card in cards):
         fact = "their cards differ, and Ray may deal the layers of one node to another"
-        raise Unplannable(f"{cannot}: {fact}; use equal cards, or {OTHERWISE}")
+        raise Unplannable(f"{cannot}: {fact}; use equal cards, or {USE_MP}")
     if PARTITION in plan.env:
         fact = (
             f"[engine] env has {PARTITION}, and Ray may run a stage on another node than its rank's"
         )
-        raise Unplannable(f"{cannot}: {fact}; remove it, or {OTHERWISE}")
+        raise Unplannable(f"{cannot}: {fact}; remove it, or {USE_MP}")
 
 
 def is_used(plan: Plan) -> bool:

@@ -101,8 +101,8 @@ print(MARK + json.dumps({**plugin(), "architectures": architectures(),
     "reasoning_parsers": registered("vllm.reasoning", "ReasoningParserManager"),
 }))
 """
-ASKED = frozenset({"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers"})
-QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+FACTS = frozenset({"flags", "deprecated", "choices", "tool_parsers", "reasoning_parsers"})
+QUIET_VARIABLES = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
 def _missing_package(found: Mapping[str, Any]) -> str:
@@ -146,8 +146,8 @@ PROBE = ProbeScripts(
     install="sudo caovanctl engine install",
     versions=VERSIONS,
     details=FLAGS,
-    asked=ASKED,
-    env=QUIET,
+    asked=FACTS,
+    env=QUIET_VARIABLES,
     lacking=_missing_package,
     read=_parse_answers,
 )

@@ -22,7 +22,7 @@ FLASHINFER_REFUSES_SM75 = (0, 22)
 TRITON_REFUSES_FP8 = (0, 22)
 """Triton's attention refuses every fp8 cache before SM89; 0.21 accepts it, but has no kernel for
 fp8_e4m3."""
-HELD_BLOCK = (0, 22)
+RESERVED_BLOCK = (0, 22)
 """One block of the cache is reserved."""
 PREFIX_CACHING_ALIGNS = (0, 22)
 """A hybrid model's prefix caching is on by default, in mode align."""

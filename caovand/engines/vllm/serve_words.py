@@ -93,7 +93,7 @@ FLAG, ENDINGS = "--config", (".yaml", ".yml")
 
 
 def named_file(words: Sequence[str]) -> str:
-    """The file that a command line names, "" for none; raises ProblemError if vLLM reads none."""
+    """The file that a command line names, or ""; raises ProblemError if vLLM cannot read it."""
     count = words.count(FLAG)
     if not count:
         return ""

@@ -136,7 +136,7 @@ def measured(
     cut: Interrupted | None = None
     begun = time.time()
     try:
-        for _ in run.cells():
+        for _ in run.measure_cells():
             pass
     except Interrupted as problem:
         cut = problem

@@ -92,7 +92,7 @@ class BenchRun:
         self._what = ""
         self.done: list[dict[str, Any]] = []
 
-    def cells(self) -> Iterator[dict[str, Any]]:
+    def measure_cells(self) -> Iterator[dict[str, Any]]:
         """Measure one cell after another, the shortest prompts first; raises Interrupted."""
         order = self._order
         try:

@@ -18,7 +18,7 @@ from caovand.core.printable import one_line
 from caovand.lab import results
 from caovand.lab.core.bench import record
 
-ODD = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
+UNREADABLE_ERRORS = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
 """Raised for a document with missing, mistyped or out-of-range parts."""
 MAX_DIGITS = 9
 """A longer number is a file name."""
@@ -61,7 +61,7 @@ def _rows(state: Path) -> tuple[list[dict[str, Any]], list[Path]]:
     for path in results.paths(state):
         try:
             found.append(_row(path, results.load(path)))
-        except (results.NoResult, *ODD):
+        except (results.NoResult, *UNREADABLE_ERRORS):
             others.append(path)
     found.sort(key=lambda row: (row["at"], row["path"]), reverse=True)
     return [{"number": number, **row} for number, row in enumerate(found, 1)], others

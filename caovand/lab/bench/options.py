@@ -11,7 +11,7 @@ MAX_AT_ONCE = 256
 
 
 def numbers(most: int) -> Any:
-    """A parser of a list such as 512,4096: whole numbers from 1 to `most`, without duplicates."""
+    """Return an argparse type for lists such as 512,4096: distinct integers from 1 to `most`."""
 
     def read(text: str) -> tuple[int, ...]:
         parts = [part.strip() for part in text.split(",")]

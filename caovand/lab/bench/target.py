@@ -81,14 +81,14 @@ def find(client: DaemonClient, key_file: Path | None, verb: str = "bench") -> Ta
     }
     api = registry.engine_of(plan["engine"]).api
     name, context = served["name"], plan["context"]
-    work = api.works.get(task)
+    work = api.task_requests.get(task)
     return Target(endpoint, api, name, context, status["generation"], described, work)
 
 
 def _key(
     status: Mapping[str, Any], plan: Mapping[str, Any], key_file: Path | None, verb: str
 ) -> str:
-    """The key that the engine requires; "" for none."""
+    """The key that the engine requires; "" if there is none."""
     config = Path(status["daemon"]["config"])
     try:
         if key_file is not None:

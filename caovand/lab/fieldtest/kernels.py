@@ -14,9 +14,9 @@ MODULE = "caovan_vllm_sm75_turbo3.measure"
 PROGRAM = "import runpy, sys; sys.path.pop(0); runpy.run_module({module!r}, run_name='__main__')"
 PARTS = (
     ("check", "correctness against float64"),
-    ("bench", "time, with those of vLLM in the same run"),
-    ("attention", "attention, against float64 and in time"),
-    ("prefill_attention", "attention of prompts, the same"),
+    ("bench", "timings, next to vLLM's kernels in the same run"),
+    ("attention", "attention: correctness against float64, and timings"),
+    ("prefill_attention", "attention of prompts: correctness and timings"),
 )
 
 

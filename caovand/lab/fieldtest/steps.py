@@ -26,7 +26,7 @@ from caovand.core.config.text import render
 from caovand.core.facts import inventory_file
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.model_source.pace import duration
-from caovand.core.secrets import hide, secrets_of, without_homes
+from caovand.core.secrets import hide, redact_home_paths, secrets_of
 from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.fieldtest import report, trials
 from caovand.lab.fieldtest import kernels, trial
@@ -236,4 +236,6 @@ def collect(subject: Subject, work: FieldtestResults) -> dict[str, bytes]:
     }
     secrets = secrets_of(dict(config.engine.env) | dict(os.environ))
     own = os.environ.get("HOME") or "/root"
-    return {name: without_homes(hide(text, secrets), own).encode() for name, text in texts.items()}
+    return {
+        name: redact_home_paths(hide(text, secrets), own).encode() for name, text in texts.items()
+    }

@@ -17,9 +17,9 @@ from caovand.lab.soak.asking import KNOWN_TOKENS, KnownPrompt, Requester, SoakRe
 from caovand.lab.soak.ledger import SoakLedger
 
 AFTER_FAILURE_S = 1.0
-SAID = 200
+TURN_CHARS = 200
 """Characters that a client adds to a conversation per turn."""
-BYTES = 4
+BYTES_PER_TOKEN = 4
 """Bytes in the longest character, and so its maximum tokens: some tokenizers have one per byte."""
 MIN_TOKENS = 8
 """Minimum tokens for an answer without any text to count as empty."""
@@ -135,7 +135,7 @@ class SoakClients:
             more = {**constrained(SCHEMA), "ignore_eos": False}
             reply = self._ask(todo, prompt, **more)
             if reply.finish == "stop" and not _of_schema(reply.text):
-                self._ledger.wrong("not the JSON asked for", repr(reply.text[:SAID]))
+                self._ledger.wrong("not the JSON asked for", repr(reply.text[:TURN_CHARS]))
         else:
             reply = self._ask(todo, prompt)
             if todo.kind is TaskKind.SHORT and reply.answered is not None:
@@ -148,7 +148,7 @@ class SoakClients:
         for turn in range(todo.turns):
             reply = self._ask(todo, history)
             place = int(draw_of(f"{self._seed} {todo.number} {turn}") * len(self._passages))
-            history += f"{reply.text}\n\n{self._passages[place][:SAID]}\n\n"
+            history += f"{reply.text}\n\n{self._passages[place][:TURN_CHARS]}\n\n"
             if not self._admits or not self._fits(history, todo, reply):
                 return
 
@@ -158,7 +158,7 @@ class SoakClients:
         if target.api.tokenize is not None:
             tokens = self._asking.sized.counted(history)
         else:  # tokenizing an answer's text may yield more tokens than were generated
-            tokens = last.prompt_tokens + BYTES * (todo.answer_tokens + SAID)
+            tokens = last.prompt_tokens + BYTES_PER_TOKEN * (todo.answer_tokens + TURN_CHARS)
         return tokens + todo.answer_tokens < (target.context or self.limits.long)
 
     def _ask(self, todo: ClientTask, prompt: str, **more: object) -> SoakReply:

@@ -16,7 +16,7 @@ from caovand.core.health.canary import Degenerate
 from caovand.lab.bench.target import Target
 from caovand.lab.core.soak.schedule import Limits
 from caovand.lab.core.soak.seen import AnswerComparison, AnswerTimes, SoakRecord
-from caovand.lab.core.soak.verdict import AWAY, clock
+from caovand.lab.core.soak.verdict import DAEMON_EVENT, clock
 from caovand.lab.soak import asking
 from caovand.lab.soak.asking import Requester
 from caovand.lab.soak.clients import AFTER_FAILURE_S, SoakClients
@@ -25,12 +25,12 @@ from caovand.lab.soak.watch import SoakWatch
 
 QUIETS, MIN_QUIETS = 48, 36
 """Number of quiet moments in a soak: enough for the rank test, at little cost in time."""
-SAMPLES = 400
+TARGET_SAMPLES = 400
 MIN_SAMPLE_S, MAX_SAMPLE_S = 0.5, 10.0
 PACE_TOKENS, ANSWER_TOKENS, SHORT_TOKENS = 32, 128, 512
-MAX_LONG = 100_000
+MAX_LONG_TOKENS = 100_000
 USUAL_CONTEXT = 2048
-KNOWN = 4
+KNOWN_TASKS = 4
 MIN_ANSWER = 8
 MARGIN_TOKENS = 64
 PATIENCE_S = (1.0, 20.0)
@@ -41,9 +41,9 @@ MIN_GAP_S, MAX_GAP_S = 3.0, 600.0
 MAX_LATE_S = 120.0
 """How long to wait for the last answers."""
 TICK_S = 0.05
-RECENT = 60
+SPEED_SAMPLES = 60
 """Samples over which the displayed speed is averaged."""
-OVER = ("FAILED", "STOPPED")
+FINAL_STATES = ("FAILED", "STOPPED")
 """States that last until someone acts."""
 
 
@@ -72,9 +72,9 @@ class Soak:
         self._asking = Requester(target, passages, order.salt, order.seed)
         self._ledger = SoakLedger()
         self._watch = SoakWatch(client, self._ledger)
-        self._every_s = min(max(order.seconds / SAMPLES, MIN_SAMPLE_S), MAX_SAMPLE_S)
+        self._every_s = min(max(order.seconds / TARGET_SAMPLES, MIN_SAMPLE_S), MAX_SAMPLE_S)
         self._sampled_at = -self._every_s
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=SPEED_SAMPLES)
         context = target.context or USUAL_CONTEXT
         self._context, self._short = context, min(SHORT_TOKENS, context // 8)
         self._quiets = 0
@@ -89,7 +89,7 @@ class Soak:
         order = self._order
         self._clients = SoakClients(self._asking, self._limits(), order.seed, self._ledger)
         self._learn()
-        self._watch.begin()
+        self._watch.reset()
         self._ledger.begin()
         self._clients.start(order.at_once)
         try:
@@ -97,7 +97,7 @@ class Soak:
         except KeyboardInterrupt:
             self.stopped = True
         except CommandError as problem:  # the daemon is gone
-            self._watch.note(AWAY, problem.message)
+            self._watch.note(DAEMON_EVENT, problem.message)
         finally:
             self._ended_at = self._ledger.now()
             self._clients.end()
@@ -105,7 +105,7 @@ class Soak:
             raise self._clients.crash
         with contextlib.suppress(CommandError):
             self._watch.sample()  # the daemon's last events
-        return self._seen()
+        return self._record()
 
     def _limits(self) -> Limits:
         """Prompt and answer lengths that the engine handles in time at its current speed."""
@@ -117,33 +117,35 @@ class Soak:
         if pace.token_s:
             answer = max(min(answer, int(patience_s / pace.token_s)), MIN_ANSWER)
         in_time = int(self._short / pace.first_token_s * patience_s)
-        long = max(min(self._context - answer - MARGIN_TOKENS, MAX_LONG, in_time), self._short)
+        long = max(
+            min(self._context - answer - MARGIN_TOKENS, MAX_LONG_TOKENS, in_time), self._short
+        )
         constrained = self._asking.target.api.constrained is not None
-        return Limits(self._short, long, answer, KNOWN, constrained)
+        return Limits(self._short, long, answer, KNOWN_TASKS, constrained)
 
     def _soak(self) -> None:
         least_s = min(MIN_GAP_S, self._order.seconds / MIN_QUIETS)
         every_s = min(max(self._order.seconds / QUIETS, least_s), MAX_GAP_S)
         while not self._finished():
             self._due = self._ledger.now() + every_s
-            if self._same():
+            if self._is_reference_engine():
                 self._clients.admit()
                 self._until(lambda: self._finished() or self._quiet_due())
             self._clients.pause()
             self._until(self._idle)
             self._until(lambda: self._finished() or bool(self._watch.status["served"]))
             if not self._finished():
-                self._guarded(self._quiet)
+                self._guarded(self._use_quiet_moment)
         if self._clients.idle(0.0) and not self._over:
-            self._guarded(self._last)
+            self._guarded(self._compare_all)
 
     def _finished(self) -> bool:
         return self._over or self._ledger.now() >= self._order.seconds
 
     def _quiet_due(self) -> bool:
-        return self._ledger.now() >= self._due or not self._same()
+        return self._ledger.now() >= self._due or not self._is_reference_engine()
 
-    def _same(self) -> bool:
+    def _is_reference_engine(self) -> bool:
         """Whether the engine that gave the known answers still serves."""
         status = self._watch.status
         return bool(status["served"]) and status["generation"] == self._clients.generation
@@ -161,7 +163,7 @@ class Soak:
                 self._sampled_at = now
                 status = self._watch.sample()
                 self._show(now)
-                self._over = status["state"] in OVER
+                self._over = status["state"] in FINAL_STATES
             self._over |= self._clients.crash is not None
             time.sleep(TICK_S)
 
@@ -182,16 +184,16 @@ class Soak:
         self._clients.known = self._asking.learn(self._clients.limits)
         self._clients.generation = self._watch.status["generation"]
 
-    def _quiet(self) -> None:
+    def _use_quiet_moment(self) -> None:
         self._watch.sample()
-        if not self._same():
+        if not self._is_reference_engine():
             self._learn()
-        self._compare(self._quiets % KNOWN)
+        self._compare(self._quiets % KNOWN_TASKS)
         self._quiets += 1
         self._ledger.pace(self._pace(), alone=True)
 
-    def _last(self) -> None:
-        for number in range(KNOWN):
+    def _compare_all(self) -> None:
+        for number in range(KNOWN_TASKS):
             self._compare(number)
 
     def _compare(self, number: int) -> None:
@@ -224,7 +226,7 @@ class Soak:
             f" {len(self._ledger.errors):,} errors, {speed:,.0f} tokens/s",
         )
 
-    def _seen(self) -> SoakRecord:
+    def _record(self) -> SoakRecord:
         ledger, watch = self._ledger, self._watch
         return SoakRecord(
             seconds=min(self._ended_at, self._order.seconds),

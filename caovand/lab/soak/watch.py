@@ -8,7 +8,7 @@ from typing import Any
 from caovand.adapters.system import usage
 from caovand.cli.common.client import DaemonClient
 from caovand.lab.core.soak.seen import Mishap, SoakSample
-from caovand.lab.core.soak.verdict import AWAY, NAMED
+from caovand.lab.core.soak.verdict import DAEMON_EVENT, NAMED
 from caovand.lab.soak.ledger import SoakLedger
 
 
@@ -23,7 +23,7 @@ class SoakWatch:
         self.samples: list[SoakSample] = []
         self.events: list[Mishap] = []
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Discard earlier events."""
         self._new_events()
         self.events.clear()
@@ -38,7 +38,7 @@ class SoakWatch:
         status = self._client.ask("status")
         if status["daemon"]["pid"] != self.status["daemon"]["pid"]:
             self._since = 0
-            self.note(AWAY, "caovand was restarted")
+            self.note(DAEMON_EVENT, "caovand was restarted")
         self.status = status
         self._new_events()
         if status["served"]:  # resources used while an engine starts do not matter to a soak
@@ -69,10 +69,10 @@ class SoakWatch:
         return SoakSample(
             at_s=round(self._ledger.now(), 3),
             generation=status["generation"],
-            engine_mib=engine.held_mib,
+            engine_mib=engine.memory_mib,
             engine_files=engine.files,
             gpu_mib=sum(parts) if parts else None,
-            daemon_mib=daemon.held_mib,
+            daemon_mib=daemon.memory_mib,
             daemon_files=daemon.files,
             shared_mib=usage.shared_memory_mib(),
             throttled=next(filter(None, slowed), ""),

@@ -2,7 +2,7 @@
 
 import { $, copier, el, icon, redraw, say } from "./draw.js";
 import { duration, figure, moment, percent } from "./format.js";
-import { t } from "./words.js";
+import { explained, t } from "./words.js";
 
 const STEPS = ["plan", "launch", "load", "prepare", "prove"];
 // A failure is what matters in these; in the others it is past.
@@ -125,7 +125,8 @@ function notices(status) {
       shown.push(notice("degraded", titled(t("degraded"), rungs.join(", ")),
         [...why, back], since ? t("since", { moment: moment(since) }) : ""));
     }
-    if (status.refusal) shown.push(notice("warning", titled(t("refused"), status.refusal.failure), [status.refusal.text]));
+    if (status.refusal) shown.push(notice("warning", titled(t("refused"), status.refusal.failure), [status.refusal.text], "",
+        explained(status.refusal.failure)));
     const warnings = status.warnings;
     if (warnings.length) shown.push(notice("warning", t(warnings.length > 1 ? "warnings" : "warning"), warnings));
     return shown;
@@ -140,13 +141,14 @@ function failure(status, past) {
   for (const obstacle of status.obstacles) lines.push(t("obstacle", { text: obstacle }));
   const extra = [t("in-phase", { phase })];
   if (status.failures > 1) extra.push(t("in-a-row", { n: status.failures }));
-  return notice(past ? "past" : "failed", title, lines, extra.join(" · "));
+  return notice(past ? "past" : "failed", title, lines, extra.join(" · "), explained(name));
 }
 
 const titled = (title, what) => t("titled", { title, what });
 
-export function notice(kind, title, lines, extra = "") {
+export function notice(kind, title, lines, extra = "", explanation = []) {
   const head = el("p", { class: "notice-title" }, el("b", {}, title), extra && el("small", {}, extra));
-  const body = el("div", {}, head, ...lines.map((line) => el("p", { lang: "en" }, line)));
+  const own = explanation.map((line) => el("p", {}, line));
+  const body = el("div", {}, head, ...own, ...lines.map((line) => el("p", { lang: "en" }, line)));
   return el("div", { class: `notice ${kind}` }, icon(kind === "past" ? "failed" : kind), body);
 }

@@ -3,7 +3,7 @@
 import { $, copier, el, icon, redraw } from "./draw.js";
 import { clock, day, moment } from "./format.js";
 import { ask, problemText } from "./ask.js";
-import { t } from "./words.js";
+import { explained, t } from "./words.js";
 
 const MOST = 100;
 
@@ -36,11 +36,12 @@ export async function showIncidents(model) {
 
 function row(one, model) {
   const at = Date.parse(one.at.replace(/([+-]\d\d)(\d\d)$/, "$1:$2")) / 1000;
+  const [cause] = explained(one.failure);
   const button = el("button", { type: "button", class: "incident" },
     icon("failed"),
     el("span", { class: "incident-name" }, `${one.number} · ${one.failure}`),
     el("time", {}, Number.isFinite(at) ? moment(at) : one.at),
-    el("span", { class: "text", lang: "en" }, one.text),
+    el("span", { class: "text" }, cause && `${cause} · `, el("span", { lang: "en" }, one.text)),
     el("span", { class: "action", lang: "en" }, one.action && `→ ${one.action}`));
   button.addEventListener("click", () => open(one, model));
   return button;
@@ -56,14 +57,14 @@ async function open(one, model) {
     el("div", { class: "head" }, el("h2", { id: "report-title" }, title), shut), body);
   dialog.showModal();
   try {
-    body.append(...report(await ask(`/api/incidents/${one.number}`, { model })));
+    body.append(...report(one.failure, await ask(`/api/incidents/${one.number}`, { model })));
   } catch (problem) {
     body.append(el("p", { class: "nothing" }, problemText(problem)));
   }
 }
 
-function report({ remedy, obstacles, answer, cause, text }) {
-  const shown = [];
+function report(failure, { remedy, obstacles, answer, cause, text }) {
+  const shown = explained(failure).map((line) => el("p", {}, line));
   if (remedy) shown.push(el("p", { lang: "en" }, t("remedy", { text: remedy })));
   for (const one of obstacles) shown.push(el("p", { lang: "en" }, t("obstacle", { text: one })));
   if (answer.length > 0) {

@@ -1,5 +1,6 @@
 // Every sentence of the page in its languages. What the daemon and the engine say stays as it is.
 
+import { failures } from "./failures.zh.js";
 import { english } from "./words.en.js";
 import { chinese } from "./words.zh.js";
 
@@ -33,6 +34,13 @@ export function choose(name) {
 export function t(key, values = {}) {
   const text = LANGUAGES[chosen][key] ?? "";
   return text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+}
+
+/** What a failure means and what to do about it; [] in English, which the daemon's own text is in. */
+export function explained(failure) {
+  if (chosen === "en") return [];
+  const [cause, remedy] = failures[failure] ?? [];
+  return [cause, remedy && t("remedy", { text: remedy })].filter(Boolean);
 }
 
 /** Fill in the texts that stand in index.html. */

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.cluster.checks import compare
-from caovand.core.cluster.link import LOST, LinkState
+from caovand.core.cluster.link import LARGE_PACKETS_LOST, LinkState
 from caovand.core.cluster.link_checks import pair_checks, rate
 from caovand.core.facts.checks import CheckResult
 from tests.core.cluster.test_messages import shown
@@ -204,15 +204,17 @@ def test_an_interface_of_the_heads_own_is_no_reason_for_a_closed_port() -> None:
 
 
 def test_packets_that_are_lost_for_their_size() -> None:
-    (up,) = found(to_own=LOST)
+    (up,) = found(to_own=LARGE_PACKETS_LOST)
     assert (up.verdict, up.text, up.remedy) == (
         "FAIL",
         "head1 gets no data from gpu2, though they connect: packets of 9000 bytes, the MTU of eth0,"
         " seem to be lost on the way",
         "on gpu2: sudo ip link set eth0 mtu 1500, or less over a tunnel",
     )
-    assert found(to_own=LOST, to_head=LOST) == (up,), "once for both ports"
-    (down,) = found(to_worker=LOST)
+    assert found(to_own=LARGE_PACKETS_LOST, to_head=LARGE_PACKETS_LOST) == (up,), (
+        "once for both ports"
+    )
+    (down,) = found(to_worker=LARGE_PACKETS_LOST)
     assert down.remedy.startswith("on head1: ")
 
 
@@ -271,7 +273,7 @@ def test_the_link_of_two_workers_is_named_by_both() -> None:
     (only,) = between(to_worker=SILENT)
     assert only.text.startswith("gpu2 cannot connect to gpu3 at 10.0.0.3, ")
     assert only.remedy.startswith("on gpu3: let its firewall")
-    (only,) = between(to_head=LOST)
+    (only,) = between(to_head=LARGE_PACKETS_LOST)
     assert only.text.startswith("gpu2 gets no data from gpu3, though they connect: ")
 
 

@@ -30,7 +30,7 @@ from caovand.core.gateway.events import (
     Unsent,
     Why,
 )
-from caovand.core.gateway.fair import ANYBODY, Lane
+from caovand.core.gateway.fair import SHARED_LANE, Lane
 from caovand.core.gateway.policy import (
     CONFIRM_S,
     MAX_ATTEMPTS,
@@ -57,7 +57,7 @@ class World:
         return self.take(EngineIs, state=state, generation=self.generation, **more)
 
     def arrive(
-        self, digest: bytes = b"", size: int = 10, lane: Lane = ANYBODY
+        self, digest: bytes = b"", size: int = 10, lane: Lane = SHARED_LANE
     ) -> tuple[int, list[Effect]]:
         """A request whose body is there at once; its number."""
         self.last += 1

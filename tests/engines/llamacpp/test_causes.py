@@ -112,7 +112,7 @@ def test_a_failure_has_rungs_unless_only_a_person_can_help(
 ) -> None:
     finding = find_cause(log(name).splitlines(), "resolve")
     assert finding is not None
-    rungs = ENGINE.healing.against(finding)
+    rungs = ENGINE.healing.rungs_for(finding)
     assert bool(rungs) == (REACTIONS[finding.failure].kind not in ("fatal", "hold", "retry"))
 
 

@@ -56,7 +56,7 @@ def test_a_failure_is_named_by_its_cause(
     assert found.advice
     assert found.finding.line > 0
     if REACTIONS[found.finding.failure].kind == "rung":
-        assert ENGINE.healing.against(found.finding)
+        assert ENGINE.healing.rungs_for(found.finding)
 
 
 def test_every_sample_is_expected_and_has_a_source() -> None:

@@ -62,7 +62,7 @@ def test_a_failure_is_named_by_its_cause(
     assert found.advice
     assert found.finding.line > 0
     if REACTIONS[found.finding.failure].kind == "rung":
-        assert ENGINE.healing.against(found.finding)
+        assert ENGINE.healing.rungs_for(found.finding)
 
 
 def test_every_sample_is_expected_and_has_a_source() -> None:
@@ -125,7 +125,7 @@ def test_a_share_that_leaves_no_room_for_graphs_is_lowered() -> None:
     """The cache was made, and the steps' buffers did not fit."""
     found = find_cause(log("share-too-high").splitlines(), "resolve")
     assert found is not None
-    assert ENGINE.healing.against(found)[0].name == "share"
+    assert ENGINE.healing.rungs_for(found)[0].name == "share"
 
 
 def test_the_figures_of_a_real_start_are_read() -> None:

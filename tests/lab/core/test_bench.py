@@ -68,7 +68,7 @@ def result(pace: list[float], token_s: list[float], **changes: Any) -> dict[str,
         {"prefill_tokens_per_s": 1.0, "decode_tokens_per_s": a, "token_s": [b], "first_token_s": []}
         for a, b in zip(pace, token_s, strict=True)
     ]
-    circumstances = {name: name for name in compare.SAME}
+    circumstances = {name: name for name in compare.CIRCUMSTANCES}
     return {**circumstances, "cells": [{"prompt": 512, "at_once": 2, "rounds": rounds}], **changes}
 
 
@@ -130,7 +130,7 @@ def test_a_prompt_has_the_tokens_asked_for_and_never_more(tokens: int, density: 
         return
     found, many = prompts.fit(text, tokens, count)
     assert many == count(found) <= tokens
-    assert many >= tokens * (1 - prompts.CLOSE) - 1
+    assert many >= tokens * (1 - prompts.LENGTH_TOLERANCE) - 1
 
 
 def test_uneven_text_is_fitted_too_and_too_little_is_refused() -> None:

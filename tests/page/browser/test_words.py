@@ -7,6 +7,7 @@ import re
 from typing import get_args
 
 from caovand.core.engine.log import StartStep
+from caovand.core.healing.failure import FAILURES
 from caovand.core.model_task import ModelTask
 from tests.daemon_process import ROOT
 
@@ -69,3 +70,16 @@ def test_no_file_asks_another_host_and_none_puts_markup_in() -> None:
             assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write", text)
         if file.suffix == ".html":
             assert not re.search(r"<script>|<style|\sstyle=|\son\w+=", text), file.name
+
+
+def test_each_failure_is_explained_in_the_words_of_the_chinese_guide() -> None:
+    guide = (ROOT / "packaging/docs/guide.zh-CN.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| [^|]* \|([^|]*)\|$", guide, re.M)
+    written = [
+        (name, cause.replace("`", ""), remedy.strip().replace("`", ""))
+        for name, cause, remedy in rows
+        if name in FAILURES
+    ]
+    shown = (STATIC / "failures.zh.js").read_text(encoding="utf-8")
+    assert re.findall(r'^  "([\w-]+)": \["(.*)", "(.*)"\],$', shown, re.M) == written
+    assert [name for name, _, _ in written] == list(FAILURES)

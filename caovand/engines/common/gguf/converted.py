@@ -24,7 +24,7 @@ FASTER = 2.0
 """The speed estimates of two engines err: only a gain this large is worth another download."""
 READING = 10.0
 """Tokens a second as fast as people read: more gains them little."""
-TINY = 100 << 20
+TINY_BYTES = 100 << 20
 """Bytes of a file below which a model is only made for trials: modelled speeds mean nothing
 there."""
 KNOWN = frozenset({
@@ -52,7 +52,7 @@ def figures(model: ModelCard, cards: tuple[Gpu, ...], host: Host) -> GgufFigures
     if model.gguf is not None or model.model_type not in KNOWN:
         return None
     file = convert_sizes(model)
-    if file.size < TINY:
+    if file.size < TINY_BYTES:
         return None
     in_gguf = replace(model, gguf=file)
     rooms = sizing.rooms_of(cards, None)
@@ -83,9 +83,9 @@ def offer_gguf(
     tokens_s: float,
     how: Callable[[str], str],
 ) -> tuple[CheckResult, ...]:
-    """The offer to serve it on these cards, with `how`, which is completed by the model's name.
+    """Offer to serve the model as GGUF; `how` is a command that the model's name completes.
 
-    Empty if the model runs fast enough already, or would hardly run faster or at all.
+    "" if the model is fast enough already, or GGUF would hardly be faster, or would not run.
     """
     found = figures(model, cards, host) if tokens_s < READING else None
     if found is None or found.tokens_s < FASTER * tokens_s:

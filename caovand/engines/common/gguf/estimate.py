@@ -50,7 +50,8 @@ def estimate(
 
 
 def _advice(found: Sequence[Device], over: Sequence[int], fewer_bits: str) -> Iterator[str]:
-    """What covers the shortage: less cache only where there is more of it than is short."""
+    """Advise what covers the shortage: a smaller cache only if the cache is larger than the
+    shortage."""
     short = [(device.cache, much) for device, much in zip(found, over, strict=True) if much > 0]
     if all(cache > much for cache, much in short):
         yield LESS_CACHE

@@ -26,7 +26,7 @@ SUFFICIENT_CONTEXT = {"chat": 16384, "long": 131072, "batch": 8192}
 USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 MIN_CONTEXT = 2048
-NEARLY = 1.1
+NEARLY_FACTOR = 1.1
 """A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
 FAR_LONGER = 1.4
 """How many times longer a context must be to be worth bits of the cache, or half of the requests;
@@ -133,12 +133,12 @@ def best(
                 longest = sized
         return longest
     quickest = min((sized.seconds for sized in fitting), default=0.0)
-    return next((one for one in fitting if one.seconds <= quickest * NEARLY), found[0])
+    return next((one for one in fitting if one.seconds <= quickest * NEARLY_FACTOR), found[0])
 
 
 def _serves_more(one: PlacedLoad, than: PlacedLoad, enough: int) -> bool:
     """Whether a load has more requests at once, and nearly enough context for each."""
-    nearly = one.fits and one.whole and one.load.context * NEARLY >= enough
+    nearly = one.fits and one.whole and one.load.context * NEARLY_FACTOR >= enough
     return nearly and one.load.slots > than.load.slots
 
 

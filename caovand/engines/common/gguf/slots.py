@@ -13,7 +13,7 @@ from caovand.engines.common.gguf.placement import devices, step_seconds
 from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.gguf.sizing import (
     FAR_LONGER,
-    NEARLY,
+    NEARLY_FACTOR,
     SUFFICIENT_CONTEXT,
     PlacedLoad,
     best,
@@ -27,7 +27,7 @@ from caovand.engines.common.tensors import experts_read, part_of_experts
 
 BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
 """Concurrent requests for each workload; further ones wait."""
-MAX = {"chat": 8, "long": 4, "batch": 32}
+MAX_SLOTS = {"chat": 8, "long": 4, "batch": 32}
 """Concurrent requests if memory is left over."""
 MIN_OF_BATCH = 4
 """Concurrent requests of a batch on the CPU, however slowly it computes."""
@@ -41,14 +41,14 @@ def wanted(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> 
     return min(many, max(computed_at_once(model, (), host), MIN_OF_BATCH))
 
 
-def most(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> int:
+def max_slots(model: ModelCard, gpus: Sequence[Gpu], host: Host, workload: str) -> int:
     """The maximum number of requests that may have a slot if memory is left over."""
     many = BY_WORKLOAD[workload]
     if not gpus:
         return wanted(model, gpus, host, workload)
     if workload != "batch":
-        return MAX[workload]
-    return max(min(MAX[workload], computed_at_once(model, gpus, host)), many)
+        return MAX_SLOTS[workload]
+    return max(min(MAX_SLOTS[workload], computed_at_once(model, gpus, host)), many)
 
 
 def computed_at_once(model: ModelCard, gpus: Sequence[Gpu], host: Host) -> int:
@@ -87,7 +87,7 @@ def choose(
     most: int,
 ) -> PlacedLoad:
     """The best of the loads with the longest context that is worth its price, and more requests at
-    once, up to `most`, if memory is left over; of a batch a load with far more tokens a second
+    once, up to `max_slots`, if memory is left over; of a batch a load with far more tokens a second
     instead, though it leaves layers in host memory."""
 
     @cache
@@ -138,7 +138,7 @@ def _most_tokens(
         return _seconds_of_all(model, host, gpus, sized) / sized.load.slots
 
     least = min(map(token_s, fitting))
-    quick = next(one for one in fitting if token_s(one) <= least * NEARLY)
+    quick = next(one for one in fitting if token_s(one) <= least * NEARLY_FACTOR)
     return quick if token_s(quick) * FAR_LONGER <= token_s(chosen) else chosen
 
 
@@ -199,7 +199,7 @@ def _lengthen_context(
     found = sized
     while found.load.context < limit:
         longer = size(replace(found.load, context=min(found.load.context * 2, limit)))
-        if not longer.fits or longer.seconds > sized.seconds * NEARLY:
+        if not longer.fits or longer.seconds > sized.seconds * NEARLY_FACTOR:
             break
         found = longer
     return found

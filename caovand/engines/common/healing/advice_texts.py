@@ -34,7 +34,9 @@ from caovand.engines.common.logs.rows import (
 
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
-    "bad-arguments": ("A setting is refused, and starting again cannot help: the line names it.",),
+    "bad-arguments": (
+        "The engine rejects a setting; the line names it. Starting again cannot help.",
+    ),
     "device-oom-load": (
         "The weights do not fit the card: use a smaller quantization, or check with nvidia-smi "
         "which other processes use it.",

@@ -1,4 +1,4 @@
-"""What a finding of one engine means for people, with the public reports that it resembles."""
+"""Explain a finding of one engine to people, with the public reports that it resembles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failure's own line advises: a remedy, accepted values, names to search for."""
+"""Read advice from a failure's own line: a remedy, accepted values, names to search for."""
 
 from __future__ import annotations
 

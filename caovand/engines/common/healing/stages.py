@@ -1,4 +1,4 @@
-"""What used up a card's memory, where an allocation's line alone does not prove it.
+"""Find what used up a card's memory if the line of the failed allocation does not prove it.
 
 Weights, a measured step, CUDA graphs and other processes fail in the same words. Only the stage of
 the start, or PyTorch's own figures, tell them apart.

@@ -1,4 +1,4 @@
-"""Strip what other tools add to an engine's line, and what pasting leaves behind.
+"""Strip the additions of other tools from an engine's line, and the traces of pasting.
 
 One table for `explain`, the daemon and every engine: a router that prints for its children,
 torchrun, docker compose, journald, kubectl, container runtimes, terminals.

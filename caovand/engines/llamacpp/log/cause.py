@@ -17,7 +17,7 @@ from caovand.engines.llamacpp.log.line import LlamaCppLine, take_apart
 from caovand.engines.llamacpp.log.phases import phase_of
 from caovand.engines.llamacpp.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
-NEAR = 40
+MAX_TRACE_LINES = 40
 _ANNOUNCING = "llama.load"
 _CRASHES = frozenset({
     "ggml.assertion", "ggml.exception", "ggml.aborted", "ggml.what", "ggml.parser",

@@ -46,7 +46,8 @@ def _read_rate(line: str) -> FigureSample | None:
 def _find_cause(
     lines: Sequence[str], phase: str = "serving", *, alive: bool = False
 ) -> Finding | None:
-    """The cause of the end, else what ends no server: no card is used, requests are refused."""
+    """The cause of the server's end, else a problem that ends none: no card in use, refused
+    requests."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     on_card = any(_CARD_FOUND.match(line[:MAX_TEXT]) for line in lines)

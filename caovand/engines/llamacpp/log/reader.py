@@ -7,7 +7,7 @@ import re
 from caovand.core.engine.log import Log
 from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.wrapping import one_text
-from caovand.engines.llamacpp.log.cause import NEAR, announces_failure, find_cause
+from caovand.engines.llamacpp.log.cause import MAX_TRACE_LINES, announces_failure, find_cause
 from caovand.engines.llamacpp.log.phases import PHASES, read
 from caovand.engines.llamacpp.log.signatures import SIGNATURES
 
@@ -51,7 +51,7 @@ LOG = Log(
     phases=PHASES,
     read=read,
     announces=announces_failure,
-    near=NEAR,
+    near=MAX_TRACE_LINES,
     listening="http",
     find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,

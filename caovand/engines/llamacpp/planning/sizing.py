@@ -55,7 +55,7 @@ def settings(
         loads = _candidate_loads(load, slots, kinds, inventory, gpus)
         most = load.slots
         if slots.origin == "policy":
-            most = requests.most(inventory.model, gpus, inventory.host, config.policy.workload)
+            most = requests.max_slots(inventory.model, gpus, inventory.host, config.policy.workload)
         return _choose_context(config, inventory, loads, gpus, rooms, verbatim, most)
 
     roomy, prompts = inventory, None
@@ -99,7 +99,7 @@ def _worth_its_buffers(
     if not (larger.fits and larger.load.slots >= KEPT_SEQUENCES * sized.load.slots):
         return ""
     if sized.placement.experts_in_ram:
-        quick = larger.seconds <= sized.seconds * sizing.NEARLY
+        quick = larger.seconds <= sized.seconds * sizing.NEARLY_FACTOR
         worth = quick and larger.load.context >= enough
         return "experts in host memory are sent to the card once for each of these" if worth else ""
     if not (sized.whole and larger.whole and sized.placement.layers):

@@ -17,7 +17,7 @@ from caovand.engines.ollama.log.line import OllamaLine, take_apart
 from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
-NEAR = 40
+MAX_TRACE_LINES = 40
 _DRIVER = "ollama.driver"
 """The signature of a server without its cards, which serves on the CPU anyway."""
 _REFUSED = "ollama.card.refused"

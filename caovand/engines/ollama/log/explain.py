@@ -43,7 +43,8 @@ _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(
 def _find_cause(
     lines: Sequence[str], phase: str = "serving", *, alive: bool = False
 ) -> Finding | None:
-    """The cause of a failure, else what ends no server: a card not used, a prompt cut short."""
+    """The cause of a failure, else a problem that ends no server: an unused card, a truncated
+    prompt."""
     if found := find_cause(lines, phase, alive=alive):
         return found
     unused, cut, hinted, integrated = None, None, False, None
@@ -53,8 +54,8 @@ def _find_cause(
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
-        if cut is None and (said := _CUT.search(line[:MAX_TEXT])):
-            text, sizes = line.strip()[:MAX_TEXT], said.groupdict()
+        if cut is None and (matched := _CUT.search(line[:MAX_TEXT])):
+            text, sizes = line.strip()[:MAX_TEXT], matched.groupdict()
             cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
     if unused is not None and integrated is not None and not hinted:
         named = integrated.groupdict()

@@ -8,7 +8,7 @@ import re
 from caovand.core.engine.log import Log
 from caovand.engines.common.logs.refusals import OF_OLLAMA, without_refusals
 from caovand.engines.common.logs.wrapping import one_text
-from caovand.engines.ollama.log.cause import NEAR, announces_failure, find_cause
+from caovand.engines.ollama.log.cause import MAX_TRACE_LINES, announces_failure, find_cause
 from caovand.engines.ollama.log.phases import PHASES, read
 from caovand.engines.ollama.log.signatures import BY_ID, SIGNATURES
 
@@ -47,7 +47,7 @@ LOG = Log(
     phases=PHASES,
     read=read,
     announces=announces_failure,
-    near=NEAR,
+    near=MAX_TRACE_LINES,
     listening="http",
     find_cause=without_refusals(find_cause, [BY_ID[name] for name in OF_OLLAMA]),
     fingerprint=_FINGERPRINT,

@@ -84,7 +84,7 @@ def make_plan(
             "attention in one pass needs less memory, and a quantised cache needs it",
         ),
         variables.CACHE_TYPE: cache,
-        variables.LOADED: Setting("1", "policy", "the machine is planned for this model alone"),
+        variables.LOADED: Setting("1", "policy", "the plan assumes that no other model is loaded"),
         variables.NO_PRUNE: Setting("1", "policy", "files of an interrupted download are kept"),
         variables.LOAD_TIMEOUT: Setting("10m", "policy", "as long as a completion may take here"),
         **overhead,
@@ -191,7 +191,7 @@ def _size_load(
     else:
         most = load.slots
         if slots.origin == "policy":
-            most = requests.most(model, gpus, host, workload)
+            most = requests.max_slots(model, gpus, host, workload)
         sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
         context = Setting(
             sized.load.context, "policy", _context_reason(sized, inventory, gpus, workload)

@@ -29,7 +29,7 @@ from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUS
 
 _WITH = 20
 """Maximum lines between the refusal of a prompt and the exception in its handling."""
-NEAR = 200
+MAX_TRACE_LINES = 200
 """Maximum lines of tracebacks, for eight ranks."""
 _REPORTS = re.compile(
     r"Scheduler hit an exception|Received sigquit from a child|SIGQUIT received\.|"

@@ -8,7 +8,7 @@ from caovand.core.engine.log import Log
 from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.rows import raised
 from caovand.engines.common.logs.wrapping import one_text
-from caovand.engines.sglang.log.cause import NEAR, announces_failure, find_cause
+from caovand.engines.sglang.log.cause import MAX_TRACE_LINES, announces_failure, find_cause
 from caovand.engines.sglang.log.phases import PHASES, read
 from caovand.engines.sglang.log.signatures import SIGNATURES
 
@@ -34,7 +34,7 @@ LOG = Log(
     phases=PHASES,
     read=read,
     announces=announces_failure,
-    near=NEAR,
+    near=MAX_TRACE_LINES,
     listening="http",
     find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,

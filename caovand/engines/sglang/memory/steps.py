@@ -123,7 +123,7 @@ def usual_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> floa
 
 
 def largest_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:
-    """The share that leaves what the steps of this model take."""
+    """The largest share that leaves enough memory for the steps of this model."""
     left_mib = steps_mib(model, load, gpus) + max(map(of_the_host, gpus))
     return _rounded(1 - left_mib / max(measured_mib(gpus), 1.0))
 

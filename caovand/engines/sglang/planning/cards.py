@@ -18,7 +18,7 @@ MIN_CAPABILITY, FULL_CARD = (7, 5), (8, 0)
 """Compute capability of the oldest cards that SGLang starts on, and for which its wheels have
 kernels."""
 
-MIN_GROUPS = 4
+MIN_DP_ATTENTION_CARDS = 4
 """The smallest number of cards for which separate attention is worth its weights on each card."""
 
 
@@ -98,7 +98,7 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
     A latent cache is not split: all cards of a group hold the same.
     """
     model, flags = inventory.model, inventory.engine.flags
-    if not (model.latent and model.experts) or model.hybrid or ranks < MIN_GROUPS:
+    if not (model.latent and model.experts) or model.hybrid or ranks < MIN_DP_ATTENTION_CARDS:
         return {}
     if not all_linked(gpus):
         return {}

@@ -38,7 +38,7 @@ ROUNDING_MIB = 768
 """Memory in which a layer exists in both types while its weights are quantised."""
 FAR_MORE = 1.25
 """How many times the requests a second twice as many cards must finish if they are not linked."""
-WORTH = 1.1
+MIN_GAIN = 1.1
 """How many times the tokens a load must hold to be worth its losses."""
 NATIVE = "fp8_e4m3"
 """A cache type that cards with fp8 convert as fast as they read it: many users gain."""
@@ -48,8 +48,10 @@ ADA = (8, 9)
 
 @dataclass(frozen=True)
 class SizingInput:
-    """What loads are compared for. `typed` are the verbatim options; `old`: a card is before SM80,
-    whose share of memory stays SGLang's own."""
+    """The request and machine for which loads are compared.
+
+    `typed` are the verbatim options. `old`: a card is before SM80, so SGLang's own share applies.
+    """
 
     config: Config
     model: ModelCard
@@ -299,7 +301,7 @@ def _first_worth(levels: Iterator[tuple[LoadChoice, int]]) -> LoadChoice:
     for sized, enough in levels:
         if sized.tokens >= enough and sized.requests:
             return sized
-        if best is None or not best.tokens or sized.tokens > best.tokens * WORTH:
+        if best is None or not best.tokens or sized.tokens > best.tokens * MIN_GAIN:
             best = sized
     assert best is not None
     return best

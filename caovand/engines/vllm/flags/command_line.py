@@ -112,7 +112,7 @@ def values(flags: Iterable[Flag]) -> dict[str, Any]:
 
 
 def without(flags: Iterable[Flag], name: str | None) -> tuple[str, ...]:
-    """The words of all flags except `name`; of all if it is None."""
+    """The words of all flags except `name`; None excludes no flag."""
     return tuple(word for flag in flags if flag.name != name for word in flag.words)
 
 
@@ -260,7 +260,7 @@ def _merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return {**old, **new, **{k: _merge(old[k], new[k]) for k in both}}
 
 
-WHERE = "[engine] extra_args"
+EXTRA_ARGS_KEY = "[engine] extra_args"
 
 
 def refused(
@@ -288,11 +288,13 @@ def _problem(flag: Flag, engine: EngineInfo) -> Sequence[Problem]:
     vllm, option = f"vLLM {engine.version}", spelling.option(flag.name)
     if not flag.name:
         return (
-            Problem(f'pass "{flag.value}"', "it belongs to no flag", f"remove it from {WHERE}"),
+            Problem(
+                f'pass "{flag.value}"', "it belongs to no flag", f"remove it from {EXTRA_ARGS_KEY}"
+            ),
         )
     if word := unknown(flag, engine):
         close = difflib.get_close_matches(word, sorted(engine.flags), n=1)
-        remedy = f"use {close[0]}" if close else f"remove it from {WHERE}"
+        remedy = f"use {close[0]}" if close else f"remove it from {EXTRA_ARGS_KEY}"
         remedy = SUCCESSORS.get(flag.name, remedy)
         return (Problem(f"pass {word}", f"{vllm} has no such flag", remedy),)
     choices, texts = dict(engine.choices).get(option), flag.texts

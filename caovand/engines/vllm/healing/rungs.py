@@ -37,7 +37,7 @@ RUNGS: tuple[Rung, ...] = (
          sizes.batch),
     Rung("sequences", "decode fewer sequences at once", "max_num_seqs", ("max_num_seqs",),
          sizes.sequences),
-    Rung("limit", "respect the limit that the engine names", "", sizes.LIMITED, sizes.limit),
+    Rung("limit", "respect the limit that the engine names", "", sizes.LIMIT_KEYS, sizes.limit),
     Rung("graph-sizes", "capture fewer CUDA graphs", "cuda_graphs", _SIZES, sizes.fewer_graphs),
     Rung("piecewise", "keep attention out of CUDA graphs", "cuda_graphs", _CONFIG,
          switches.piecewise),

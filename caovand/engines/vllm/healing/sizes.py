@@ -28,7 +28,7 @@ GRAPH_SIZES = (64, 16, 4)
 COMPILERS = frozenset({"cc1plus", "cicc", "ptxas", "nvcc", "cudafe++", "fatbinary", "nvlink"})
 COMPILING = frozenset({"drafter", "compile", "profile", "capture", "warmup"})
 """The phases of a start in which torch.compile may run."""
-LIMITED = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
+LIMIT_KEYS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens")
 
 
 def _number(finding: Finding, name: str) -> float | None:
@@ -164,8 +164,8 @@ def sequences(plan: Plan, finding: Finding) -> RungStep | None:
 def limit(plan: Plan, finding: Finding) -> RungStep | None:
     """Lower an argument to the maximum that vLLM allows, if its message names both."""
     name, most = finding.captures.get("argument", "").replace("-", "_"), _number(finding, "most")
-    now = count(plan.value(name)) if name in LIMITED else None
-    if name not in LIMITED or not most or most < 1 or (now is not None and now <= most):
+    now = count(plan.value(name)) if name in LIMIT_KEYS else None
+    if name not in LIMIT_KEYS or not most or most < 1 or (now is not None and now <= most):
         return None
     goal = int(most)
     shown = "vLLM's default" if now is None else now

@@ -14,7 +14,7 @@ from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import DRAFTER, INT8, LM_HEAD, MARLIN_INPUT, count
 from caovand.engines.vllm.healing.sizes import compilation, has_graphs, on_cpu
-from caovand.engines.vllm.machine.ranks import REPLICAS, TENSOR, WHOLE_EXPERTS
+from caovand.engines.vllm.machine.ranks import EXPERT_PARALLEL, REPLICAS, TENSOR
 from caovand.engines.vllm.planning.environment import ATTENTION, STATES
 from caovand.engines.vllm.planning.partial_plan import PLUGIN, PLUGINS
 
@@ -211,7 +211,7 @@ def replicas_off(plan: Plan, finding: Finding) -> RungStep | None:
     if replicas == 1:
         return None
     together = cards if plan.task in POOLING else 1 << (replicas * cards).bit_length() - 1
-    changed = {REPLICAS: None, TENSOR: together, WHOLE_EXPERTS: None}
+    changed = {REPLICAS: None, TENSOR: together, EXPERT_PARALLEL: None}
     change = f"{replicas} replicas -> one engine on {changed[TENSOR]} cards"
     return RungStep(changed, change=change)
 

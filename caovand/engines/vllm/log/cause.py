@@ -37,9 +37,9 @@ from caovand.engines.vllm.log.handled import WRAPPERS, is_wrapper
 from caovand.engines.vllm.log.line import take_apart
 from caovand.engines.vllm.log.search import UNEVEN, CauseSearch
 from caovand.engines.vllm.log.signatures import BY_ID
-from caovand.engines.vllm.log.vanished import SILENT, is_unexplained
+from caovand.engines.vllm.log.vanished import SILENT_ROWS, is_unexplained
 
-NEAR = 60  # lines before the first wrapper that may contain its cause
+MAX_LINES_BEFORE = 60  # lines before the first wrapper that may contain its cause
 UNNAMED = "exception"  # the signature of an exception no row knows
 _CHAIN = 400  # lines after a generic cause within which a better one must follow
 _TEXT = 500  # characters kept of a causing line
@@ -129,7 +129,7 @@ def _first_cause(
     causes = [hit for hit in hits if hit.is_kind("cause", "generic")]
     if wrapper is None:
         return _better(causes[0], causes) if causes else None
-    near = [hit for hit in causes if hit.index >= wrapper.index - NEAR]
+    near = [hit for hit in causes if hit.index >= wrapper.index - MAX_LINES_BEFORE]
     if near:
         return _better(near[0], near)
     named = any(hit.signature is None and hit.index > wrapper.index for hit in hits)
@@ -173,7 +173,7 @@ def _first_symptom(
 def _is_end(hit: PossibleCause) -> bool:
     """Whether it only reports that a process is gone, as at every stop, but not why."""
     row = hit.signature
-    return row is not None and (row.id in SILENT or row.kind == "wrapper")
+    return row is not None and (row.id in SILENT_ROWS or row.kind == "wrapper")
 
 
 def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:

@@ -30,7 +30,7 @@ from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
 HEARTBEATS = 2  # at the end of a log, which mean that the engine hangs
-COLLAPSED = 3  # intervals in a row with drafts and none accepted
+MIN_COLLAPSED_INTERVALS = 3  # intervals in a row with drafts and none accepted
 _METHOD = re.compile(r"""['"]method['"]: ['"]([\w-]{1,40})""")
 
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
@@ -214,7 +214,9 @@ def _find_collapse(texts: Sequence[str]) -> Finding | None:
         # A slow engine drafts little per interval: the log is read once, so all intervals count.
         barren = 0 if accepted > 0 else barren + (drafted > 0)
         first = first if doubtful else index + 1
-    if barren < COLLAPSED and not drafting.collapse(looked_up=_uses_lookup_drafts(texts)):
+    if barren < MIN_COLLAPSED_INTERVALS and not drafting.collapse(
+        lookup_drafts=_uses_lookup_drafts(texts)
+    ):
         return None
     text = take_apart(texts[first - 1]).message
     intervals = str(max(barren, len(drafting.fallen)))

@@ -39,7 +39,7 @@ class HandledErrors:
         self._raw: dict[str, str] = {}  # by process: "open", or "ended" after the exception
 
     def holds(self, parts: VllmLine) -> bool:
-        """Whether this next line of the log belongs to a handled error."""
+        """Whether the next line of the log belongs to a handled error."""
         message = parts.message
         if not parts.level or parts.uvicorn:
             return self._holds_raw(parts.process, message, bool(parts.level))

@@ -7,7 +7,7 @@ import re
 from caovand.core.engine.log import Log
 from caovand.engines.common.logs.refusals import without_refusals
 from caovand.engines.common.logs.rows import raised
-from caovand.engines.vllm.log.cause import NEAR, announces_failure, find_cause
+from caovand.engines.vllm.log.cause import MAX_LINES_BEFORE, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.line import as_error
 from caovand.engines.vllm.log.phases import PHASES, read
@@ -38,7 +38,7 @@ LOG = Log(
     phases=PHASES,
     read=read,
     announces=announces_failure,
-    near=NEAR,
+    near=MAX_LINES_BEFORE,
     listening="http",
     find_cause=without_refusals(find_cause),
     fingerprint=_FINGERPRINT,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-SILENT = frozenset({"worker.died", "engine.exited", "engine.lost"})
+SILENT_ROWS = frozenset({"worker.died", "engine.exited", "engine.lost"})
 """Rows that report that a process is gone, but not why; for a lost engine core vLLM 0.21 prints
 only the last one."""
-_OF_THE_CORE = SILENT - {"worker.died"}
+_OF_THE_CORE = SILENT_ROWS - {"worker.died"}
 _REPORTED = "engine.dead"
 _CORE = "(EngineCore"
 
@@ -16,7 +16,7 @@ def is_unexplained(
     row: str, captures: Mapping[str, str], phase: str, rows: Collection[str], lines: Sequence[str]
 ) -> bool:
     """Whether nothing explains this row: neither another one of `rows` nor the exit status."""
-    if row not in SILENT or captures.get("code", "0").lstrip("0").isdecimal():
+    if row not in SILENT_ROWS or captures.get("code", "0").lstrip("0").isdecimal():
         return False
     if row in _OF_THE_CORE and _REPORTED in rows:
         return False

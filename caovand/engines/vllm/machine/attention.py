@@ -206,9 +206,9 @@ compute type and head width; only those over SM75's limit. Compiled for SM75 wit
 vLLM 0.21 and 0.33, which agree; 256 in half needs 49,152, 128 in float32 40,960."""
 
 
-def triton_lacks_shared(model: ModelCard, dtype: str) -> tuple[int, int]:
-    """The head width whose prompts Triton's attention cannot read on SM75, and the shared memory in
-    bytes that it needs; zeros if there is none."""
+def triton_shared_memory_shortfall(model: ModelCard, dtype: str) -> tuple[int, int]:
+    """The head width that Triton's attention cannot handle for prompts on SM75, and the shared
+    memory in bytes that it would need; zeros if it handles all."""
     kind = "float32" if dtype in ("float32", "float") else "half"
     for width in (model.head_dim, model.global_head_dim):
         padded = 1 << max(width - 1, 0).bit_length()

@@ -18,9 +18,9 @@ from caovand.engines.common.speeds import ALL_REDUCES, transfer_s
 
 ALL_REDUCE_S = 40e-6
 """NCCL's own overhead for an all-reduce over sockets, on top of the link's; an estimate."""
-SENT = 2
+TENSORS_PER_STAGE = 2
 """Tensors that a stage sends to the next: hidden states, and the residual."""
-ASSUMED = Network(117e6, 200e-6)
+ASSUMED_NETWORK = Network(117e6, 200e-6)
 """Assumed for a link of unknown speed: gigabit Ethernet through a switch."""
 
 
@@ -29,15 +29,15 @@ class NodeGroup:
     """How many nodes serve together, how many cards each has, and the link between them."""
 
     count: int = 1
-    link: Network = ASSUMED
+    link: Network = ASSUMED_NETWORK
 
 
-ALONE = NodeGroup()
+ONE_NODE = NodeGroup()
 
 
 def nodes_of(inventory: Inventory) -> NodeGroup:
     """The nodes that serve the model together, with their link, or an assumed one."""
-    return NodeGroup(1 + len(inventory.others), inventory.link or ASSUMED)
+    return NodeGroup(1 + len(inventory.others), inventory.link or ASSUMED_NETWORK)
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def time_tensor_parallel(work: TokenWork, link: Network, bytes_s: Sequence[float
 def time_pipeline(work: TokenWork, link: Network, bytes_s: Sequence[float]) -> TokenTime:
     """The time of a token in a pipeline, whose stages read their weights one after the other."""
     nodes = len(bytes_s)
-    size = SENT * work.hidden * work.element * max(work.users / nodes, 1)
+    size = TENSORS_PER_STAGE * work.hidden * work.element * max(work.users / nodes, 1)
     step = (nodes - 1) * (link.round_trip_s / 2 + size / link.bytes_s) + link.round_trip_s / 2
     prompt = work.prompt * (nodes - 1) * size / link.bytes_s
     on_link = step + prompt / work.answer

@@ -16,7 +16,7 @@ from caovand.engines.vllm.machine import tiles
 TENSOR, PIPELINE, REPLICAS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
 )  # fmt: skip
-WHOLE_EXPERTS = "enable_expert_parallel"
+EXPERT_PARALLEL = "enable_expert_parallel"
 HEAD = "head"
 """The name of the node that plans for all others."""
 SMALL_CARD = 2
@@ -106,7 +106,7 @@ def splits_below(
 
 def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
     """Whether each card holds whole experts instead of a part of every one."""
-    return bool(verbatim.get(WHOLE_EXPERTS))
+    return bool(verbatim.get(EXPERT_PARALLEL))
 
 
 def needs_whole_experts(
@@ -115,7 +115,7 @@ def needs_whole_experts(
     """Why this split needs whole experts, which make it possible; empty if it does not, or if the
     operator decided whether experts are whole."""
     cut = indivisible(model, size, tiled=tiled)
-    if cut is None or WHOLE_EXPERTS in verbatim or not model.experts or model.experts % size:
+    if cut is None or EXPERT_PARALLEL in verbatim or not model.experts or model.experts % size:
         return ""
     return "" if indivisible(model, size, whole_experts=True, tiled=tiled) else cut.fact
 

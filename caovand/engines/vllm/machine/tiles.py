@@ -44,18 +44,20 @@ def needs_whole(
 
 
 def side(hidden: int) -> int:
-    """What each rank's part must be a multiple of, if the other dimension is the hidden size."""
+    """The number that each rank's part must be a multiple of if the other dimension is the hidden
+    size."""
     return LONG if hidden % LONG else SHORT
 
 
 def lacks(tile: int) -> str:
-    """What is wrong with a part of a layer that is no whole tiles, as the end of a sentence."""
+    """Say, as the end of a sentence, why a part of a layer does not consist of whole tiles."""
     first = releases.name(releases.MARLIN_PADS)
     return f"no multiple of the {tile} that fp8 weights need on cards before SM89 in vLLM < {first}"
 
 
 def tower_breaks(model: ModelCard) -> bool:
-    """Whether the vision tower is no whole tiles, if it is quantised while loading."""
+    """Whether the vision tower does not divide into whole tiles if it is quantised while
+    loading."""
     return model.model_type.startswith(UNEVEN_TOWERS) or model.model_type == SIGLIP
 
 

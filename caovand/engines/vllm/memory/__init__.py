@@ -1,1 +1,1 @@
-"""What vLLM takes of a card's memory, computed as vLLM computes it."""
+"""The memory that vLLM takes on a card, computed as vLLM computes it."""

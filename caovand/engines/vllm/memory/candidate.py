@@ -54,7 +54,7 @@ class Adapters:
     sharded: bool = False
     targets: tuple[str, ...] = ()
 
-    def takes(self, *names: str) -> bool:
+    def targets_any(self, *names: str) -> bool:
         """Whether a layer with one of these names has adapters."""
         return not self.targets or not set(names).isdisjoint(self.targets)
 
@@ -93,18 +93,18 @@ def adapters_bytes(model: ModelCard, adapters: Adapters, ranks: int) -> float:
     queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
     whole = ranks if adapters.sharded else 1
     numbers = 0.0
-    if adapters.takes("qkv_proj", "q_proj", "k_proj", "v_proj"):
+    if adapters.targets_any("qkv_proj", "q_proj", "k_proj", "v_proj"):
         numbers += 3 * hidden / whole + (queries + 2 * keys) / ranks
-    if adapters.takes("o_proj"):
+    if adapters.targets_any("o_proj"):
         numbers += queries / ranks + hidden / whole
-    if adapters.takes("gate_up_proj", "gate_proj", "up_proj"):
+    if adapters.targets_any("gate_up_proj", "gate_proj", "up_proj"):
         numbers += 2 * hidden / whole + 2 * inner / ranks
-    if adapters.takes("down_proj"):
+    if adapters.targets_any("down_proj"):
         numbers += inner / ranks + hidden / whole
     numbers *= len(model.layer_types)
     if model.model_type.startswith(WITH_EMBEDDING):
-        numbers += adapters.takes("embed_tokens") * (model.vocab_size + hidden)
-        numbers += adapters.takes("lm_head") * (model.vocab_size + hidden)
+        numbers += adapters.targets_any("embed_tokens") * (model.vocab_size + hidden)
+        numbers += adapters.targets_any("lm_head") * (model.vocab_size + hidden)
     return numbers * adapters.rank * adapters.slots * adapters.element
 
 

@@ -1,4 +1,5 @@
-"""The memory forecast: what one card holds when the engine runs, and what would make it fit.
+"""Forecast memory: the contents of one card while the engine runs, and changes that would make them
+fit.
 
 Each pipeline stage is forecast as its own model (`PipelineStage`). vLLM gives every stage as many
 cache blocks as the stage with the least room can hold: the room there counts, scaled to all layers.
@@ -68,7 +69,7 @@ class _Spent(NamedTuple):
 
     @classmethod
     def on(cls, stage: PipelineStage) -> _Spent:
-        """What is spent on this stage's smallest card."""
+        """The memory spent on this stage's smallest card."""
         card, first = _smallest_mib(stage.gpus) * MIB, None
         if stage.candidate.in_bytes:
             cold = stage.candidate.but(in_bytes=False, cold=True)
@@ -86,8 +87,8 @@ class _Spent(NamedTuple):
 
 
 def _spent_bytes(stage: PipelineStage) -> float:
-    """What vLLM subtracts before it sizes the cache; everything that it takes, if we size the
-    cache."""
+    """The bytes that vLLM subtracts before it sizes the cache; all that it takes if we set the
+    size."""
     model, candidate, _, _ = stage
     taken = sum(size for name, size in overheads(model, candidate) if name != "graphs")
     graphs_counted = candidate.kernels.version >= releases.GRAPHS_SUBTRACTED
@@ -149,7 +150,7 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
 
 
 def parts_of(stage: PipelineStage, available: float) -> tuple[tuple[MemoryPart, float], ...]:
-    """What a card holds in MiB if the cache of all layers has `available` bytes."""
+    """The contents of a card in MiB if the cache of all layers has `available` bytes."""
     total = min((gpu.total_mib for gpu in stage.gpus), default=0)
     if not layout_for(stage.model, stage.candidate).groups:
         available = 0.0  # nothing is allocated for an encoder
@@ -220,7 +221,7 @@ def longest_context(
 
 
 def _last_that_fits(fits: Callable[[int], bool], most: int) -> int:
-    """The last number up to `most` that fits, if all smaller ones do; 0 for none."""
+    """The last number up to `most` that fits, if all smaller ones do; 0 if there is none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -250,7 +251,7 @@ def _smallest_mib(gpus: Sequence[Gpu]) -> float:
 
 
 def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
-    """GiB of weights for which a rank lacks room next to one request of the context; 0 for none."""
+    """GiB of weights that a rank cannot hold next to one request of the context; 0 if it can."""
     needed = layout_for(model, candidate).needed(candidate.context)
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)

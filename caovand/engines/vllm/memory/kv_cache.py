@@ -89,7 +89,7 @@ class Layout:
     """Blocks: the tokens and bytes (on one rank) of one, and how many groups of each kind use them.
 
     `window_tokens` are the tokens of a window in one block, 0 for as many as full attention has.
-    `held_blocks` is how many vLLM keeps back from requests: one in releases after 0.21.
+    `reserved_blocks` is how many vLLM keeps back from requests: one in releases after 0.21.
     `encoder_blocks` hold the states of a request's audio, which every layer attends to.
     """
 
@@ -101,7 +101,7 @@ class Layout:
     state_blocks: int
     window: int
     batch_tokens: int
-    held_blocks: int = 0
+    reserved_blocks: int = 0
     window_tokens: int = 0
     encoder_blocks: int = 0
 
@@ -124,7 +124,7 @@ class Layout:
         """The cache bytes below which vLLM refuses to serve requests of this length."""
         if not self.groups:
             return 0
-        return (self.blocks_of_request(context) + self.held_blocks) * self.block_bytes
+        return (self.blocks_of_request(context) + self.reserved_blocks) * self.block_bytes
 
     def concurrency(self, available: int, context: int) -> float:
         """Requests of this length that fit at once."""
@@ -144,7 +144,7 @@ class Layout:
         return int(self.concurrency(available, context) * context)
 
     def longest(self, available: int, limit: int) -> int:
-        """The longest context, up to a limit, for which one request fits; 0 for none."""
+        """The longest context, up to a limit, for which one request fits; 0 if there is none."""
         low, high = 0, limit
         while low < high:
             middle = (low + high + 1) // 2
@@ -189,7 +189,7 @@ def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
         state_blocks=(2 if candidate.aligned_states else 1) + candidate.mtp,
         window=model.sliding_window or 1,
         batch_tokens=candidate.batch_tokens * steps_under_way(candidate),
-        held_blocks=1 if candidate.kernels.version >= releases.HELD_BLOCK else 0,
+        reserved_blocks=1 if candidate.kernels.version >= releases.RESERVED_BLOCK else 0,
         window_tokens=window_tokens,
         encoder_blocks=ceil(full / group) * ceil(model.encoder_tokens / tokens),
     )

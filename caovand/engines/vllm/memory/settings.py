@@ -31,7 +31,7 @@ from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
-from caovand.engines.vllm.machine.ranks import WHOLE_EXPERTS, replicas, serving, spans_machines
+from caovand.engines.vllm.machine.ranks import EXPERT_PARALLEL, replicas, serving, spans_machines
 from caovand.engines.vllm.memory import steps
 from caovand.engines.vllm.memory.candidate import (
     GIB,
@@ -114,7 +114,7 @@ def candidate_of(
         rounds_drafter=layer and env.get(DRAFTER) == INT8,
         draft_vocabulary=int(drafted) if head and layer and drafted.isdecimal() else 0,
         state_dtype=str(values.get("mamba_ssm_cache_dtype") or "auto"),
-        whole_experts=bool(values.get(WHOLE_EXPERTS)),
+        whole_experts=bool(values.get(EXPERT_PARALLEL)),
         replicas=replicas(values),
         stages=dealt_layers(values, env, len(model.layer_types)),
         adapters=adapters_of(values, activation),

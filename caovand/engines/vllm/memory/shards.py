@@ -107,7 +107,7 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
 def _weights_of_stage(
     weights: Weights, model: ModelCard, start: int, end: int, drafting: bool
 ) -> Weights | None:
-    """The stage's part of these weights; None for none."""
+    """The stage's part of these weights; None if there is none."""
     first, last = start == 0, end == len(model.layer_types)
     kind, part = model.model_type, weights.part
     if part == "embedding":

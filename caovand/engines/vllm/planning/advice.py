@@ -108,13 +108,13 @@ def advise(case: PlannedRequest) -> tuple[str, ...]:
 
 
 def in_fewer_bits(case: PlannedRequest) -> str:
-    """The checkpoints that would need no offloading; empty for none."""
+    """Advise checkpoints that fit without offloading; "" if there is none."""
     found = " or ".join(_smaller_checkpoints(case))
     return f"use {found}" if found else ""
 
 
 def settings_to_lift(case: PlannedRequest) -> str:
-    """The operator's settings without which nothing would be offloaded; empty for none."""
+    """The operator's settings without which nothing would be offloaded; "" if there is none."""
     asked = [name for name in (*EASING, *HINDERING) if _is_asked_for(case, name)]
     for names in (*((name,) for name in asked), asked):
         found = case.attempt(dict.fromkeys(names)) if names else None
@@ -218,12 +218,12 @@ def _longest(holds: Callable[[int], object], low: int, high: int, *, guess: int)
     return low
 
 
-FOLLOWING = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
+DEPENDENT_SETTINGS = {"max_model_len", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 
 
 def _differing(plan: Plan | PartialPlan, other: Plan | PartialPlan) -> list[str]:
     """The settings that differ in another plan, except the context and its consequences."""
-    names = {*plan.settings, *other.settings} - FOLLOWING
+    names = {*plan.settings, *other.settings} - DEPENDENT_SETTINGS
     return sorted(name for name in names if plan.value(name) != other.value(name))
 
 

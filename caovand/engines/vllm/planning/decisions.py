@@ -38,8 +38,8 @@ from caovand.engines.vllm.planning.speculation import async_scheduling, speculat
 
 FindObstacles = Callable[[PlanOnCards], Iterator[Problem]]
 """Yields the reasons why the planned value cannot run, each with fact and remedy."""
-KEEP = "add it to [policy] pinned, and something else gives way"
-LEAVE = 'set it to "auto"'
+PIN_IT = "add it to [policy] pinned, and something else gives way"
+SET_AUTO = 'set it to "auto"'
 STOP_OTHERS = "stop other programs on the cards"
 
 
@@ -53,7 +53,7 @@ class Goal:
 
     section: str
     key: str
-    remedy: str = LEAVE
+    remedy: str = SET_AUTO
     flags: tuple[str, ...] = ()
     value: Callable[[Plan], Any] | None = None
     cuda_only: bool = False
@@ -119,7 +119,7 @@ DECISIONS = (
              goal=Goal("policy", "mtp", flags=PARTS_OF_SPECULATION, value=lambda plan: plan.mtp),
              obstacles=(speculation.drafting, speculation.depths), hinders=4),
     FlagDecision("attention_backend", precision.attention_backend,
-             obstacles=(obstacles.attention, obstacles.shared_memory), hinders=2),
+             obstacles=(obstacles.check_attention_backend, obstacles.shared_memory), hinders=2),
     FlagDecision("kv_cache_dtype", rules.kv_cache_dtype, goal=Goal("policy", "kv_cache_dtype"),
              obstacles=(obstacles.cache_type,), eases=5),
     FlagDecision("enable_prefix_caching", rules.enable_prefix_caching),
@@ -138,7 +138,7 @@ DECISIONS = (
     FlagDecision("max_num_batched_tokens", capacity.max_num_batched_tokens, sized=True,
              goal=Goal("policy", "max_num_batched_tokens"), eases=3),
     FlagDecision("enforce_eager", rules.enforce_eager, sized=True,
-             goal=Goal("policy", "cuda_graphs", KEEP, ("compilation_config",), _graphs, True),
+             goal=Goal("policy", "cuda_graphs", PIN_IT, ("compilation_config",), _graphs, True),
              hinders=5),
     FlagDecision("compilation_config", rules.compilation_config, sized=True),
     FlagDecision("gpu_memory_utilization", rules.gpu_memory_utilization, sized=True, eases=4,

@@ -19,8 +19,8 @@ from caovand.engines.vllm.machine.capabilities import TURING
 from caovand.engines.vllm.machine.first_card import oldest_first
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
+    EXPERT_PARALLEL,
     PIPELINE,
-    WHOLE_EXPERTS,
     Split,
     cards_lacking,
     indivisible,
@@ -252,7 +252,7 @@ def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
     split = partial.trial.split
     spread = partial.model.experts and split and split.replicas > 1
     cut = spread and split and split.cuts_experts
-    if spread and not cut and WHOLE_EXPERTS not in partial.verbatim:
+    if spread and not cut and EXPERT_PARALLEL not in partial.verbatim:
         return policy(True, "the experts are spread over the cards of all replicas")
     if not partial.cuda or cut:
         return None

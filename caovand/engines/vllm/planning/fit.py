@@ -147,7 +147,7 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
         "compilation_config": {"cudagraph_mode": graphs_for(partial)},
         **partial.values,
     }
-    return candidate_of(values, partial.inventory, partial.cards, partial.variables)
+    return candidate_of(values, partial.inventory, partial.cards, partial.memory_variables)
 
 
 def text_only_may_help(partial: PartialPlan) -> bool:

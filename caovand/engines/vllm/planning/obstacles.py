@@ -19,8 +19,8 @@ from caovand.engines.vllm.machine.attention import (
     backend_in,
     ends_in_half,
     flashinfer_refusal,
-    triton_lacks_shared,
     triton_refuses,
+    triton_shared_memory_shortfall,
     undivided_tokens,
 )
 from caovand.engines.vllm.machine.capabilities import (
@@ -188,7 +188,7 @@ def length(placed: PlanOnCards) -> Iterator[Problem]:
         )
 
 
-def attention(placed: PlanOnCards) -> Iterator[Problem]:
+def check_attention_backend(placed: PlanOnCards) -> Iterator[Problem]:
     """Whether the attention backend keeps this cache type on these cards."""
     plan, engine = placed.plan, placed.inventory.engine
     backend = str(plan.value("attention_backend") or "").upper()
@@ -235,14 +235,17 @@ def shared_memory(placed: PlanOnCards) -> Iterator[Problem]:
     if model.latent or attends_as_encoder(model):
         return
     dtype = str(plan.value("dtype") or model.dtype).removeprefix("torch.")
-    width, needed = triton_lacks_shared(model, dtype)
+    width, needed = triton_shared_memory_shortfall(model, dtype)
     if not needed:
         return
     if not backend and not flashinfer_refusal(
         model, placed.inventory.engine, dtype, "CAOVAN_KERNELS" not in plan.env, plan.env
     ):
         return  # vLLM itself chooses FlashInfer's
-    half = model.model_type not in WITHOUT_HALF and not triton_lacks_shared(model, "half")[1]
+    half = (
+        model.model_type not in WITHOUT_HALF
+        and not triton_shared_memory_shortfall(model, "half")[1]
+    )
     gguf = 'its GGUF with [engine] kind = "llamacpp"'
     yield Problem(
         f"read prompts with heads of {width} in {dtype}",

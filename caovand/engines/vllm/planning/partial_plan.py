@@ -115,7 +115,7 @@ class PartialPlan:
         return self.cuda and tiles.needs_whole(self.model, asked, cards, self.engine)
 
     @property
-    def variables(self) -> dict[str, str]:
+    def memory_variables(self) -> dict[str, str]:
         """The variables that affect memory, before the environment is decided."""
         policies = self.config.policy
         goals = {MARLIN_INPUT: policies.activations, LM_HEAD: policies.lm_head}

@@ -80,7 +80,7 @@ def _as_gguf(case: PlannedRequest) -> tuple[str, ...]:
     return (f'take a GGUF file {found.text} ([engine] kind = "llamacpp")',)
 
 
-SHORT = 8192
+SHORT_CONTEXT = 8192
 """A context below which the weights leave too little: two usual conversations."""
 
 
@@ -89,7 +89,7 @@ def _is_short(plan: Plan, model: ModelCard) -> bool:
     context = plan.settings.get("max_model_len")
     if context is None or context.origin != "policy" or not isinstance(context.value, int):
         return False
-    return context.value < min(SHORT, model.max_model_len)
+    return context.value < min(SHORT_CONTEXT, model.max_model_len)
 
 
 def longest_context(config: Config, inventory: Inventory) -> int:

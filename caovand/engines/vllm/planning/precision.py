@@ -118,7 +118,8 @@ def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
     if _left_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_serves(partial):
-        return policy(None, f"{attention(partial)} is configured, which supports no fp8 cache here")
+        why = "is configured, and it does not support an fp8 cache on these cards"
+        return policy(None, f"{attention(partial)} {why}")
     return policy(None, REFUSED)
 
 
@@ -231,7 +232,7 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
         return False
-    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.variables)
+    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.memory_variables)
     if partial.mode == "stable" or not acts or breaks_in_8_bits(model):
         return False
     plain = model.head_dim in SM75_HEADS and not model.sliding_window

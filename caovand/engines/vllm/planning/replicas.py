@@ -14,9 +14,9 @@ from caovand.core.problem import Problem
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm.flags.spelling import count, option
 from caovand.engines.vllm.machine.ranks import (
+    EXPERT_PARALLEL,
     REPLICAS,
     TENSOR,
-    WHOLE_EXPERTS,
     Split,
     alike,
     experts_indivisible,
@@ -112,12 +112,12 @@ def shares_out(partial: PartialPlan, cards: int) -> bool:
     if _deals_experts(partial, cards):
         return True
     cut = experts_indivisible(partial.model, cards, tiled=partial.tiled)
-    return cut is None and not partial.verbatim.get(WHOLE_EXPERTS)
+    return cut is None and not partial.verbatim.get(EXPERT_PARALLEL)
 
 
 def _deals_experts(partial: PartialPlan, cards: int) -> bool:
     """Whether each of these cards gets as many whole experts, which most kernels expect."""
-    unwanted = partial.verbatim.get(WHOLE_EXPERTS) is False
+    unwanted = partial.verbatim.get(EXPERT_PARALLEL) is False
     return cards > 0 and partial.model.experts % cards == 0 and not unwanted
 
 
@@ -132,10 +132,10 @@ def experts(placed: PlanOnCards) -> Iterator[Problem]:
     if not shards_whole_experts(values):
         if uncut:
             even = model.experts % cards == 0
-            other = f"add {option(WHOLE_EXPERTS)}" if even else "use another number of replicas"
+            other = f"add {option(EXPERT_PARALLEL)}" if even else "use another number of replicas"
             yield Problem(f"share out the experts over {cards} cards", uncut.fact, other)
     elif model.experts % cards and model.architecture in DEALS_EVENLY:
-        other = "use another number of replicas" if uncut else f"remove {option(WHOLE_EXPERTS)}"
+        other = "use another number of replicas" if uncut else f"remove {option(EXPERT_PARALLEL)}"
         yield Problem(
             f"deal {model.experts} experts to {cards} cards",
             f"vLLM's loader for {model.architecture} gives each card as many",
@@ -152,7 +152,7 @@ def uneven_experts(partial: PartialPlan) -> list[str]:
     if not uneven or partial.model.architecture in DEALS_EVENLY:
         return []
     return [
-        f"{option(WHOLE_EXPERTS)}: {experts} experts cannot be dealt evenly to {cards} cards;"
+        f"{option(EXPERT_PARALLEL)}: {experts} experts cannot be dealt evenly to {cards} cards;"
         " vLLM gives some one more, while FlashInfer's CUTLASS kernels expect as many on each;"
         f" use a number of cards that divides {experts}, or remove the flag"
     ]

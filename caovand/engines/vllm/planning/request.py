@@ -182,7 +182,8 @@ def _keep_rungs(plan: Plan, remembered: Plan) -> Plan:
 def _raises(name: str, kept: Setting, plan: Plan) -> bool:
     """Whether a step taken earlier would ask for more than the current plan does.
 
-    Dependent settings were decided for the current plan: without drafts it has its prefix cache.
+    Settings that depend on these follow the current plan: one without drafts, for example, has a
+    prefix cache.
     """
     if name == "speculative_config":
         depth = kept.value.get("num_speculative_tokens") if isinstance(kept.value, Mapping) else 0

@@ -16,7 +16,11 @@ from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine.attention import NO_NVCC, cuts_latent_graphs, triton_lacks_shared
+from caovand.engines.vllm.machine.attention import (
+    NO_NVCC,
+    cuts_latent_graphs,
+    triton_shared_memory_shortfall,
+)
 from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
 from caovand.engines.vllm.memory.candidate import free_share, reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
@@ -49,7 +53,7 @@ def dtype(partial: PartialPlan) -> Setting | None:
         return None
     reason = "cards before SM80 do not support bfloat16"
     if (slow := without_tensor_cores(partial.cards)) and not partial.model.quantization:
-        width, _ = triton_lacks_shared(partial.model, "float32")
+        width, _ = triton_shared_memory_shortfall(partial.model, "float32")
         if not width and not partial.trial.half:
             return policy("float32", f"{slow}: float16 is up to nine times slower there")
         lack = f"Triton's attention reads no heads of {width} in float32 there"

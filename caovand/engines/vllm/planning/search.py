@@ -264,7 +264,7 @@ def _size_trials(partial: PartialPlan) -> PartialPlan:
 def _decided(partial: PartialPlan, trial: Trial) -> PartialPlan:
     """The plan of a trial before it is sized, on the cards with the most free memory."""
     first = decide(FIRST, replace(partial, trial=trial))
-    why = stages_unknown(first.values, first.variables, first.inventory)
+    why = stages_unknown(first.values, first.memory_variables, first.inventory)
     return replace(
         first,
         gpus=freest(first.gpus, world_size(first)),

@@ -295,7 +295,7 @@ def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -
 WEIGHTS_SHARE, STEPS_SHARE, GRAPHS_SHARE, NEED_SHARE = 0.08, 0.1, 0.6, 0.05
 """The relative error of each part of a forecast. For twelve models on an H200 weights were forecast
 at most 6.3 % too large, CUDA graphs 58 %, and the capacity of the cache 4 % too small."""
-INSIST = "max_model_len"
+INSISTED_KEY = "max_model_len"
 
 
 def foreseen_failure(plan: Plan, inventory: Inventory) -> Foreseen | None:
@@ -322,13 +322,13 @@ def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
         return None
     have, need = found.kv_mib / 1024, found.needed_mib / 1024
     short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-    insist = f"add {INSIST} to [policy] pinned to try it anyway"
+    insist = f"add {INSISTED_KEY} to [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
     longest = _with_margin(found, candidate_of_plan(plan, inventory))
     captures = {"fits": str(longest)} if longest else {}
     failure: Failure = "kv-cache-short" if found.kv_mib > 0 else "kv-cache-none"
     others = any(remedy.startswith(FREE_CARDS) for remedy in plan.advice)
-    return Foreseen(Finding(failure, text, "plan", captures), others, INSIST)
+    return Foreseen(Finding(failure, text, "plan", captures), others, INSISTED_KEY)
 
 
 def _with_margin(found: MemoryEstimate, asked: Candidate) -> int:

@@ -191,7 +191,7 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
 
 
 def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
-    """The longest context that the cards hold at all, whatever was requested; 0 for none."""
+    """The longest context that the cards can hold, whatever was requested; 0 if they hold none."""
     space = Space(tuple(bases))
     search = CandidateSearch(space, model, gpus)
     lean = (search.lean(base, eager=space.eager[-1]) for base in bases)

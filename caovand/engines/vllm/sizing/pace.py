@@ -26,8 +26,8 @@ from caovand.engines.common.speeds import (
 )
 from caovand.engines.common.tensors import experts_read, part_of_experts
 from caovand.engines.vllm.machine.link_time import (
-    ALONE,
-    SENT,
+    ONE_NODE,
+    TENSORS_PER_STAGE,
     NodeGroup,
     all_reduce_s,
 )
@@ -130,7 +130,7 @@ class CandidatePace:
         base: Candidate,
         gpus: Sequence[Gpu],
         workload: Workload,
-        nodes: NodeGroup = ALONE,
+        nodes: NodeGroup = ONE_NODE,
     ) -> None:
         self._model, self._gpus, self._workload = model, gpus, workload
         self._bytes: dict[str, float] = defaultdict(float)
@@ -276,7 +276,7 @@ def _exchange(
             token_s += count * transfer_s(spanned, nodes.link.bytes_s, size)
     hops = sum(at * ranks // here != (at * ranks - 1) // here for at in range(1, stages))
     step_s += (stages - 1 - hops) * UNLINKED_S + hops * nodes.link.round_trip_s / 2
-    token_s += hops * SENT * size / nodes.link.bytes_s
+    token_s += hops * TENSORS_PER_STAGE * size / nodes.link.bytes_s
     return step_s, token_s
 
 

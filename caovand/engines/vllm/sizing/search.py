@@ -248,12 +248,12 @@ class CandidateSearch:
         return requests_that_fit(candidate, self._model, self._gpus, min(candidate.context, tokens))
 
     def longest(self) -> int:
-        """The longest context of the leanest candidates; 0 for none."""
+        """The longest context of the leanest candidates; 0 if there is none."""
         every = range(len(self._space.bases))
         return max(self._ceiling(base, eager=self._space.eager[-1]) for base in every)
 
     def _ceiling(self, base: int, *, eager: bool) -> int:
-        """The longest context of the leanest candidate of this kind; 0 for none."""
+        """The longest context of the leanest candidate of this kind; 0 if there is none."""
         if (base, eager) not in self._ceilings:
             context = self._longest(self.lean(self._space.bases[base], eager=eager))
             self._ceilings[base, eager] = context if context >= self._min_context else 0

@@ -7,7 +7,7 @@ from typing import Literal
 
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.common.usual_requests import USUAL_REQUESTS, UsualRequest
-from caovand.engines.vllm.machine.link_time import ALONE, NodeGroup
+from caovand.engines.vllm.machine.link_time import ONE_NODE, NodeGroup
 from caovand.engines.vllm.memory.candidate import Candidate
 
 
@@ -62,7 +62,7 @@ class Space:
     utilization: float | None = None
     graphs: Literal["open", "preferred", "kept", "none"] = "open"
     workload: Workload = WORKLOADS["chat"]
-    nodes: NodeGroup = ALONE
+    nodes: NodeGroup = ONE_NODE
     ram_mib: int = 0
     in_bytes: bool = False
     sizes_graphs: bool = False

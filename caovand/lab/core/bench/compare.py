@@ -14,7 +14,7 @@ NOISE = 0.01
 FIGURES = ("prefill_tokens_per_s", "decode_tokens_per_s", "first_token_s", "token_s")
 TIMES = frozenset({"first_token_s", "token_s"})
 """Figures for which less is better."""
-SAME = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "texts")
+CIRCUMSTANCES = ("fingerprint", "engine", "model", "mode", "mtp", "tokens", "seed", "texts")
 """Circumstances that a fair comparison either changes on purpose or keeps."""
 
 
@@ -79,4 +79,4 @@ def differing_circumstances(
     a: Mapping[str, Any], b: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """The circumstances that differ."""
-    return {name: (a[name], b[name]) for name in SAME if a[name] != b[name]}
+    return {name: (a[name], b[name]) for name in CIRCUMSTANCES if a[name] != b[name]}

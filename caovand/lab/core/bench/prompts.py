@@ -13,7 +13,7 @@ from caovand.core.problem import ProblemError
 MIN_PASSAGE = 600  # characters: shorter paragraphs are joined with the next
 CHARACTERS_PER_TOKEN = 3.0  # initial guess for the search for a length; does not affect results
 TRIES = 12
-CLOSE = 0.01  # acceptable relative deviation from the requested length
+LENGTH_TOLERANCE = 0.01  # acceptable relative deviation from the requested length
 
 TokenCounter = Callable[[str], int]
 
@@ -61,7 +61,7 @@ def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
         found = count(text[:at])
         if found <= tokens:
             low, low_count = at, found
-            if found >= tokens * (1 - CLOSE):
+            if found >= tokens * (1 - LENGTH_TOLERANCE):
                 break
             if at == len(text):
                 raise TooLittleText(
@@ -71,7 +71,7 @@ def fit(text: str, tokens: int, count: TokenCounter) -> tuple[str, int]:
                 )
         else:
             high = at
-        guess = int(at * tokens * (1 - CLOSE / 4) / max(found, 1))
+        guess = int(at * tokens * (1 - LENGTH_TOLERANCE / 4) / max(found, 1))
         if not low < guess < high:
             guess = (low + high) // 2
         if guess in (low, high):

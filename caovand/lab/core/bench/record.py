@@ -11,7 +11,7 @@ from typing import Any
 from caovand.core.figures.counters import ratio
 
 DIGITS = 6
-COUNTED = ("requests", "preemptions", "drafts", "prefix_hits", "prefix_queries")
+COUNTERS = ("requests", "preemptions", "drafts", "prefix_hits", "prefix_queries")
 MAX_REST = 0.5
 """Maximum share of the time between two samples in which cards may idle without invalidating the
 energy."""
@@ -133,7 +133,7 @@ def counts(
     the engine does not count every answered request.
     """
     old, new = before["figures"]["totals"], after["figures"]["totals"]
-    more = {name: new[name] - old[name] for name in COUNTED}
+    more = {name: new[name] - old[name] for name in COUNTERS}
     others = more["requests"] - len(answers)
     joules = energy(before, after, busy)
     tokens = sum(answer.tokens for answer in answers)

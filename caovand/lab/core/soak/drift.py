@@ -18,7 +18,7 @@ from caovand.lab.core.soak.trends import bin_points
 WARM_UP = 0.05
 NOISE = 0.0025
 """Significance level: a change with a higher probability under noise counts as noise."""
-SLOWER = 0.06
+MIN_SLOWDOWN = 0.06
 """Minimum relevant change of a third's median; an even slowdown of 15 % is 10 % between the middles
 of the first and last third."""
 SLOWER_LOADED = 0.25
@@ -26,7 +26,7 @@ MAX_IN_A_THIRD = 16
 """Values per third, as medians of adjacent ones: the exact test is slow for hundreds."""
 HEAT = 0.2
 """Increase in throttled samples over the first third that explains slowness."""
-COLLAPSED = 0.5
+COLLAPSED_SHARE = 0.5
 """Share of the first third's acceptance below which drafting has collapsed."""
 MIN_DRAFTS = 200
 
@@ -37,8 +37,8 @@ def checks(seen: SoakRecord) -> Iterator[SoakCheck]:
     alone = settled_samples(seen.paces, seen.seconds, WARM_UP)
     loaded = settled_samples(seen.loaded, seen.seconds, WARM_UP)
     token_s = [(one.at_s, one.token_s) for one in alone if one.token_s is not None]
-    yield _check("decoding alone", "a token", token_s, SLOWER, heat)
-    yield _check("prefill alone", "the first token", _first(alone), SLOWER, heat)
+    yield _check("decoding alone", "a token", token_s, MIN_SLOWDOWN, heat)
+    yield _check("prefill alone", "the first token", _first(alone), MIN_SLOWDOWN, heat)
     yield _check("first token under load", "it", _first(loaded), SLOWER_LOADED, heat)
     yield from _drafts(settled_samples(seen.samples, seen.seconds, WARM_UP))
 
@@ -99,5 +99,5 @@ def _drafts(samples: Sequence[SoakSample]) -> Iterator[SoakCheck]:
         return
     a, b = (count / of for count, of in zip(accepted, drafts, strict=True))
     text = f"{a:.2f} tokens of a draft were accepted in the first third, {b:.2f} in the last"
-    outcome = Outcome.FAILED if b < a * COLLAPSED else Outcome.PASSED
+    outcome = Outcome.FAILED if b < a * COLLAPSED_SHARE else Outcome.PASSED
     yield SoakCheck("drafts", outcome, text)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from caovand.core.health.canary import MARGIN, GreedyAnswer
 
-WORD = re.compile(r"\S+\s*|\s+")
+WORD_WITH_SPACE = re.compile(r"\S+\s*|\s+")
 MORE_OFTEN = 0.001
 """Significance level for differences under load having become more frequent."""
 
@@ -54,7 +54,7 @@ class Difference:
 
 def as_words(text: str) -> GreedyAnswer:
     """An answer without logprobs, as words with unknown margins."""
-    return GreedyAnswer(tuple(WORD.findall(text)), ())
+    return GreedyAnswer(tuple(WORD_WITH_SPACE.findall(text)), ())
 
 
 def difference(known: Sequence[GreedyAnswer], now: GreedyAnswer) -> Difference | None:

@@ -32,11 +32,11 @@ SHARES = {
 }
 MAX_TURNS = 5
 MAX_PAUSE_S = 2.0
-RESTS = 0.4
+PAUSE_SHARE = 0.4
 """Share of tasks after which the client pauses."""
-WHOLE = 0.25
+WHOLE_SHARE = 0.25
 """Share of answers that are not streamed."""
-SAMPLED = 0.3
+SAMPLED_SHARE = 0.3
 """Share of answers that are sampled; the others are greedy."""
 TEMPERATURE = 0.8
 
@@ -94,11 +94,11 @@ def task_for(seed: int, number: int, limits: Limits) -> ClientTask:
         prompt_tokens=max(int(low + (high - low) * share), 16),
         answer_tokens=answer,
         turns=2 + int(draw("turns") * (MAX_TURNS - 1)) if kind is TaskKind.CHAT else 1,
-        streamed=kind is TaskKind.LEFT or draw("streamed") >= WHOLE,
-        temperature=TEMPERATURE if draw("sampled") < SAMPLED else 0.0,
+        streamed=kind is TaskKind.LEFT or draw("streamed") >= WHOLE_SHARE,
+        temperature=TEMPERATURE if draw("sampled") < SAMPLED_SHARE else 0.0,
         left_after=1 + int(draw("left") * answer / 2) if kind is TaskKind.LEFT else 0,
         known=int(draw("known") * limits.known),
-        pause_s=round(MAX_PAUSE_S * draw("pause"), 3) if draw("rests") < RESTS else 0.0,
+        pause_s=round(MAX_PAUSE_S * draw("pause"), 3) if draw("rests") < PAUSE_SHARE else 0.0,
     )
 
 

@@ -16,9 +16,9 @@ TrendPoint = tuple[float, float]
 BINS = 36
 MIN_BINS = 9
 """Minimum number of points for a conclusion."""
-CHANCE = 0.001
+SIGNIFICANCE = 0.001
 """Significance level: a rise with a higher probability under noise counts as noise."""
-STEADY = 1 / 3
+MIN_HALF_SHARE = 1 / 3
 """Minimum share of the overall slope in each half: a single step, or growth that levels off, is no
 leak."""
 LEAK_SIGMAS = 2.0
@@ -50,8 +50,8 @@ def growth(points: Sequence[TrendPoint], least: float) -> Growth | None:
     spread = NORMAL * median(abs(one - median(rest)) for one in rest)
     leaks = (
         gained > max(least, LEAK_SIGMAS * spread)
-        and rise_chance([value for _, value in kept]) <= CHANCE
-        and min(map(theil_sen, halves)) >= STEADY * slope
+        and rise_chance([value for _, value in kept]) <= SIGNIFICANCE
+        and min(map(theil_sen, halves)) >= MIN_HALF_SHARE * slope
     )
     return Growth(gained, slope * 3600) if leaks else None
 

@@ -12,16 +12,16 @@ from caovand.lab.core.soak.seen import AnswerComparison, Mishap, SoakRecord
 
 MAX_NAMED = 5
 STARTED = "spawn"
-AWAY = "daemon"
+DAEMON_EVENT = "daemon"
 """Kind of events added by the soak itself: the daemon does not answer, or was restarted."""
-BAD = frozenset({"failure", "incident", AWAY})
+FAILING_EVENTS = frozenset({"failure", "incident", DAEMON_EVENT})
 """Kinds of events that fail a soak."""
 WORTH_NOTING = frozenset({"suspicion", "noticed", "reload", "mode", "tune", "gpu"})
 EMPTY = "empty answer"
 """Kind of error for an answer that has tokens, but no text."""
-MAX_EMPTY = 0.1
+MAX_EMPTY_SHARE = 0.1
 """Tolerated share of requests: a model may end at once, or begin with invisible tokens."""
-NAMED = BAD | WORTH_NOTING | {STARTED}
+NAMED = FAILING_EVENTS | WORTH_NOTING | {STARTED}
 
 
 def checks(seen: SoakRecord) -> tuple[SoakCheck, ...]:
@@ -104,7 +104,7 @@ def _first_difference(bad: Sequence[AnswerComparison]) -> str:
 
 def _errors(seen: SoakRecord) -> SoakCheck:
     empty = sum(1 for one in seen.errors if one.kind == EMPTY)
-    few = empty <= MAX_EMPTY * sum(seen.requests.values())
+    few = empty <= MAX_EMPTY_SHARE * sum(seen.requests.values())
     errors = [one for one in seen.errors if one.kind != EMPTY or not few]
     if not errors and empty:
         text = f"no request failed; {empty} answers were tokens without text"
@@ -120,7 +120,7 @@ def _errors(seen: SoakRecord) -> SoakCheck:
 def _breaks(seen: SoakRecord) -> SoakCheck:
     """Restarts, incidents and rungs."""
     starts = [one for one in seen.events if one.kind == STARTED]
-    bad = [one for one in seen.events if one.kind in BAD]
+    bad = [one for one in seen.events if one.kind in FAILING_EVENTS]
     parts = []
     if starts:
         times = "once" if len(starts) == 1 else f"{len(starts)} times"

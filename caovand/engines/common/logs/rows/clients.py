@@ -1,6 +1,6 @@
-"""What clients of a server print, and a server of what they ask: rows for every engine's table.
-
-They end no server: they count only where nothing else is found, and never as why one died.
+"""Messages of a server's clients, and of a server about their requests: rows for every engine's
+table. They never end a server, so they count only if nothing else is found, and never as the cause
+of its end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the runtimes of containers say when they cannot start one, or pass it no card."""
+"""Messages of container runtimes that cannot start a container, or cannot pass it a card."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What FlashInfer's own code refuses: rows for engines that call it.
-
-Neither is a fault of the toolkit, nor a lack of the card's memory, as their words suggest.
+"""Refusals by FlashInfer's own code: rows for engines that call it. Their words suggest a broken
+toolkit or too little card memory; they are neither.
 """
 
 from __future__ import annotations

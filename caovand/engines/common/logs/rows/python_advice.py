@@ -229,8 +229,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "starting again cannot help.",
     ),
     "args.named": (
-        "A setting is refused: {setting}. The line has the engine's reason. If no argument sets "
-        "it, the value is from the model's own config.json.",
+        "The engine rejects a setting: {setting}. The line has the engine's reason. If no argument "
+        "sets it, the value is from the model's own config.json.",
     ),
     "npu.group": (
         "The NPUs cannot form their group (HCCL): check that each rank has its own device, the "

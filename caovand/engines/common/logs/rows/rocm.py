@@ -1,4 +1,4 @@
-"""What ROCm's libraries report of AMD cards: rows for every engine that runs on them."""
+"""Messages of ROCm's libraries about AMD cards: rows for every engine that runs on them."""
 
 from __future__ import annotations
 

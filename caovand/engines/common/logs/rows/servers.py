@@ -1,6 +1,5 @@
-"""What servers say that caovan does not run: TensorRT-LLM, text-generation-inference, LMDeploy.
-
-They share libraries with the engines that it runs, and their logs are taken to `explain`.
+"""Messages of servers that caovan does not run: TensorRT-LLM, text-generation-inference, LMDeploy.
+They share libraries with the engines that it runs, and people give their logs to `explain`.
 """
 
 from __future__ import annotations
