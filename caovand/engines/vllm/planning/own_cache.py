@@ -24,7 +24,8 @@ def may_stay_exact(partial: PartialPlan) -> bool:
     """Whether the rules, and nobody else, chose 8 bits."""
     chosen = partial.settings.get(KIND)
     ours = chosen is not None and chosen.value == EIGHT_BITS and chosen.origin == "policy"
-    return partial.turing and ours and not partial.cache and not partial.unweighed
+    measured = partial.model.fp8_cache  # its scales lose nothing
+    return partial.turing and ours and not (measured or partial.cache or partial.unweighed)
 
 
 def exact_or_rounded(exact: PartialPlan, rounded: PartialPlan) -> PartialPlan:
