@@ -28,7 +28,7 @@ from caovand.engines.vllm.planning.advice import (
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
 from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
-from caovand.engines.vllm.planning.serving import refuse_deaf
+from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_deaf
 from caovand.engines.vllm.planning.splits import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -111,7 +111,12 @@ def make_plan(
     refuse_wide_heads(plan, inventory)
     memory = forecast(plan, inventory)
     case = PlannedRequest(request, plan, memory)
-    warnings = [*warnings_of(chosen, plan), *idle_warnings(chosen), *cost_of_others(case)]
+    warnings = [
+        *warnings_of(chosen, plan),
+        *prompt_warnings(chosen),
+        *idle_warnings(chosen),
+        *cost_of_others(case),
+    ]
     offload = plan.value("cpu_offload_gb")
     gpus = gpus_of(plan, inventory)
     if gpus and isinstance(offload, (int, float)) and offload > 0:
