@@ -22,7 +22,7 @@ _EXPERTS = re.compile(r"\.ffn_\w{1,20}_exps\.")
 WINDOWED: Mapping[str, tuple[int, bool]] = {
     "gemma2": (2, False), "gemma3": (6, False), "gemma3n": (5, False), "gpt-oss": (2, False),
     "cohere2": (4, False), "cohere2moe": (4, True), "llama4": (4, False), "exaone4": (4, False),
-    "gptoss": (2, True),
+    "gptoss": (2, False),
     "exaone-moe": (4, False), "olmo2": (4, False), "plamo3": (8, False), "afmoe": (4, False),
     "smallthinker": (4, True), "gemma-embedding": (6, False), "mellum": (4, False),
     "laguna": (4, True),
