@@ -35,8 +35,9 @@ and the cache has fewer bits."""
 USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
 """Tokens of a usual request, with room for it to grow."""
 SHORT_STEPS = (2048, 1024)
-GAIN = 1.08
-"""How much longer a context must be for a shorter step, which reads prompts a little slower."""
+GAIN, NEARLY_ALL = 1.08, 0.9
+"""How much longer a context must be for a shorter step, which reads prompts a little slower, and
+how much of the model's own limit."""
 ROUNDING_MIB = 768
 """Memory in which a layer exists in both types while its weights are quantised."""
 FAR_MORE = 1.25
@@ -248,7 +249,9 @@ def _levels(
     for cache in (load, small) if smaller_cache else (load,):
         found = [sized_load(given, replace(cache, step=step), saving) for step in steps]
         for one, shorter in zip_longest(found, found[1:]):
-            gains = shorter and min(shorter.tokens, limit) >= one.tokens * GAIN
+            gains = shorter and min(shorter.tokens, limit) >= max(
+                one.tokens * GAIN, limit * NEARLY_ALL
+            )
             enough = limit if gains and workload != "batch" else generous
             yield one, min(enough, longest)
 
