@@ -218,8 +218,7 @@ def context_limit(
     tokens = tokenizer.get("model_max_length")
     bert = "absolute" if "bert" in text_value(config, "model_type") else ""
     absolute = (text_value(config, "position_embedding_type") or bert) == "absolute"
-    counts = absolute and isinstance(tokens, (int, float)) and tokens is not True
-    if counts and 1 <= tokens < limit:
+    if absolute and isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
         limit = int(tokens)
     if "gemma3" in text_value(config, "model_type"):
         return int(limit)  # the positions are already scaled
