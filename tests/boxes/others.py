@@ -32,7 +32,7 @@ ENGINES: Mapping[str, EngineInfo] = {
 SHOWN: Mapping[str, tuple[str, ...]] = {
     "llamacpp": (
         "gpu_layers", "tensor_split", "n_cpu_moe", "max_model_len", "parallel", "cache_type_k",
-        "batch_size", "ubatch_size", "load_mode", "cache_ram", "speculative_config",
+        "batch_size", "ubatch_size", "load_mode", "cache_ram", "unified", "speculative_config",
     ),
     "ollama": (
         "max_model_len", "OLLAMA_NUM_PARALLEL", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_GPU_OVERHEAD",

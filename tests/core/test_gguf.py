@@ -90,6 +90,19 @@ def test_the_windows_of_a_file_count_before_those_of_its_architecture() -> None:
     assert [layer.window for layer in by_period.layers] == [64, 0, 64, 0, 64, 0]
 
 
+def test_ollama_keeps_more_of_gpt_oss_s_windows_than_they_are_wide() -> None:
+    """Every second layer, from the first: `model/models/gptoss` of Ollama's own engine."""
+    values = {
+        name.replace("llama.", "gptoss."): packed
+        for name, packed in tiny_gguf._values("llama", 2).items()
+    }
+    values["general.architecture"] = value(TEXT, "gptoss")
+    values["gptoss.attention.sliding_window"] = value(U32, 128)
+    own = describe([("a.gguf", parsed(make("llama", values=values)))], "/a.gguf").gguf
+    assert own is not None
+    assert [layer.window for layer in own.layers] == [4096, 0]
+
+
 def test_layers_have_their_own_counts_of_heads() -> None:
     found = card("llama", attention__head_count_kv=value(ARRAY, (I32, [1, 4]))).gguf
     assert found is not None

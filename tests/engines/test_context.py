@@ -46,7 +46,10 @@ def test_a_context_nobody_asked_for_is_the_longest_that_fits(mib: int, graphs: b
     found = plan(machine, **EXACT)
     context = found.value("max_model_len")
     assert (found.value("enforce_eager") is None) is graphs
-    assert "the longest that fits" in found.settings["max_model_len"].reason
+    reason = found.settings["max_model_len"].reason
+    assert "the longest that fits" in reason
+    margin = "5% of the cache and 128 MiB are left in case the forecast errs"
+    assert (margin in reason) is not graphs
     assert context % 1024 == 0
     room = forecast(found, machine)
     longer = room.needed_mib * (context + 2048) / context  # the share is rounded, too

@@ -136,6 +136,10 @@ def test_a_written_reranker_ranks_by_the_answer_yes() -> None:
     assert forecast(found, machine).fits
     words = shown(found, machine).partition("--hf-overrides ")[2]
     assert json.JSONDecoder().raw_decode(words.lstrip("'"))[0] == found.value("hf_overrides")
+    (warning,) = (text for text in found.warnings if "a prompt of its own" in text)
+    assert "qwen3_reranker.jinja" in warning
+    typed = plan(machine, model={"chat_template": "/srv/reranker.jinja"})
+    assert not any("a prompt of its own" in text for text in typed.warnings)
 
 
 def test_speech_needs_a_package_that_reads_sound() -> None:
@@ -144,6 +148,7 @@ def test_speech_needs_a_package_that_reads_sound() -> None:
         plan(inventory(model, A100, replace(CUDA, decodes_sound=False)))
     found = plan(inventory(model, A100, replace(CUDA, decodes_sound=True)))
     assert found.value("compilation_config") == {"cudagraph_mode": "FULL_DECODE_ONLY"}
+    assert "mixed steps run without" in found.settings["compilation_config"].reason
 
 
 def test_as_many_recordings_are_transcribed_at_once_as_the_cache_has_states_of() -> None:

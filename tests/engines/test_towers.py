@@ -57,6 +57,22 @@ def test_vision_is_kept_while_the_context_is_long_enough_however_long_it_were_wi
         assert not sees or "text alone would hold" in made.settings["max_model_len"].reason
 
 
+def test_a_model_for_images_keeps_its_tower_for_a_shorter_context() -> None:
+    """Text alone would hold more than twice as much."""
+    card = model("Qwen3.5-9B")
+    box = box_with("a10", card)
+    (gpu,) = box.gpus
+    tight = replace(box, gpus=(replace(gpu, free_mib=22_000),))
+    made = {
+        name: plan(replace(tight, model=replace(card, architecture=name)))
+        for name in (card.architecture, "Qwen3VLForConditionalGeneration")
+    }
+    assert made[card.architecture].value("language_model_only")
+    kept = made["Qwen3VLForConditionalGeneration"]
+    assert kept.value("language_model_only") is None
+    assert 16_384 <= kept.value("max_model_len") < 32_768
+
+
 def test_a_cache_that_we_size_leaves_room_to_encode_the_largest_image() -> None:
     """Of Gemma every image is small; vLLM itself measures where it sizes the cache."""
     for name, least in (("Qwen3.5-35B-A3B-AWQ", 1024), ("gemma-4-26B-A4B-AWQ", 0)):

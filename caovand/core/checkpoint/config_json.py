@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.checkpoint import mtp
-from caovand.core.checkpoint.quantisation import Quantisation, read_gptq, read_quantisation
+from caovand.core.checkpoint.quantisation import (
+    Quantisation,
+    keeps_fp8_cache,
+    read_gptq,
+    read_quantisation,
+)
 from caovand.core.checkpoint.rope import scaling_factor, scaling_tables, table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
 from caovand.core.checkpoint.text_config import text_config
@@ -95,6 +100,7 @@ def describe(
         block_size=quantised.block_size,
         spared=quantised.spared,
         gptq=read_gptq(_quantisation_table(config, text)),
+        fp8_cache=keeps_fp8_cache(_quantisation_table(config, text)),
         experts=experts,
         experts_per_token=first_count(
             text, "num_experts_per_tok", "experts_per_token", "top_k_experts"
@@ -220,8 +226,8 @@ def context_limit(
     tokens = tokenizer.get("model_max_length")
     bert = "absolute" if "bert" in text_value(config, "model_type") else ""
     absolute = (text_value(config, "position_embedding_type") or bert) == "absolute"
-    if absolute and isinstance(tokens, (int, float)) and tokens is not True:
-        limit = int(tokens) if 1 <= tokens < limit else limit
+    if absolute and isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
+        limit = int(tokens)
     if "gemma3" in text_value(config, "model_type"):
         return int(limit)  # the positions are already scaled
     rope = scaling_tables(text)

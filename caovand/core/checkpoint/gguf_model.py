@@ -22,6 +22,7 @@ _EXPERTS = re.compile(r"\.ffn_\w{1,20}_exps\.")
 WINDOWED: Mapping[str, tuple[int, bool]] = {
     "gemma2": (2, False), "gemma3": (6, False), "gemma3n": (5, False), "gpt-oss": (2, False),
     "cohere2": (4, False), "cohere2moe": (4, True), "llama4": (4, False), "exaone4": (4, False),
+    "gptoss": (2, False),
     "exaone-moe": (4, False), "olmo2": (4, False), "plamo3": (8, False), "afmoe": (4, False),
     "smallthinker": (4, True), "gemma-embedding": (6, False), "mellum": (4, False),
     "laguna": (4, True),
@@ -32,6 +33,8 @@ One layer per period attends to the whole context: the first of the period, else
 architecture without a row, and without a pattern in the file, the window is ignored: the forecast
 is then too high rather than too low.
 """
+OLLAMA_WINDOWS = {"gptoss": 4096}
+"""Tokens that Ollama's own engine keeps of a window, by its name of the architecture."""
 EVERY_LAYER_BOTH = frozenset({"falcon-h1"})
 """Architectures whose layers have both attention and a recurrent state."""
 INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp", "minimax-text-01"})
@@ -188,7 +191,7 @@ def _layers(
                 expert_size=experts[place],
                 keys=width_k * many,
                 values=width_v * many,
-                window=keys.number("attention.sliding_window") if is_windowed else 0,
+                window=_window(keys) if is_windowed else 0,
                 state_size=state if has_state else 0,
                 mtp=is_mtp,
             )
@@ -209,6 +212,12 @@ def _widths(keys: _Keys, windowed: bool) -> tuple[int, int]:
         keys.number("attention.key_length_swa", key),
         keys.number("attention.value_length_swa", value),
     )
+
+
+def _window(keys: _Keys) -> int:
+    """The tokens that a windowed layer keeps."""
+    window = keys.number("attention.sliding_window")
+    return max(window, OLLAMA_WINDOWS.get(keys.architecture, 0))
 
 
 def _windowed(keys: _Keys, layers: int) -> list[bool]:

@@ -123,3 +123,19 @@ def read_gptq(config: Mapping[str, Any]) -> Gptq | None:
         act_order=config.get("desc_act") is not False,
         mixed=any(not str(name).startswith(LEFT_OUT) for name in exceptions),
     )
+
+
+def keeps_fp8_cache(config: Mapping[str, Any]) -> bool:
+    """Whether the cache is stored in fp8 by scales of the checkpoint, as ModelOpt and
+    compressed-tensors declare it."""
+    method = _method(config) if config else ""
+    if not method.startswith(("modelopt", "compressed-tensors")):
+        return False
+    for one in (table_value(config, "quantization"), config):
+        scheme = table_value(one, "kv_cache_scheme")
+        if scheme:
+            floats = scheme.get("num_bits") == 8 and scheme.get("type") == "float"
+            return floats and scheme.get("dynamic") is not True
+        if method.startswith("modelopt") and text_value(one, "kv_cache_quant_algo"):
+            return text_value(one, "kv_cache_quant_algo").lower() == "fp8"
+    return False

@@ -258,6 +258,8 @@ class ModelCard:
     spared: frozenset[str] = frozenset()
     """Parts kept as floats: "attention", "shared experts", "MLP"."""
     gptq: Gptq | None = None
+    fp8_cache: bool = False
+    """Whether the checkpoint says that its cache is kept in fp8, with scales of its own."""
     negative_scale: str | None = None
     """The first tensor with a negative scale; empty without one, None if scales were not read."""
     experts: int = 0

@@ -40,7 +40,7 @@ def _to_words(name: str, value: Any, plan: Plan, engine: EngineInfo) -> list[str
     option = options.option(name)
     if value is None or value is False or (engine.flags and option not in engine.flags):
         return []
-    if name == options.CONTEXT:
+    if name == options.CONTEXT and plan.value(options.SHARED) is not True:
         value = value * (count(plan.value("parallel")) or 1)
     return [option] if value is True else [option, str(value)]
 

@@ -37,7 +37,7 @@ ROUNDED_MIB = 0.011
 
 
 def card(name: str, monkeypatch: pytest.MonkeyPatch) -> ModelCard:
-    plain = name.removesuffix("-long")
+    plain = name.removesuffix("-long").removesuffix("-shared")
     for constant, value in WIDE.get(plain, {}).items():
         monkeypatch.setattr(tiny_gguf, constant, value)
     head, size = tiny_gguf.header_of(plain.removeprefix("wide-"))
@@ -52,10 +52,11 @@ def load(command: str) -> GgufLoad:
     def of(option: str, default: str) -> str:
         return words[words.index(option) + 1] if option in words else default
 
-    slots = int(of("-np", "1"))
+    slots, shared = int(of("-np", "1")), "--kv-unified" in words
     return GgufLoad(
-        context=int(of("-c", "0")) // slots,
+        context=int(of("-c", "0")) // (1 if shared else slots),
         slots=slots,
+        shared=shared,
         batch=int(of("-ub", "512")),
         keys=of("-ctk", "f16"),
         values=of("-ctv", "f16"),

@@ -114,10 +114,13 @@ def test_a_model_that_fits_a_card_is_on_it_with_all_its_context() -> None:
     memory = forecast(found, inventory)
     assert memory.fits
     # Two slots of 16384 tokens would take 4.5 GiB in half precision: the cache takes what the
-    # layers leave.
-    assert 8192 <= found.value("max_model_len") < 32768
-    assert "every layer on the cards" in found.settings["max_model_len"].reason
-    assert plan(machine(QWEN_8B, 24576)).value("max_model_len") == 32768
+    # layers leave, and both slots share it.
+    assert (found.value("max_model_len"), found.value("unified")) == (32768, True)
+    alone = plan(inventory, engine={"extra_args": ["--no-kv-unified"]})
+    assert 8192 <= alone.value("max_model_len") < 32768
+    assert "every layer on the cards for 2 slots" in alone.settings["max_model_len"].reason
+    large = plan(machine(QWEN_8B, 24576))
+    assert (large.value("max_model_len"), large.value("unified")) == (32768, None)
 
 
 def test_slots_and_cache_are_lowered_before_layers_leave_a_card() -> None:
@@ -246,7 +249,7 @@ def test_slots_are_as_many_as_memory_has_room_for(workload: str, mib: int, slots
 def test_two_users_are_worth_a_little_of_a_sufficient_context() -> None:
     found = plan(machine(QWEN_8B, 8064))
     assert (found.value("parallel"), found.value("cache_type_k")) == (2, "q8_0")
-    assert 16384 / 1.1 <= found.value("max_model_len") < 16384
+    assert 16384 / 1.1 <= found.value("max_model_len") / 2 < 16384
 
 
 @pytest.mark.parametrize(
@@ -313,6 +316,31 @@ def test_a_model_without_a_head_drafts_by_lookup_where_a_depth_is_typed() -> Non
     words = argv(found, inventory)
     assert of(words, "--spec-type") == "ngram-simple"
     assert of(words, "--spec-ngram-simple-size-m") == "4"
+
+
+def test_slots_share_a_cache_where_each_would_have_a_short_part_of_it() -> None:
+    inventory = machine(QWEN_27B_MTP, 22528)
+    found = plan(inventory)
+    assert (found.value("parallel"), found.value("unified")) == (2, True)
+    assert of(argv(found, inventory), "--ctx-size") == str(found.value("max_model_len"))
+    assert "2 slots share it" in found.settings["max_model_len"].reason
+    memory = forecast(found, inventory)
+    assert (memory.fits, memory.concurrency) == (True, 1.0)
+    assert memory.kv_tokens == found.value("max_model_len")
+    separate = plan(inventory, engine={"extra_args": ["--no-kv-unified"]})
+    assert separate.value("max_model_len") * 2 <= found.value("max_model_len") + 1024
+    assert plan(inventory, policy={"workload": "batch"}).value("unified") is None
+    typed = plan(inventory, engine={"extra_args": ["--kv-unified", "-c", "20480"]})
+    assert typed.value("max_model_len") == 20480
+
+
+def test_a_typed_context_names_one_that_keeps_every_layer_on_the_cards() -> None:
+    found = plan(machine(QWEN_8B, 6656), model={"max_model_len": 32768})
+    reason = found.settings["max_model_len"].reason
+    longest = int(reason.split("; ")[1].split()[0])
+    assert found.value("gpu_layers") < 37
+    whole = plan(machine(QWEN_8B, 6656), model={"max_model_len": longest})
+    assert whole.value("gpu_layers") == 37
 
 
 def test_what_is_typed_is_planned_as_it_is() -> None:
@@ -486,7 +514,7 @@ def test_steps_are_as_large_as_the_cards_have_room_for() -> None:
     """Buffers take what is left, and at most a tenth of a context that is enough."""
     by_card = {mib: plan(machine(QWEN_8B, mib)) for mib in (8192, 9216, 10240, 24576)}
     steps = {mib: found.value("ubatch_size") for mib, found in by_card.items()}
-    assert steps == {8192: 512, 9216: 1024, 10240: 2048, 24576: 2048}
+    assert steps == {8192: 1024, 9216: 2048, 10240: 2048, 24576: 2048}
     assert all(forecast(found, machine(QWEN_8B, mib)).fits for mib, found in by_card.items())
     for mib, found in by_card.items():
         fewer = plan(machine(QWEN_8B, mib), policy={"max_num_batched_tokens": 512})

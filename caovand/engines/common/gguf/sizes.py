@@ -36,12 +36,14 @@ def why_undividable(kind: str, width: int) -> str:
 class GgufLoad:
     """The parts of a plan that determine memory: context of one slot, slots, and cache types.
 
+    `shared` slots have one cache of `context` tokens together; otherwise each has its own.
     With `whole_layers` a layer's routed experts go where the layer goes. `filled` are the tokens of
     context that a step reads in the model of its time.
     """
 
     context: int
     slots: int = 1
+    shared: bool = False
     batch: int = 512
     keys: str = "f16"
     values: str = "f16"
@@ -50,6 +52,15 @@ class GgufLoad:
     mtp: bool = False
     whole_layers: bool = False
     filled: int = 0
+
+    @property
+    def caches(self) -> int:
+        """The number of caches of `context` tokens."""
+        return 1 if self.shared else self.slots
+
+    def windowed(self, window: int) -> int:
+        """The tokens for which a layer with a sliding window keeps keys and values in a cache."""
+        return min(self.context, window * (self.slots if self.shared else 1) + self.batch)
 
 
 def padded_context(context: int) -> int:
@@ -61,12 +72,10 @@ def cache_bytes(layer: GgufLayer, load: GgufLoad) -> int:
     """The cache of one layer for all slots; a drafting layer has one only if it drafts."""
     if layer.mtp and not load.mtp:
         return 0
-    cells = padded_context(load.context)
-    if layer.window:
-        cells = padded_context(min(cells, layer.window + load.batch))
+    cells = padded_context(load.windowed(layer.window) if layer.window else load.context)
     types = ("f16", "f16") if layer.mtp else (load.keys, load.values)
     row = _row(layer.keys, types[0]) + _row(layer.values, types[1])
-    return cells * load.slots * row
+    return cells * load.caches * row
 
 
 def cache_read_bytes(layer: GgufLayer, load: GgufLoad) -> int:
@@ -90,14 +99,10 @@ def compute_bytes(model: ModelCard, load: GgufLoad) -> int:
     width = model.hidden_size
     experts = max(model.experts_per_token, 1)
     inner = max(model.intermediate_size if not model.experts else 0, model.expert_size * experts)
-    tokens = min(load.batch, padded_context(load.context) * load.slots)
+    tokens = min(load.batch, padded_context(load.context) * load.caches)
     mask = tokens * padded_context(load.context) * MASK_BYTES
     if model.sliding_window:
-        mask += (
-            tokens
-            * padded_context(min(load.context, model.sliding_window + load.batch))
-            * MASK_BYTES
-        )
+        mask += tokens * padded_context(load.windowed(model.sliding_window)) * MASK_BYTES
     elements = 3 * inner + (5 + (experts if model.experts else 0)) * width
     if not load.flash:
         scores = padded_context(load.context) * model.heads + 8 * width

@@ -98,6 +98,23 @@ def choose(
     return _most_tokens(model, host, gpus, found, loads, size) if workload == "batch" else found
 
 
+def share(
+    model: ModelCard,
+    host: Host,
+    sized: PlacedLoad,
+    gpus: Sequence[Gpu],
+    rooms: Sequence[int],
+    workload: str,
+) -> PlacedLoad:
+    """The load with one cache for all its slots, if each may then have a longer context."""
+    limit = model.max_model_len or sized.load.context
+    if not gpus or sized.load.slots == 1 or sized.load.context >= limit:
+        return sized
+    one = find_longest(model, host, replace(sized.load, shared=True), gpus, rooms, workload)
+    quick = one.whole or (not sized.whole and one.seconds <= sized.seconds * NEARLY_FACTOR)
+    return one if one.fits and quick and one.load.context > sized.load.context else sized
+
+
 def choose_fixed(
     model: ModelCard,
     host: Host,

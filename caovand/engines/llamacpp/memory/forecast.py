@@ -14,7 +14,7 @@ from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.gguf.sizing import FILLED
 from caovand.engines.common.options import count
 from caovand.engines.common.plans import cards_in
-from caovand.engines.llamacpp.planning.options import CONTEXT
+from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
 
 FEWER_BITS = "a GGUF file of fewer bits, or of a smaller model"
 
@@ -32,6 +32,7 @@ def load_of(plan: Plan) -> GgufLoad:
     return GgufLoad(
         context=count(plan.value(CONTEXT)) or 0,
         slots=count(plan.value("parallel")) or 1,
+        shared=plan.value(SHARED) is True,
         batch=count(plan.value("ubatch_size")) or 512,
         keys=str(plan.value("cache_type_k") or "f16"),
         values=str(plan.value("cache_type_v") or "f16"),

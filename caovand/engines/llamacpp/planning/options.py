@@ -10,8 +10,9 @@ from caovand.core.problem import Problem
 from caovand.engines.common import options as common
 from caovand.engines.common.options import STRAY, Typed, is_option, parse_value
 
-CONTEXT = "max_model_len"
-"""The context of one request; llama-server takes the total over all its slots."""
+CONTEXT, SHARED = "max_model_len", "unified"
+"""The context of one request, of which llama-server takes the total over all its slots; and whether
+they share one cache, so that the total is each slot's context."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ OPTIONS = (
     LlamaCppOption("hf_token", ("--hf-token", "-hft"), str),
     LlamaCppOption("embeddings", ("--embeddings", "--embedding"), bool),
     LlamaCppOption("reranking", ("--reranking", "--rerank"), bool),
-    LlamaCppOption("unified", ("--kv-unified", "-kvu"), bool),
+    LlamaCppOption(SHARED, ("--kv-unified", "-kvu"), bool),
 )
 _NAMES: Mapping[str, str] = {word: row.name for row in OPTIONS for word in row.spellings}
 _SPELLINGS: Mapping[str, str] = {row.name: row.spellings[0] for row in OPTIONS}

@@ -16,13 +16,15 @@ from caovand.engines.common.gguf import slots as requests
 from caovand.engines.common.gguf.placement import Placement, devices, host_room
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, GgufLoad
 from caovand.engines.common.options import count
-from caovand.engines.llamacpp.planning import drafting, steps, texts
-from caovand.engines.llamacpp.planning.options import CONTEXT
+from caovand.engines.llamacpp.planning import drafting, loading, steps, texts
+from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
 
 EIGHT_BITS = "q8_0"
 EXPERTS_IN_RAM = "n_cpu_moe"
 KEPT_CONTEXT, KEPT_SEQUENCES = 0.9, 0.85
 """The fraction of the context and of the sequences that larger steps must leave."""
+SEPARATE = frozenset({"no_kv_unified", "no_kvu"})
+"""Options that give each slot its own cache."""
 CACHE_RAM_MIB = 8192
 """MiB of prompts that llama-server keeps in host memory by default."""
 
@@ -41,6 +43,7 @@ def settings(
     load = GgufLoad(
         context=0,
         slots=slots.value,
+        shared=verbatim.get(SHARED) is True,
         batch=micro.value,
         keys=kinds[0].value,
         values=kinds[1].value,
@@ -79,13 +82,14 @@ def settings(
     return {
         CONTEXT: context,
         "parallel": slots,
+        **_choose_sharing(sized.load),
         "batch_size": batch,
         "ubatch_size": micro,
         "cache_type_k": kinds[0],
         "cache_type_v": kinds[1],
-        "load_mode": _choose_load_mode(sized, gpus),
+        "load_mode": loading.choose_load_mode(sized, gpus),
         "cache_ram": prompts or _choose_prompt_cache(inventory, gpus, sized.load, sized.placement),
-        **_choose_numa(inventory, gpus, sized),
+        **loading.choose_numa(inventory, gpus, sized),
         **_on_cards(sized, gpus, generates=texts.task_of(inventory.model, verbatim) == "generate"),
     }
 
@@ -212,6 +216,14 @@ def _settings_of_load(
     return slots, kinds
 
 
+def _choose_sharing(load: GgufLoad) -> dict[str, Setting]:
+    """One cache for all slots, if the load has one."""
+    if not load.shared or load.slots == 1:
+        return {}
+    reason = f"one request may use the whole cache, which {load.slots} at once share"
+    return {SHARED: Setting(True, "policy", reason)}
+
+
 def _choose_context(
     config: Config,
     inventory: Inventory,
@@ -224,7 +236,7 @@ def _choose_context(
     model, host = inventory.model, inventory.host
     typed, source = config.model.max_model_len, "[model] max_model_len"
     if CONTEXT in verbatim:
-        typed = max((verbatim[CONTEXT] or model.max_model_len) // loads[0].slots, 1)
+        typed = max((verbatim[CONTEXT] or model.max_model_len) // loads[0].caches, 1)
         loads = [load for load in loads if load.slots == loads[0].slots]
         source = "passed verbatim, for all sequences together"
     if typed is not None:
@@ -235,6 +247,9 @@ def _choose_context(
             )
         loads = [replace(load, context=typed) for load in loads]
         sized = requests.choose_fixed(model, host, loads, gpus, rooms, config.policy.workload)
+        longest = sizing.find_longest(model, host, sized.load, gpus, rooms, config.policy.workload)
+        if gpus and not sized.whole and longest.whole and longest.fits:
+            source += f"; {longest.load.context} tokens would keep every layer on the cards"
         return sized, Setting(typed, "user", source)
     if whole := texts.step(config, model, verbatim):
         loads = [replace(load, context=whole.value) for load in loads]
@@ -242,6 +257,8 @@ def _choose_context(
         return sized, whole
     workload = config.policy.workload
     sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
+    if workload != "batch" and not SEPARATE & verbatim.keys():
+        sized = requests.share(model, host, sized, gpus, rooms, workload)
     context = sized.load.context
     if context == model.max_model_len:
         reason = "the model's own limit"
@@ -249,6 +266,8 @@ def _choose_context(
         reason = "no context fits; trying the smallest useful one"
     elif gpus and sized.whole:
         reason = "the longest with every layer on the cards"
+        if (slots := sized.load.slots) > 1:
+            reason += f"; {slots} slots share it" if sized.load.shared else f" for {slots} slots"
     elif gpus:
         reason = f"enough for workload {workload}; a longer one would push layers off the cards"
     elif context == sizing.longest_on_host(model, host, sizing.SUFFICIENT_CONTEXT[workload]):
@@ -310,30 +329,3 @@ def _choose_prompt_cache(
         return Setting(CACHE_RAM_MIB, "policy", "MiB of host memory for earlier prompts")
     reason = "MiB for earlier prompts: an eighth of the host memory that the weights leave"
     return Setting(spare, "policy", reason)
-
-
-def _choose_numa(
-    inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.PlacedLoad
-) -> dict[str, Setting]:
-    """How threads that read weights in host memory are spread over the NUMA nodes."""
-    nodes = inventory.host.numa_nodes
-    if nodes < 2 or (gpus and sized.whole):
-        return {}
-    reason = (
-        f"threads on all {nodes} NUMA nodes: each stays on one, and mapped weights are read into"
-        " the memory of the node that uses them first"
-    )
-    return {"numa": Setting("distribute", "policy", reason)}
-
-
-def _choose_load_mode(sized: sizing.PlacedLoad, gpus: Sequence[Gpu]) -> Setting:
-    if gpus and not sized.whole:
-        return Setting(
-            "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"
-            " every token would wait for the disk",
-        )  # fmt: skip
-    if any(gpu.unified for gpu in gpus):
-        return Setting("none", "policy", "mapped weights would be in the one memory twice")
-    return Setting(
-        "mmap", "policy", "mapped weights stay in the file cache, so the next start is quick"
-    )

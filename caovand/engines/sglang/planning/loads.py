@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import ceil
 from typing import Any
 
@@ -34,6 +35,9 @@ and the cache has fewer bits."""
 USUAL_REQUEST_TOKENS = {"chat": 8192, "long": 131072, "batch": 4096}
 """Tokens of a usual request, with room for it to grow."""
 SHORT_STEPS = (2048, 1024)
+GAIN, NEARLY_ALL = 1.08, 0.9
+"""How much longer a context must be for a shorter step, which reads prompts a little slower, and
+how much of the model's own limit."""
 ROUNDING_MIB = 768
 """Memory in which a layer exists in both types while its weights are quantised."""
 FAR_MORE = 1.25
@@ -245,8 +249,13 @@ def _levels(
         yield sized_load(request, replace(load, step=steps[0]), saving), plenty
         yield sized_load(request, replace(small, step=steps[0]), saving), generous
     for cache in (load, small) if smaller_cache else (load,):
-        for step in steps:
-            yield sized_load(request, replace(cache, step=step), saving), generous
+        found = [sized_load(request, replace(cache, step=step), saving) for step in steps]
+        for one, shorter in zip_longest(found, found[1:]):
+            gains = shorter and min(shorter.tokens, limit) >= max(
+                one.tokens * GAIN, limit * NEARLY_ALL
+            )
+            enough = limit if gains and workload != "batch" else generous
+            yield one, min(enough, longest)
 
 
 def of_sglang(request: SizingInput, load: SglangLoad) -> SglangLoad:

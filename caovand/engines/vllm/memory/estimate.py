@@ -229,13 +229,19 @@ def _last_that_fits(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
+KEPT_SHARE, KEPT_MIB = 0.05, 128
+"""What a context that we choose leaves of a cache whose size is measured at the start."""
+
+
 def spare_tokens(candidate: Candidate, available: float) -> float:
     """The fraction of the cache that our own context may fill: forecasts err, and a start takes
     minutes.
 
     If the cache's size is set, only the tokens per byte are forecast, which were right within 1 %.
     """
-    return available * 0.95 - 128 * MIB if candidate.measured else available * 0.99
+    if candidate.measured:
+        return available * (1 - KEPT_SHARE) - KEPT_MIB * MIB
+    return available * 0.99
 
 
 def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:

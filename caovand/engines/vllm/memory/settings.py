@@ -72,6 +72,8 @@ def candidate_of(
 ) -> Candidate:
     """The candidate that these settings and this environment describe on these cards."""
     model, engine = inventory.model, inventory.engine
+    if model.fp8_cache and gpus and values.get("kv_cache_dtype") in (None, "auto"):
+        values = {**values, "kv_cache_dtype": "fp8"}
     large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
 

@@ -6,7 +6,7 @@ from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
-from caovand.engines.vllm.memory.estimate import kv_bytes
+from caovand.engines.vllm.memory.estimate import KEPT_MIB, KEPT_SHARE, kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.planning.fit import asked_candidate
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
@@ -76,8 +76,14 @@ def _longest_on_cpu(partial: PartialPlan) -> Setting | None:
 def _why_no_longer(choice: Choice, limit: int) -> str:
     """The reason for a context below the model's limit, and what the runner-up would hold."""
     candidate, second = choice.candidate, choice.runner_up
+    margin = (
+        f"; {KEPT_SHARE:.0%} of the cache and {KEPT_MIB} MiB are left in case the forecast errs:"
+        " [model] max_model_len may use them"
+        if candidate.measured
+        else ""
+    )
     if choice.longest <= candidate.context and second is None:
-        return f"the longest that fits; the model's own limit is {limit}"
+        return f"the longest that fits; the model's own limit is {limit}{margin}"
     graphs = "" if candidate.eager else "CUDA graphs and "
     reason = f"the longest that fits with {graphs}{count_of(candidate.sequences)}"
     if second and not _is_worse(second, candidate):
@@ -92,7 +98,7 @@ def _why_no_longer(choice: Choice, limit: int) -> str:
             f"; up to {choice.longest} fit if other settings give way: set [model] max_model_len ="
             f" {choice.longest}"
         )
-    return reason
+    return reason + margin
 
 
 def _is_worse(second: RunnerUp, candidate: Candidate) -> bool:

@@ -31,7 +31,7 @@ from caovand.engines.vllm.planning.devices import all_without_other_processes, m
 from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
 from caovand.engines.vllm.planning.replicas import idle_warnings
 from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
-from caovand.engines.vllm.planning.serving import refuse_deaf
+from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_deaf
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
@@ -125,6 +125,7 @@ def make_plan(
     case = PlannedRequest(request, chosen, plan, memory)
     warnings = [
         *warnings_of(chosen, plan),
+        *prompt_warnings(chosen),
         *idle_warnings(chosen),
         *_cost_of_others(case),
         *_cost_of_weights(case),

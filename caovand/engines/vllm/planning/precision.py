@@ -107,6 +107,13 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
 
 
 def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
+    if partial.cuda and partial.model.fp8_cache:
+        if attention(partial) == "FLASHINFER" if partial.turing else _reads_eight_bits(partial):
+            return policy(EIGHT_BITS, "the checkpoint has the scales of an fp8 cache")
+        return policy(
+            own_type(partial),
+            "the checkpoint has the scales of an fp8 cache, which no attention reads here",
+        )
     if partial.cuda and breaks_in_8_bits(partial.model):
         return policy(None, KEYS_BREAK)
     if not partial.turing or not partial.cuda:
@@ -163,7 +170,7 @@ def _why_not(partial: PartialPlan) -> FlashInferRefusal | None:
 def garbled_cache_warnings(partial: PartialPlan) -> list[str]:
     """A warning if an fp8 cache was configured for a model that it is known to break."""
     kind = str(partial.values.get("kv_cache_dtype"))
-    if not kind.startswith("fp8") or not breaks_in_8_bits(partial.model):
+    if not kind.startswith("fp8") or partial.model.fp8_cache or not breaks_in_8_bits(partial.model):
         return []
     own = own_type(partial)
     return [f'the cache is kept in {kind}: {KEYS_BREAK}; set [policy] kv_cache_dtype = "{own}"']
@@ -190,21 +197,26 @@ def uncompiled_warnings(partial: PartialPlan) -> list[str]:
 
 
 def may_store_in_eight_bits(partial: PartialPlan) -> bool:
-    """Whether an fp8 cache may be compared with the model's own; Turing has its own rule.
-
-    On Hopper FlashAttention reads it. On other cards FlashInfer does if it is installed, and its
-    kernels are compiled or can be; if it is not installed, or does not serve the model, Triton's
-    attention does, from SM89 on.
-    """
+    """Whether an fp8 cache may be compared with the model's own; Turing has its own rule."""
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or partial.config.policy.kv_cache_dtype or partial.turing or not partial.cuda:
         return False
-    if breaks_in_8_bits(partial.model):
+    if partial.model.fp8_cache or breaks_in_8_bits(partial.model):
         return False
     if partial.task in POOLING:
         return False  # its cache lasts for one step
     if "kv_cache_dtype" in partial.config.policy.pinned:  # "auto" as vLLM means it
         return False
+    return _reads_eight_bits(partial)
+
+
+def _reads_eight_bits(partial: PartialPlan) -> bool:
+    """Whether some attention reads an fp8 cache of this model on these cards; not for Turing.
+
+    On Hopper FlashAttention does. On other cards FlashInfer does if it is installed, and its
+    kernels are compiled or can be; if it is not installed, or does not serve the model, Triton's
+    attention does, from SM89 on.
+    """
     values = {**partial.values, "kv_cache_dtype": EIGHT_BITS}
     if ends_in_half(values, partial.inventory, partial.cards):
         return False
@@ -233,7 +245,7 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
     if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
         return False
     acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.memory_variables)
-    if partial.mode == "stable" or not acts or breaks_in_8_bits(model):
+    if partial.mode == "stable" or not acts or model.fp8_cache or breaks_in_8_bits(model):
         return False
     plain = model.head_dim in SM75_HEADS and not model.sliding_window
     plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))

@@ -258,8 +258,11 @@ def compilation_config(partial: PartialPlan) -> Setting | None:
     reason = "attention runs outside the graphs, which is safe for drafting and long prompts"
     if cuts_latent_graphs(partial.model, partial.engine, partial.cards):
         reason = f"vLLM {partial.engine.version} captures no TRITON_MLA, the attention for MLA here"
-    if config["cudagraph_mode"] != "PIECEWISE":
-        reason = "full graphs for decode steps; mixed steps keep attention outside the graphs"
+    mode = config["cudagraph_mode"]
+    if mode != "PIECEWISE":
+        reason = "full graphs for decode steps; mixed steps " + (
+            "run without" if mode == "FULL_DECODE_ONLY" else "keep attention outside the graphs"
+        )
     return policy(config, f"{reason}{smaller}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any
 
@@ -110,3 +110,16 @@ def hf_overrides(partial: PartialPlan) -> Setting | None:
     if partial.task != "score" or not is_written_reranker(model.architecture, name):
         return None
     return policy(dict(RANKS_BY_YES), 'it ranks by the probability of the answer "yes"')
+
+
+def prompt_warnings(partial: PartialPlan) -> Iterator[str]:
+    """A warning if vLLM would score texts without the prompt that the model was trained on."""
+    name = partial.model.path.rstrip("/").rpartition("/")[2]
+    if partial.task != "score" or not is_written_reranker(partial.model.architecture, name):
+        return
+    if not partial.values.get("chat_template"):
+        yield (
+            f"{name} was trained on a prompt of its own, and without a template vLLM scores query"
+            " and document without it: set [model] chat_template to vLLM's"
+            " examples/pooling/score/template/qwen3_reranker.jinja"
+        )

@@ -81,7 +81,8 @@ def exact_trials(partial: PartialPlan) -> list[Trial]:
     """The same drafting depths with a cache in 16 bits, if the rules, and nobody else, chose 8."""
     chosen = partial.settings.get(CACHE)
     ours = chosen is not None and chosen.value == EIGHT_BITS and chosen.origin == "policy"
-    if not partial.turing or not ours or partial.trial.cache or partial.unweighed:
+    measured = partial.model.fp8_cache  # its scales lose nothing
+    if not partial.turing or not ours or measured or partial.trial.cache or partial.unweighed:
         return []
     return list(_depths(partial, OWN_TYPE))
 

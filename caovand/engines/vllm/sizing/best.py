@@ -51,6 +51,10 @@ little."""
 AS_QUICK = 0.9
 """Text alone must make a token take less than this share of its time for the vision tower to be
 dropped although it leaves a context long enough."""
+FOR_IMAGES = ("VL", "Glm4v", "Llava", "MiniCPMV", "Pixtral")
+"""Parts of the architectures that people choose for their vision tower."""
+ENOUGH_FOR_IMAGES = 16_384
+"""A context for which the vision tower of such a model is kept: seven images of 2,000 tokens."""
 MIN_EXACT = 8192
 """If 16-bit weights leave no room for a context this long, they are quantised to 8 bits."""
 BEHIND_EXACT = 1e6
@@ -117,7 +121,9 @@ def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence
     if choice.candidate.vision or not seeing or space.workload.batch:
         return choice
     kept = _search_all(space, seeing, model, gpus)
-    if not kept.sound or not _holds_enough(space, kept, model):
+    images = any(mark in model.architecture for mark in FOR_IMAGES)
+    enough = images and kept.candidate.context >= ENOUGH_FOR_IMAGES
+    if not kept.sound or not (enough or _holds_enough(space, kept, model)):
         return choice
     times = [
         CandidatePace(model, space.bases[one.base], gpus, space.workload, space.nodes).seconds(

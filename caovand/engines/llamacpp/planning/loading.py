@@ -1,0 +1,36 @@
+"""How weights in host memory get there, and the threads that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caovand.core.facts.inventory import Gpu, Inventory
+from caovand.core.plan import Setting
+from caovand.engines.common.gguf import sizing
+
+
+def choose_numa(
+    inventory: Inventory, gpus: Sequence[Gpu], sized: sizing.PlacedLoad
+) -> dict[str, Setting]:
+    """How threads that read weights in host memory are spread over the NUMA nodes."""
+    nodes = inventory.host.numa_nodes
+    if nodes < 2 or (gpus and sized.whole):
+        return {}
+    reason = (
+        f"threads on all {nodes} NUMA nodes: each stays on one, and mapped weights are read into"
+        " the memory of the node that uses them first"
+    )
+    return {"numa": Setting("distribute", "policy", reason)}
+
+
+def choose_load_mode(sized: sizing.PlacedLoad, gpus: Sequence[Gpu]) -> Setting:
+    if gpus and not sized.whole:
+        return Setting(
+            "none", "policy", "mapped weights would leave host memory whenever it gets tight, and"
+            " every token would wait for the disk",
+        )  # fmt: skip
+    if any(gpu.unified for gpu in gpus):
+        return Setting("none", "policy", "mapped weights would be in the one memory twice")
+    return Setting(
+        "mmap", "policy", "mapped weights stay in the file cache, so the next start is quick"
+    )
