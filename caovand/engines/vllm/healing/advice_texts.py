@@ -159,9 +159,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
         "model in --model for api_server; for another command set --entrypoint.",
         "{command} stands where vllm expects its command (serve): the entry point of the container "
-        "image is `vllm` already, so that it must not be given again. Pass `serve`, the model and "
+        "image is `vllm` already, so that it must not come again. Pass `serve`, the model and "
         "options alone, or for another command set --entrypoint (Kubernetes: command, not args).",
-        "{json} takes JSON in this release, and {given} is not: as in --limit-mm-per-prompt "
+        "{json} takes JSON in this release, and {raw} is not: as in --limit-mm-per-prompt "
         "'{{\"image\": 4}}' (the outer quotes are for the shell; in a list of Compose or "
         "Kubernetes leave them out). The release's own help shows the form of each option.",
         CHOICE,

@@ -152,7 +152,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "out of the download and the folder, or read that format (--tokenizer-mode mistral "
         "--config-format mistral --load-format mistral).",
         "{packed_by} is written by bitsandbytes: the checkpoint is quantized already. Install a "
-        "newer release of the engine, which reads it for more models; releases before 0.8 need "
+        "newer release of the engine, which reads it for more models; older releases need "
         "--quantization bitsandbytes --load-format bitsandbytes, and no split over cards.",
         "{plain} is the plain weight of a layer that the engine set up as a quantized one: what "
         "config.json or --quantization says of the quantization does not fit the files (layers "

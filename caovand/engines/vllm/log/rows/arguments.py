@@ -15,7 +15,7 @@ ROWS: tuple[Signature, ...] = (
          r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
          r"(?:argument (?:subparser|\{[\w,-]{1,200}\}): invalid choice: '(?P<command>[^']{1,200})'|"
          + python.CHOICE +
-         r"|argument (?P<json>\S+): Value (?P<given>.{1,80}?) cannot be converted to <function "
+         r"|argument (?P<json>\S+): Value (?P<raw>.{1,80}?) cannot be converted to <function "
          r"loads"
          r"|argument (?P<argument>\S+): |unrecognized arguments: "
          r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
