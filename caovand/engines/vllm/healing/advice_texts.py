@@ -57,17 +57,18 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "argument, or a value that the checkpoint's own files bring.",
     ),
     "model-missing": (
-        "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
-        "download missing or broken files again.",
+        "Check the model's path ([model] path): its folder must contain config.json, the tokenizer "
+        "and all weights; download missing or broken files again.",
     ),
     "network": (
         "The model hub could not be reached: check the network, or download the model once and set "
         "HF_HUB_OFFLINE=1.",
     ),
     "access-denied": (
-        "Permission denied: for a folder, let the engine's user read it, and add folders that it "
-        "writes to to [engine] writable; for a hub model, set HF_TOKEN and accept the model's "
-        "licence.",
+        "Permission denied: let the engine's user read the model's files, pass the folders above "
+        "them, and write its caches (`namei -l` with the path shows the owner of each folder; a "
+        "unit of caovan's also needs [engine] writable); for a hub model, set HF_TOKEN and accept "
+        "the model's licence.",
     ),
     "port-busy": (
         "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",

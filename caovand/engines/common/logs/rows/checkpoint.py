@@ -72,8 +72,8 @@ _MISSING = (
     "The hub may not be asked ({offline}), and the cache lacks the model or a file of it: download "
     "it as this user (`hf download`; HF_HOME names the cache), or unset HF_HUB_OFFLINE and "
     "TRANSFORMERS_OFFLINE.",
-    "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
-    "download missing or broken files again.",
+    "Check the model's path ([model] path): its folder must contain config.json, the tokenizer and "
+    "all weights; download missing or broken files again.",
 )
 _MISFIT = (
     "A tensor of the checkpoint has another shape than this release's code expects ({misfit}). "
