@@ -144,8 +144,8 @@ def test_the_arguments_in_the_log_are_that_plan() -> None:
         "(EngineCore pid=2) ERROR 11-20 09:00:09 [core.py:1] ValueError: type fp8e4nv not "
         "supported in this architecture.\n"
     )
-    assert "matter here: --kv-cache-dtype fp8." in told.advice[1]
-    assert "store the KV cache in more bits" in told.advice[2]
+    assert "matter here: --kv-cache-dtype fp8." in told.advice[2]
+    assert "store the KV cache in more bits" in told.advice[3]
 
 
 def test_lines_without_time_or_number_are_vllm_s_too() -> None:

@@ -314,11 +314,11 @@ def test_there_is_advice_for_every_failure_also_without_figures(failure: Failure
     ("line", "phase", "first"),
     [
         ("ImportError: libcudart.so.12: cannot open shared object file: No such file", "resolve",
-         "A package was built for CUDA 12, and the loader does not find its libcudart.so.12."),
+         "libcudart of CUDA 12 is missing"),
         ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "load",
          "The engine's installation is incomplete: its compiled operator rms_norm is missing."),
         ("ModuleNotFoundError: No module named 'vllm._C'", "resolve",
-         "The engine's installation is incomplete: its module vllm._C is missing."),
+         "The engine's compiled module vllm._C is missing"),
         ("pynvml.NVMLError_Unknown: Unknown Error", "resolve", "The driver denies this process"),
         ("ZeroDivisionError: integer modulo by zero", "load", "The model cannot be split this way"),
         ("json.decoder.JSONDecodeError: Extra data: line 2 column 1 (char 9)", "resolve",

@@ -51,7 +51,11 @@ _SEARCHABLE = re.compile(
     r"\b(?:VLLM|SGLANG|OLLAMA)_[A-Z][A-Z0-9_]{2,60}\b|\blib[\w+-]{1,60}\.so(?:\.\d{1,6}){0,3}\b"
 )
 """Variables and libraries, which help to search for any failure."""
-_WHATEVER = re.compile(r"Try setting VLLM_USE_V1=0\.?|Use `repo_type` argument if needed\.?")
+_WHATEVER = re.compile(
+    r"Try setting VLLM_USE_V1=0\.?|Use `repo_type` argument if needed\.?"
+    r"|Please reduce the input size or increase the encoder cache size by setting "
+    r"--limit-mm-per-prompt at startup\.?"
+)
 """Advice that a program adds whatever the cause is."""
 MAX_NAMES = 4
 MIN_WORDS = 3

@@ -39,7 +39,8 @@ _PREFIX = re.compile(
     rf"|\((?!{OWN_PROCESSES})[\w:.-]{{1,80}} pid=\d{{1,10}}(?:, ip=[\d.]{{1,45}})?\) ?"
     r"|\"(?:message|msg|log)\": ?\"(?=\S)"
     r"| {1,3}(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
-    r"|E (?=\w{1,60}: )| {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
+    r"|E (?=\w{1,60}: )|\* (?=\w{1,60}Error: )"
+    r"| {1,8}(?=(?:[\w.]{1,80}(?:Error|Exception)|error): )| {1,4}\| (?=\S)"
     r"| {1,4}\|(?= {2,12}File )"
 )
 _LOGGER = re.compile(

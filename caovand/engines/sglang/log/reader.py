@@ -22,6 +22,7 @@ _FINGERPRINT = re.compile(
     r"|Initialization failed|KV Cache is |Memory pool end|Capture )"
     r"|\[gpu=\d{1,3}\] (?:Load weight|Memory pool|Capture |Init )"
     r"|(?:\([^()]{1,80}\) ?)? {0,12}File \"[^\"]{1,300}/(?:sglang|sgl_kernel)/"
+    r"|\d\. Architecture-specific pattern: /.{1,300}/sgl_kernel/"
     r"|\[sgl_kernel\] CRITICAL|(?:Decode|Prefill) transfer failed for request"
     r"|(?:[^\"]{1,200} )?python[\d.]{0,4} -m sglang\.launch_server"
     r"|[\w./-]{0,80}launch_server\.py: error: |sglang\.\w|Received sigquit from a child process\. "

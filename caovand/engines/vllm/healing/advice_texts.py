@@ -57,17 +57,18 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "argument, or a value that the checkpoint's own files bring.",
     ),
     "model-missing": (
-        "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
-        "download missing or broken files again.",
+        "Check the model's path ([model] path): its folder must contain config.json, the tokenizer "
+        "and all weights; download missing or broken files again.",
     ),
     "network": (
         "The model hub could not be reached: check the network, or download the model once and set "
         "HF_HUB_OFFLINE=1.",
     ),
     "access-denied": (
-        "Permission denied: for a folder, let the engine's user read it, and add folders that it "
-        "writes to to [engine] writable; for a hub model, set HF_TOKEN and accept the model's "
-        "licence.",
+        "Permission denied: let the engine's user read the model's files, pass the folders above "
+        "them, and write its caches (`namei -l` with the path shows the owner of each folder; a "
+        "unit of caovan's also needs [engine] writable); for a hub model, set HF_TOKEN and accept "
+        "the model's licence.",
     ),
     "port-busy": (
         "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",
@@ -158,13 +159,22 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{positional} stands where only options are taken: the entry point of the container image "
         "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
         "model in --model for api_server; for another command set --entrypoint.",
+        "{command} stands where vllm expects its command (serve): the entry point of the container "
+        "image is `vllm` already, so that it must not come again. Pass `serve`, the model and "
+        "options alone, or for another command set --entrypoint (Kubernetes: command, not args).",
+        "{json} takes JSON in this release, and {raw} is not: as in --limit-mm-per-prompt "
+        "'{{\"image\": 4}}' (the outer quotes are for the shell; in a list of Compose or "
+        "Kubernetes leave them out). The release's own help shows the form of each option.",
         CHOICE,
         "vLLM refused the value of {argument}: the line says why.",
         "{required} is missing from the arguments.",
         "vLLM refused its arguments; starting again cannot help.",
     ),
     "args.value": ("vLLM refused its configuration: {reason}.", "{all}"),
-    "args.raise": ("Set {argument} to at least {wanted}: a part of the request needs it.",),
+    "args.raise": (
+        "Set {argument} (an option of the same name, with dashes) to at least {wanted}: the line "
+        "says what needs it.",
+    ),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
         "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
@@ -222,9 +232,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The engine's installation is incomplete: {name} is missing from it, or a folder named "
         "vllm hides it.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
-        "The engine's installation is incomplete: its module {part} is missing.",
-        "Reinstall the engine: `caovanctl engine verify` lists the differences, `sudo caovanctl "
-        "engine install` repairs them.",
+        "The engine's compiled module {part} is missing: Python found vLLM's source tree (a folder "
+        "named vllm where it was started, or an editable install that was never built) instead of "
+        "an installed package, or the installation is incomplete. Start in another folder, or "
+        "build the tree (pip install -e .).",
+        "Otherwise install the engine again, in its own environment (where caovan installed it, "
+        "`caovanctl engine verify` lists the differences, and `sudo caovanctl engine install` "
+        "repairs them).",
     ),
     "engine.unlinked": (
         "Triton's kernels cannot be imported: {reason}. Install the release of Triton that the "

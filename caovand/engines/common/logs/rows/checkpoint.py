@@ -41,7 +41,11 @@ ROWS = (
          r"(?P<parameter>(?:\w{1,60}\.){0,6}lm_head(?:\.weight)?)(?![.\w])"),
     # The checkpoint is whole, but the engine's class for it has no such tensor
     signature("model.tensor", "cause", "model-missing",
-         r"^KeyError: ['\"](?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
+         r"^KeyError: ['\"]"
+         r"(?=(?P<own>(?:layers\.\d{1,4}\.)(?:attention\.w[qkvo]|feed_forward\.w\d)\.weight)?)"
+         r"(?=(?P<packed_by>[\w.]{0,200}\.weight\.(?:absmax|quant_map|nested_\w{1,20}|quant_state))?)"
+         r"(?=(?P<plain>[\w.]{0,200}\.\w{1,12}_proj\.weight(?=['\"]))?)"
+         r"(?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
          r"(?:scale|absmax|zero|g_idx|qweight"
          r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
          r"|absmax"
@@ -68,8 +72,8 @@ _MISSING = (
     "The hub may not be asked ({offline}), and the cache lacks the model or a file of it: download "
     "it as this user (`hf download`; HF_HOME names the cache), or unset HF_HUB_OFFLINE and "
     "TRANSFORMERS_OFFLINE.",
-    "Check [model] path: the folder must contain config.json, the tokenizer and all weights; "
-    "download missing or broken files again.",
+    "Check the model's path ([model] path): its folder must contain config.json, the tokenizer and "
+    "all weights; download missing or broken files again.",
 )
 _MISFIT = (
     "A tensor of the checkpoint has another shape than this release's code expects ({misfit}). "
@@ -143,6 +147,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install a newer release, which skips it, or save the checkpoint again without it.",
     ),
     "model.tensor": (
+        "{own} is a name of Mistral's own format: the folder has consolidated.safetensors besides "
+        "or instead of the files of Transformers, and both or the wrong one were read. Leave it "
+        "out of the download and the folder, or read that format (--tokenizer-mode mistral "
+        "--config-format mistral --load-format mistral).",
+        "{packed_by} is written by bitsandbytes: the checkpoint is quantized already. Install a "
+        "newer release of the engine, which reads it for more models; older releases need "
+        "--quantization bitsandbytes --load-format bitsandbytes, and no split over cards.",
+        "{plain} is the plain weight of a layer that the engine set up as a quantized one: what "
+        "config.json or --quantization says of the quantization does not fit the files (layers "
+        "that it left out, such as modules_to_not_convert or ignore), or this release cannot "
+        "quantize this model so. Remove --quantization if the checkpoint is not quantized, install "
+        "a newer release, or use another quantization of the model.",
         "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
         "have: the release is too old for it, or config.json belongs to another checkpoint.",
         "{scale} is part of a quantization, which this release may not support for this "

@@ -59,8 +59,8 @@ ROWS = (
          r"|NotRequired|Self|override)'.{0,30}(?:typing|enum|from)"),
     # all versions of cuda-tile have no wheels with a matching Python ABI tag (e.g., `cp314`)
     signature("python.abi", "cause", "engine-unusable",
-         r"(?P<wheelless>[\w.-]{1,60})\S{0,40} ha(?:s|ve) no wheels with a matching Python "
-         r"(?:ABI |implementation |version )?tag\b"
+         r"(?<!\S)(?P<wheelless>[\w.-]{1,60})(?:[=<>!~]\S{0,40})? ha(?:s|ve) no wheels "
+         r"with a matching Python (?:ABI |implementation |version )?tag\b"
          r"|You require \w{1,20} (?P<running>\d\.\d{1,2}) \(`\w{1,20}`\), but we only found wheels "
          r"for `(?P<only>[\w.-]{1,60})`"),
     # because vllm==0.15.0 has no wheels with a matching platform tag

@@ -22,6 +22,12 @@ ROWS = (
          r"You set (?P<media>\w{1,20})=(?P<allowed>\d{1,4}).{0,60}--limit-mm-per-prompt"
          r"|[Aa]t most (?P<most>\d{1,4}) (?P<kind>\w{1,20})\(s\) may be provided"
          r"|\b(?P<items>[a-z]{3,20}) items? .{0,60}exceeds? .{0,40}limit.mm.per.prompt", _LATER),
+    # a(n) image item with length 4200, which exceeds the pre-allocated encoder cache size 3721
+    signature("args.encoder", "consequence", "bad-arguments",
+         r"\b(?P<sense>\w{3,20}) item with length (?P<length>\d{1,9}), which exceeds the "
+         r"pre-allocated encoder cache size (?P<cache>\d{1,9})", _LATER),
+    signature("args.processor", "consequence", "bad-arguments",
+         r"Failed to apply (?P<processor>\w{1,80}Processor\w{0,20}) on data", _LATER),
     signature("args.context", "consequence", "bad-arguments",
          r"maximum context length is (?P<limit>\d{1,9}) tokens"
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
@@ -88,6 +94,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.tools.parser": (
         "--enable-auto-tool-choice needs --tool-call-parser, too, with the parser that the model's "
         "page names.",
+    ),
+    "args.encoder": (
+        "One {sense} takes {length} tokens, and the encoder's cache has {cache}: let the client "
+        "send a smaller one, let the processor make it smaller (max_pixels or size in "
+        "--mm-processor-kwargs), or start the server with --max-num-batched-tokens of at least "
+        "{length}, by which the cache is sized; --limit-mm-per-prompt counts items, not tokens.",
+    ),
+    "args.processor": (
+        "The model's processor ({processor}) failed on what the request brings; why is in the "
+        "traceback in the server's own log. If every request fails, the installed Transformers is "
+        "not the release that the model's page or the engine requires; if only this one does, its "
+        "image or sound is damaged or too small, or has no placeholder in the prompt.",
     ),
     "args.media": (
         "A prompt has more {media} items than the server allows ({allowed}): start it with a "

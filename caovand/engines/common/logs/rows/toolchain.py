@@ -81,8 +81,9 @@ ROWS = (
          r"The detected CUDA version \((?P<nvcc>[\d.]{1,8})\) mismatches the version"),
     # These libraries are numbered as CUDA is
     signature("engine.cuda", "cause", "bad-arguments",
-         r"(?:^|[ \[(:'\"/])(?P<library>lib(?:nvrtc|cudart|cublas|cublasLt)\.so\."
-         r"(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: cannot open shared object file", SERVED),
+         r"(?:^|[ \[(:'\"/])(?P<library>lib(?:(?P<compiler>nvrtc)"
+         r"|(?P<runtime>cudart|cublas|cublasLt))\.so\.(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: "
+         r"cannot open shared object file", SERVED),
     signature("engine.loader", "cause", "bad-arguments",
          r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
          rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
@@ -189,15 +190,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install the releases that its build requires.",
     ),
     "engine.cuda": (
-        "A package was built for CUDA {major}, and the loader does not find its {library}. Look "
-        "for it first (find / -name '{library}*'): pip installs it in the environment "
-        "(site-packages/nvidia/*/lib), the toolkit in /usr/local/cuda-{major}*/lib64, and neither "
-        "folder is searched by itself. If it is there, add its folder to LD_LIBRARY_PATH of the "
-        "process.",
-        "If it is not, compare with the CUDA that PyTorch has here (torch.version.cuda). The same: "
-        "install nvidia-cuda-nvrtc-cu{major} or nvidia-cuda-runtime-cu{major} (from CUDA 13 on "
-        "without -cu{major}), and add its folder. Another: install the package's build for that "
-        "CUDA, or PyTorch and engine for CUDA {major}.",
+        "A package was built for CUDA {major}, and the loader does not find lib{compiler}. If it "
+        "is there (find / -name '{library}*'), in site-packages/nvidia/*/lib by pip or in "
+        "/usr/local/cuda-{major}*/lib64 by the toolkit, add its folder to LD_LIBRARY_PATH of the "
+        "process, since the loader searches neither by itself. If it is not, and PyTorch has CUDA "
+        "{major} (torch.version.cuda), install nvidia-cuda-nvrtc-cu{major} and do the same. If "
+        "PyTorch has another CUDA here, install the package's build for that one.",
+        "lib{runtime} of CUDA {major} is missing: a package was built for CUDA {major}, and the "
+        "environment has the libraries of another release, or none. Install the package's build "
+        "for the CUDA that PyTorch has here (torch.version.cuda), or PyTorch and engine for CUDA "
+        "{major} (nvidia-cuda-runtime-cu{major} brings the library alone). If the library is there "
+        "(find / -name '{library}*'), add its folder to LD_LIBRARY_PATH of the process.",
     ),
     "engine.kernels": (
         "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "

@@ -13,7 +13,11 @@ ROWS: tuple[Signature, ...] = (
     signature("args.cli", "cause", "bad-arguments",
          r"^(?:(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
          r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
-         r"(?:" + python.CHOICE + r"|argument (?P<argument>\S+): |unrecognized arguments: "
+         r"(?:argument (?:subparser|\{[\w,-]{1,200}\}): invalid choice: '(?P<command>[^']{1,200})'|"
+         + python.CHOICE +
+         r"|argument (?P<json>\S+): Value (?P<raw>.{1,80}?) cannot be converted to <function "
+         r"loads"
+         r"|argument (?P<argument>\S+): |unrecognized arguments: "
          r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
