@@ -28,7 +28,8 @@ _UNKNOWN = (
 )
 _RAW = re.compile(
     r".{0,300}(?:\bECONNREFUSED\b|\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN)\b|Cannot connect to host "
-    r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT"
+    r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside"
+    r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT"
     r"|Failed to connect to Ollama\b|\[Errno -[235]\] |\[Errno 111\] Connection refused"
     r"|[Cc]ould(?:n't| not) connect to [Oo]llama)"
 )
