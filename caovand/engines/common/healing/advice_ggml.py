@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+OTHER_KINDS = (
+    "The file is a model for images or video ({image}), which no release of llama.cpp or Ollama "
+    "runs as a language model: use stable-diffusion.cpp, ComfyUI with its GGUF nodes, or in "
+    "LocalAI the backend stablediffusion-ggml; text models have their own files.",
+    "The file is a model for speech or sound ({speech}), which llama.cpp does not run: use "
+    "whisper.cpp, TTS.cpp or the model's own program.",
+)
+"""What the architectures of other programs' GGUF files mean."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ggml.split": (
         "--split-mode tensor cannot split this model: set --split-mode layer, or remove it.",
@@ -131,6 +139,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "remove it.",
     ),
     "llama.model.architecture": (
+        *OTHER_KINDS,
         "This release of the engine does not support the architecture {architecture}: install a "
         "newer release, or use another model.",
     ),

@@ -9,8 +9,14 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
+from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
 from caovand.engines.llamacpp.healing.cures import HEALING
 
+_NEWER = (
+    "Programs that bring their own llama.cpp (LocalAI's backends, llama-cpp-python, LM Studio, "
+    "KoboldCpp, llamafile) must be updated themselves; caovan's own: `sudo caovanctl engine "
+    "install --kind llamacpp`."
+)
 _LENGTH = (
     "The log shows a context of {context} tokens. Without an option llama.cpp makes it as long as "
     "the model allows: set -c to what is needed, such as 8192."
@@ -59,9 +65,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.file.header": ("The file's header is broken or truncated: download it again.",),
     "llama.model.architecture": (
-        "This llama.cpp does not support the architecture {architecture}: use another model, or a"
-        " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
-        " recommends).",
+        *OTHER_KINDS,
+        "This llama.cpp is older than the architecture {architecture}, or does not support it: "
+        "install a newer release, or use another model. " + _NEWER,
     ),
     "llama.cards.unused": (
         "llama.cpp sees no card that it can use, ignores --gpu-layers and serves on the processor. "
@@ -106,9 +112,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " -u`).",
     ),
     "llama.model.tokenizer": (
-        "This llama.cpp cannot use the file's tokenizer: download a newer file, or use a newer"
-        " release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
-        " recommends).",
+        "This llama.cpp cannot use the file's tokenizer: install a newer release, or download a "
+        "newer file. " + _NEWER,
     ),
     "llama.model.lora": (
         "The adapter {path} cannot be read: correct --lora in [engine] extra_args.",
@@ -149,8 +154,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(CMAKE_ARGS=-DGGML_CUDA=on, or a prebuilt wheel).",
     ),
     "llama.request.context": (
-        "The request is longer than a slot's context: raise --ctx-size, which all slots share "
-        "(--parallel), or let the client send less; Ollama: num_ctx.",
+        "llama-cpp-python: the request needs {needed} tokens, and the context has {window} (its "
+        "default is only 512 or 2048). Raise n_ctx: Llama(n_ctx=...), --n_ctx of its server or "
+        "the variable N_CTX, n_ctx of LangChain's LlamaCpp, context_window of LlamaIndex's; 0 "
+        "takes what the model was trained with. Or send less, with a smaller max_tokens.",
+        "The request ({asked} tokens) is longer than a slot's context ({slot}): raise --ctx-size, "
+        "which all slots share (--parallel), or let the client send less.",
+        "The request is longer than a slot's context ({context}): raise --ctx-size, which all "
+        "slots share (--parallel), or let the client send less; Ollama: num_ctx.",
     ),
     "llama.request.key": (
         "The server was started with --api-key (or LLAMA_API_KEY): let the client send that key as "

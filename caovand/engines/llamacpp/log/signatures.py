@@ -92,7 +92,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
     *ggml.FILE[:-1],
     signature("llama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
+         ggml.ARCHITECTURE),
     signature("llama.model.tokenizer", "cause", "bad-arguments",
          r"unknown (?:pre-tokenizer type|tokenizer): '(?P<tokenizer>[^']{0,100})'"
          r"|error loading model vocabulary"),

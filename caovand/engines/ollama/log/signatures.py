@@ -100,10 +100,10 @@ SIGNATURES: tuple[Signature, ...] = (
     # The model
     *ggml.FILE[:-1],
     signature("ollama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
+         ggml.ARCHITECTURE),
     signature("ollama.model.newer", "cause", "bad-arguments",
-         r"requires a newer version of Ollama|not supported by your version of Ollama"
-         r"|pull model manifest: 412|\bError: invalid version$"),
+         r"(?P<newer>requires a newer version of Ollama|not supported by your version of Ollama"
+         r"|pull model manifest: 412|\bError: invalid version$)"),
     signature("ollama.model.unknown", "cause", "model-missing",
          r"pull model manifest: (?P<why>model not found|file does not exist)"
          r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
@@ -164,6 +164,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
          r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"
          r"|Unable to load dynamic (?:server )?library"),
+    # A container's user without a home of its own: HOME is /, or still root's
+    signature("ollama.access.root", "cause", "access-denied",
+         r"(?:open|mkdir|stat|lstat) (?P<path>(?P<home>/(?:root(?=/))?)/?\.ollama(?:/\S{0,200}?)?)"
+         r": ?permission denied"),
     # A unit with ProtectHome= is refused what its user may read
     signature("ollama.access.home", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|unlinkat) "

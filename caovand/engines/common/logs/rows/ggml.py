@@ -32,6 +32,12 @@ RAM = (
     r"|for (?:kv|rs) cache)|unable to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer"
 )
 """A buffer in host memory; pinned ones carry a card's name."""
+ARCHITECTURE = (
+    r"unknown model architecture: '(?:(?P<image>(?:flux\d?|sd[123]|sdxl|wan|lumina2|qwen_image"
+    r"|hidream|ltxv|hyvid|cosmos|aura|chroma|z_image|omnigen|mochi)(?:_\w{1,20})?)"
+    r"|(?P<speech>parler-tts|kokoro|dia|csm|whisper|f5-tts)|(?P<architecture>[^']{0,100}))'"
+)
+"""The model's architecture; GGUF files of image models carry names of ComfyUI and others."""
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
