@@ -94,6 +94,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "No memory is left on the card for the cache.",
         _LENGTH,
     ),
+    "llama.cache.unplaced": (
+        "The cache for the context does not fit the memory that it is placed in, a card's or the "
+        "machine's: shorten the context first (-c, --ctx-size; llama-cpp-python: n_ctx; LM Studio "
+        "and others: the context length in the model's settings), or keep the cache in eight bits.",
+        _LENGTH,
+    ),
     "llama.ram.cache": (
         "The cache alone asks for {mib} MiB of the machine's memory, which has less: shorten the "
         "context first (-c, --ctx-size; llama-cpp-python: n_ctx).",
@@ -263,6 +269,18 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
         "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
         "this CUDA, and the runtime it was built for.",
+    ),
+    "llama.llamafile.large": (
+        "Windows does not run a program of more than 4 GiB, which most llamafiles with a model in "
+        "them are: download the llamafile program alone (llamafile.exe from its releases), and "
+        "pass the file as the model: llamafile.exe -m FILE.llamafile.",
+    ),
+    "llama.python.package": (
+        "The Python package that has the module {module} is not in the environment that runs: "
+        "llama_cpp is of llama-cpp-python (pip install llama-cpp-python, or a prebuilt wheel for "
+        "this CUDA); llama_cpp_binaries and other names are wheels of the program itself "
+        "(text-generation-webui): run its update script, or install its requirements file that "
+        "fits this machine.",
     ),
     "llama.python.context": (
         "The context is too short for a single token: start the server with a larger --n_ctx (such "

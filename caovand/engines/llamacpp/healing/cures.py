@@ -38,6 +38,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "llama.cache.long": ("context", "cache", "slots"),
     "llama.ram.cache": ("context", "cache", "slots"),
+    "llama.cache.unplaced": ("context", "cache", "slots"),
     "llama.cuda.peer": (),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),

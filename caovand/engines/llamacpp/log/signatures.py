@@ -58,8 +58,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|failed to allocate buffer of size (?P<bytes>\d{1,18})).{0,200}buffer for kv cache"),
     signature("llama.ram", "cause", "host-oom",
          r"insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"),
+    signature("llama.cache.unplaced", "generic", "host-oom",
+         r"failed to allocate (?:\w{1,20} )?buffer for (?:kv|rs) cache"),
     signature("llama.ram.buffer", "generic", "host-oom",
-         ggml.RAM + r"|failed to allocate buffer (?:of size|for (?:kv|rs) cache)"),
+         ggml.RAM + r"|failed to allocate buffer of size"),
     signature("llama.ram.bad-alloc", "cause", "host-oom",
          r"std::bad_alloc|mmap failed: Cannot allocate memory|[Cc]annot allocate memory"
          r"|ErrorOutOfHostMemory|bad allocation"),
@@ -199,6 +201,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"could not broadcast input array from shape \(\d{1,9},\) into shape \(0,\)"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300})"),
+    # Windows runs no program above 4 GiB
+    signature("llama.llamafile.large", "cause", "engine-unusable",
+         r"\.llamafile(?:\.exe)?\b.{0,300}"
+         r"(?:not a valid (?:application|Win32)|can't run on your PC)"),
+    signature("llama.python.package", "cause", "bad-arguments",
+         r"No module named ['\"](?P<module>llama_cpp\w{0,40})\b"),
     signature("llama.python.library", "cause", "bad-arguments",
          r"(?:Failed to load shared library|Shared library with base name|Could not find module) "
          r"'(?P<library>[^']{1,300})'"),

@@ -35,6 +35,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little memory: {wanted} are needed, {free} are free.",
+        "The model needs {size} of memory, more than the machine has with its cards.",
         "Close other programs, add memory or swap, or pull a tag of fewer bits.",
     ),
     "backend-unsupported": ("This Ollama has no kernels for the card: install a newer release.",),
@@ -119,6 +120,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "between (0.0.0.0:11434), or the address alone.",
         "OLLAMA_HOST is malformed ({named}): let it be an address and a port with one plain colon "
         "between (0.0.0.0:11434), or the address alone.",
+    ),
+    "ollama.assertion": (
+        "A check in the runner's own code failed ({check}): this release does not fit the model's "
+        "file, or its libraries are mixed. Install the current release whole, and pull the model "
+        "again; a file from elsewhere may need a newer release or another conversion.",
+        "If other programs with llama.cpp are installed, see that none of their ggml libraries "
+        "(ggml-base.dll, libggml-base.so) lies in the PATH or LD_LIBRARY_PATH of the server: it "
+        "loads them in place of its own.",
     ),
     "ollama.parallel": (
         "This model answers one request at a time: set OLLAMA_NUM_PARALLEL=1 for the server; for "

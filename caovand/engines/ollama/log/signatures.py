@@ -59,7 +59,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
-         r"|no nvidia devices detected(?: by library (?P<library>\S{1,200}))?"),
+         r"|no nvidia devices detected"
+         r"(?: (?:by library |library=)(?P<library>\S{1,200}))?"),
     # Not without memory (2): the following load reports that
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
@@ -213,6 +214,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|failed to (?:load|initialize) MLX"),
     *ggml_families.ROWS,
     # Ends
+    signature("ollama.assertion", "cause", "engine-died",
+         r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
+         r"(?:error:)?GGML_ASSERT\((?P<check>.{1,160})\) failed"),
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),

@@ -69,9 +69,9 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "port-busy": (
         "Another program listens on port {port}: `ss -ltnp` names it. End it, or change --port "
         "([server] port).",
-        "Port {own}, over which vLLM's processes talk, is taken: often by an earlier start whose "
-        "processes still run, or by a second server beside this one (VLLM_PORT gives each its own "
-        "range).",
+        "Port {own}, which vLLM's processes use among themselves, is taken: often by an earlier "
+        "start whose processes still run, or by a second server on the machine (a different "
+        "VLLM_PORT for each avoids that).",
         "A port is taken, the server's or one between its processes: `ss -ltnp` names the program. "
         "End it (an earlier start may still run), or change --port ([server] port), VLLM_PORT, or "
         "for several nodes MASTER_PORT.",
