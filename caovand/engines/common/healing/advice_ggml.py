@@ -168,6 +168,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "file of the model, or one made by llama.cpp's convert_hf_to_gguf.py (other tools, "
         "Ollama's own import among them, write wrong sizes for some models).",
     ),
+    "llama.gpt4all": (
+        "GPT4All cannot use {file}, and this text does not show why: this release may be older "
+        "than the model's architecture or quantization, the file may be damaged or for embeddings "
+        "only, or memory is short. Update GPT4All, compare the file's size or checksum with its "
+        "page, and try a model of its own list.",
+    ),
     "llama.model.key": (
         "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "
         "or download a newer file.",

@@ -249,6 +249,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The server did not answer its supervisor's health check in time: a large model or slow"
         " disk needs a longer time-out; the server's own lines show how far it came.",
     ),
+    "llama.convert.quantized": (
+        "The model is quantized already ({quantized}; GPTQ, AWQ, bitsandbytes or the like), which "
+        "the script does not convert: convert the original with full weights (merge an adapter "
+        "into that), then quantize the result with llama-quantize.",
+    ),
     "llama.convert": (
         "This release of the conversion script does not support the model: use "
         "convert_hf_to_gguf.py of the newest llama.cpp with its own gguf package, and all files of "

@@ -85,7 +85,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # The model
     signature("llama.file.missing", "cause", "model-missing",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \((?:errno )?No such file"
-         r"|failed to open GGUF file '(?P<unopened>[^']{1,400})'$"
+         r"|failed to open (?:GGUF file )?'(?P<unopened>[^']{1,400})'$"
          r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
@@ -179,12 +179,17 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.convert.tokenizer", "cause", "model-missing",
          r"[Mm]issing \S{0,300}tokenizer\.(?:model|json)|File not found: \S{0,300}tokenizer\."
          r"(?:model|json)|Cannot find Llama BPE tokenizer"),
+    signature("llama.convert.quantized", "cause", "bad-arguments",
+         r"Can not map tensor '(?P<quantized>[^']{1,200}\.(?:qweight|qzeros|g_idx|weight_packed"
+         r"|weight_scale\w{0,8}|absmax|SCB|quant_\w{1,20}))'"),
     signature("llama.convert", "cause", "bad-arguments",
          r"BPE pre-tokenizer was not recognized|type object 'MODEL_ARCH' has no attribute"
          r"|'GGUFWriter' object has no attribute|module 'gguf[\w.]{0,20}' has no attribute"
          r"|^(?:KeyError: )'?(?:I8|BF16|F8_\w{3,6}|architectures)'"
          r"|Can not map tensor '(?P<tensor>[^']{1,200})'"
-         r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
+         r"|(?:Architecture|Model) [\"'`]?(?P<architecture>\w{1,100})[\"'`]? (?:is )?not supported"
+         r"|GGUF conversion does not yet support converting model types of "
+         r"[\"'`](?P<kind>\w{1,100})"),
     signature("llama.backend.missing", "cause", "engine-unusable",
          r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"
          r"|[Bb]ackend not found:? (?:backend=)?\"?llama"),
@@ -197,6 +202,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
          r"|Load Text Model OK: False"),
+    signature("llama.gpt4all", "consequence", "model-missing",
+         r"Could not load model due to invalid format for (?P<file>\S{1,200}\.(?:gguf|bin))"),
     signature("llama.python.context", "cause", "bad-arguments",
          r"could not broadcast input array from shape \(\d{1,9},\) into shape \(0,\)"),
     signature("llama.python.path", "cause", "model-missing",

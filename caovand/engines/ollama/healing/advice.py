@@ -257,6 +257,19 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "that the client sends.",
     ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
+    "ollama.gateway": (
+        "The answer {status} is that of a proxy which does not reach the server, not Ollama's: "
+        "set NO_PROXY=localhost,127.0.0.1 (and the server's address) where the client runs, or "
+        "unset http_proxy there; if a proxy is meant to be in front of the server, see whether the "
+        "server runs and the proxy's address for it.",
+    ),
+    "ollama.runner": (
+        "The model's runner ended, and this line does not show why: the server's log does, in the "
+        "lines before (`journalctl -u ollama`, `docker logs`, server.log on Windows and macOS).",
+        "Most often memory is short (lower num_ctx, a smaller model or tag, end what else uses the "
+        "card), the release is older than the model (install the current one), or the card's "
+        "driver is old.",
+    ),
     "ollama.hub.denied": (
         "The registry refuses the model: sign in (`ollama signin`), or correct its name.",
     ),

@@ -146,6 +146,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.hub.denied", "cause", "access-denied",
          r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "
          r"|status code:? 40[13]"),
+    # LangChain's words for what a proxy answers in place of the server
+    signature("ollama.gateway", "cause", "network",
+         r"Ollama call failed with status code (?P<status>50[234])\b"
+         r"(?!.{0,40}(?:llama|model|runner))"),
     signature("ollama.hub.failed", "cause", "network",
          r"pull model manifest: (?:429|5\d\d)"
          r"|^(?:Error: )?50[0234]: (?!.{0,60}(?:llama|model|runner))"),
