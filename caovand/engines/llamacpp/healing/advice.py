@@ -53,6 +53,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.file.missing": (
         "The file {path} is missing: correct its path, or download it with all its parts.",
+        "The file {absent} is missing: correct its path, or download it. In a container the path "
+        "counts inside it: check that the folder is mounted there.",
         "The file {unopened} cannot be opened: either there is none, so that its path must be "
         "corrected or the download repeated, or the engine's user may not read it.",
         "In a container the path counts inside it: check that the folder is mounted there, and "

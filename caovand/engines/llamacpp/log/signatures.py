@@ -85,6 +85,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # The model
     signature("llama.file.missing", "cause", "model-missing",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \((?:errno )?No such file"
+         r"|failed to open (?P<absent>[^\s':]{1,400}): No such file"
          r"|failed to open (?:GGUF file )?'(?P<unopened>[^']{1,400})'$"
          r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",

@@ -320,7 +320,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "cut, often the instructions. Raise num_ctx in the request or Modelfile, or "
         "OLLAMA_CONTEXT_LENGTH for the server ([model] context), or send less.",
     ),
-    "ollama.home": ("Ollama needs a home folder: set HOME in [engine] env.",),
+    "ollama.home": (
+        "Ollama needs a home folder, and HOME is not set: set it for the server (Environment=HOME= "
+        "in its unit, -e HOME= for a container, [engine] env), to a folder that its user can "
+        "write.",
+    ),
 }
 
 

@@ -36,8 +36,8 @@ _CARD = re.compile(
 """Signs that the machine has a card, or that someone expects one."""
 
 
-_SERVER = re.compile(r".{0,200}\bollama version is (?P<server>\d[\w.+-]{0,40})")
-_CLIENT = re.compile(r".{0,200}\b(?:Warning: )?client version is (?P<client>\d[\w.+-]{0,40})")
+_SERVER = re.compile(r"\bollama version is (?P<server>\d[\w.+-]{0,40})")
+_CLIENT = re.compile(r"\bclient version is (?P<client>\d[\w.+-]{0,40})")
 """What `ollama --version` prints if the server that runs is another release than the client."""
 _OF_RELEASE = ("ollama.model.newer", "ollama.model.architecture")
 _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
@@ -75,8 +75,9 @@ def _versions(lines: Sequence[str]) -> Mapping[str, str]:
     found = {
         name: value
         for line in lines
+        if "version is" in line
         for pattern in (_SERVER, _CLIENT)
-        if (match := pattern.match(line[:MAX_TEXT]))
+        if (match := pattern.search(line[:MAX_TEXT]))
         for name, value in match.groupdict().items()
     }
     return found if len(found) == 2 else {}

@@ -132,7 +132,7 @@ FILE = (
          r"(?:(?:invalid|bad) magic(?: number| characters:?)? \[?(?:got )?(?:0x)?'?"
          r"|unknown \(magic, version\) combination: )"
          r"(?:(?P<gguf>46554747)|(?P<old>67676a74|67676d66|67676d6c|67676c61|tjgg|fmgg|lmgg|algg)"
-         r"|(?P<pointer>73726576|vers)|(?P<zip>04034b50|PK)"
+         r"|(?P<pointer>73726576|vers)|(?P<zip>0?4034b50|PK)"
          r"|(?P<page>4f44213c|6d74683c|4d54483c|72746e45|61766e49|7265227b|<!DO|<htm|<HTM|Entr|Inva"
          r"|\{\"er)|(?P<zeros>00000000)|(?P<magic>[^'\s]{0,16}))"),
     signature("llama.model.version", "cause", "model-missing",
