@@ -21,7 +21,7 @@ from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.failed_requests import of_request
 from caovand.engines.common.logs.hit import MAX_TEXT
-from caovand.engines.common.logs.named import ENGINES_TOO, engine_named, title_outside
+from caovand.engines.common.logs.named import ENGINES_TOO, engine_named, is_own, title_outside
 from caovand.engines.common.logs.rows import (
     building,
     exits,
@@ -326,7 +326,7 @@ def _by_its_words(
     assert finding is not None
     if not named and not _all_died(causes) and finding.signature not in _COMMON:
         finding = replace(finding, failure="unknown", signature="", captures={})
-    advice = _advice_for_any(finding)
+    advice = explanation.advice if is_own(finding.signature) else _advice_for_any(finding)
     finding = replace(finding, phase="")
     return UNCERTAIN, Explanation(None, (), "", finding, advice, {}, {}, {})
 

@@ -18,7 +18,7 @@ VLLM = engine_of("vllm")
 
 def vllm(finding: Finding, **settings: object) -> FailureAnswer:
     plan = Plan("/m", {k: Setting(v, "user", "") for k, v in settings.items()}, {}, device="cuda")
-    return answer_of(VLLM, finding, plan)
+    return answer_of(VLLM, finding, plan, LadderRules(VLLM.healing))
 
 
 @pytest.mark.parametrize(
@@ -117,8 +117,9 @@ def test_a_refusal_in_an_excerpt_needs_no_start_before_it(refused: Finding) -> N
 def test_a_command_that_ollama_refused_leaves_its_server_running() -> None:
     refused = Finding("bad-arguments", "x", "http", signature="ollama.model.newer", line=1)
     assert "serves on" in answer_of(engine_of("ollama"), refused).how
+    ollama = engine_of("ollama")
     plan = Plan("m", {}, {}, device="cuda")
-    assert "FAILED" in answer_of(engine_of("ollama"), refused, plan).how
+    assert "FAILED" in answer_of(ollama, refused, plan, LadderRules(ollama.healing)).how
 
 
 def test_a_client_that_reaches_no_server_is_no_engine_s_failure() -> None:
@@ -131,8 +132,9 @@ def test_a_certificate_becomes_trusted_by_nobody_s_waiting() -> None:
     assert answer_of(engine_of("ollama"), finding).heals == "no"
 
 
-def test_without_a_plan_nothing_is_said_of_a_state() -> None:
-    assert "FAILED" not in answer_of(VLLM, Finding("bad-arguments", "x", "resolve")).how
+@pytest.mark.parametrize("plan", [None, Plan("m", {}, {}, device="cuda")])
+def test_an_engine_that_is_not_ours_has_no_state(plan: Plan | None) -> None:
+    assert "FAILED" not in answer_of(VLLM, Finding("bad-arguments", "x", "resolve"), plan).how
 
 
 def test_flashinfer_is_no_remedy_on_a_card_older_than_it_supports() -> None:

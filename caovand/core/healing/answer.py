@@ -32,7 +32,7 @@ Certainty = Literal["certain", "likely", "effect", "unknown"]
 Heals = Literal["yes", "waits", "no", "depends"]
 _FAILED = "the state is FAILED until you change something"
 _OF_OTHERS = "act on the advice first"
-"""The same for a log without a plan, which another program than caovan may have started."""
+"""The same for an engine that another program than caovan may have started."""
 _DEFAULTS = Plan("", {}, {}, device="cuda")
 """Plan assumed for a log that does not show the engine's arguments: the defaults."""
 LEAD = "lead"
@@ -82,13 +82,16 @@ def answer(
     plan: Plan | None,
     rules: LadderRules,
     resembles: Sequence[str] = (),
+    *,
+    ours: bool = True,
 ) -> FailureAnswer:
     """The answer for a plan, None if unknown.
 
-    `kind` is the matching row's kind, "" without a row.
+    `kind` is the matching row's kind, "" without a row; `ours` whether caovan runs the engine, and
+    has a state for it.
     """
     sure = _certainty(finding, kind)
-    heals, how = _forecast(plan, finding, rules)
+    heals, how = _forecast(plan, finding, rules, _FAILED if ours else _OF_OTHERS)
     why = _WHY[sure] if finding.line else "no single line: it follows from the sequence of messages"
     if LEAD in finding.captures:
         why = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
@@ -121,11 +124,12 @@ def _changes(plan: Plan, finding: Finding, healing: Healing) -> Iterator[Change]
             yield Change(rung.key, option, value, rung.does)
 
 
-def _forecast(plan: Plan | None, finding: Finding, rules: LadderRules) -> tuple[Heals, str]:
-    """The ladder's next steps if the failure keeps recurring."""
+def _forecast(
+    plan: Plan | None, finding: Finding, rules: LadderRules, failed: str
+) -> tuple[Heals, str]:
+    """What the ladder does if the failure keeps recurring; `failed` says what follows its end."""
     known = plan or _DEFAULTS
     at_once = decide(known, finding, 1, rules)
-    failed = _FAILED if plan else _OF_OTHERS
     if is_final(finding, rules.healing):
         return "no", f"{at_once.text}; {failed}"
     if at_once.excused:

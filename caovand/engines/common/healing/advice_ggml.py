@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+OTHER_KINDS = (
+    "The file is a model for images or video ({image}), which no release of llama.cpp or Ollama "
+    "runs as a language model: use stable-diffusion.cpp, ComfyUI with its GGUF nodes, or in "
+    "LocalAI the backend stablediffusion-ggml; text models have their own files.",
+    "The file is a model for speech or sound ({speech}), which llama.cpp does not run: use "
+    "whisper.cpp, TTS.cpp or the model's own program.",
+)
+"""What the architectures of other programs' GGUF files mean."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ggml.split": (
         "--split-mode tensor cannot split this model: set --split-mode layer, or remove it.",
@@ -131,6 +139,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "remove it.",
     ),
     "llama.model.architecture": (
+        *OTHER_KINDS,
         "This release of the engine does not support the architecture {architecture}: install a "
         "newer release, or use another model.",
     ),
@@ -158,6 +167,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "File and program do not agree on the model's sizes: use a newer release, then a newer "
         "file of the model, or one made by llama.cpp's convert_hf_to_gguf.py (other tools, "
         "Ollama's own import among them, write wrong sizes for some models).",
+    ),
+    "llama.gpt4all": (
+        "GPT4All cannot use {file}, and this text does not show why: this release may be older "
+        "than the model's architecture or quantization, the file may be damaged or for embeddings "
+        "only, or memory is short. Update GPT4All, compare the file's size or checksum with its "
+        "page, and try a model of its own list.",
     ),
     "llama.model.key": (
         "The file lacks {key}: it was made for another release of llama.cpp. Use a newer release, "

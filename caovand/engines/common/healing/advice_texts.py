@@ -187,13 +187,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release; then start again.",
     ),
     "driver.behind": (
-        "The driver supports CUDA up to {found} (12080 means 12.8).",
-        "The driver is older than the CUDA release that PyTorch was built for: update the NVIDIA "
-        "driver of the host, or install PyTorch and the engine built for the driver's CUDA.",
+        "The host's NVIDIA driver supports CUDA up to {major}.{minor}, and PyTorch was built for "
+        "a newer one: update the driver of the host, or use an image or packages built for CUDA "
+        "{major}.{minor} or older.",
+        "The host's NVIDIA driver supports CUDA only up to {found}.",
+        "The number is CUDA's, not the driver's: `nvidia-smi` shows both. A newer CUDA toolkit "
+        "does not help.",
+    ),
+    "container.requirement": (
+        "The image requires {condition}, which the host's driver does not meet: update the host's "
+        "NVIDIA driver, or use an image made with an older CUDA. For a card that the newer driver "
+        "no longer supports only the image helps.",
+        "NVIDIA_DISABLE_REQUIRE=1 in the container skips the check alone; the programs in it then "
+        "fail by themselves if they use what the driver lacks.",
     ),
     "driver.old": (
-        "The image requires {condition}, which the host's driver does not meet: update the host's "
-        "NVIDIA driver, or use an image made with an older CUDA.",
         "A library needs the driver's {symbol}, which only newer drivers have.",
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
@@ -289,9 +297,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "systemd cannot prepare the unit: its User=, Group=, WorkingDirectory= or a mounted folder "
         "does not exist.",
     ),
+    "net.clock": (
+        "A certificate is not valid at this machine's time: see whether its clock is right (`date`,"
+        " `timedatectl`) first; if it is, the server or the proxy in between has an old one.",
+    ),
     "net.certificate": (
         "A certificate is not trusted, as behind a proxy that inspects traffic: add its authority "
-        "to the system's (update-ca-certificates), and restart the server.",
+        "to those that the server's system trusts (Debian and Ubuntu: a .crt file in "
+        "/usr/local/share/ca-certificates, update-ca-certificates; Fedora: "
+        "/etc/pki/ca-trust/source/anchors, update-ca-trust; Windows and macOS: their own store; an "
+        "image: built into it or mounted), and restart the server, which fetches, not the client.",
     ),
     "net.failed": (
         "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "

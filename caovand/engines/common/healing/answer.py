@@ -50,16 +50,20 @@ def answer_of(
     plan: Plan | None = None,
     rules: LadderRules | None = None,
 ) -> FailureAnswer:
-    """The answer for an engine; None is for the kernel's log and for an uncertain writer."""
+    """The answer for an engine; None is for the kernel's log and for an uncertain writer.
+
+    Without `rules` the engine is not caovan's: only its log is known.
+    """
     kinds = {**_KINDS_OF_ALL, **(engine.log.kinds if engine else {})}
+    ours = rules is not None
     rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
-    found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports)
-    if plan is None and finding.signature in (*refusals.OF_CLIENTS, "ollama.client"):
+    found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports, ours=ours)
+    if not ours and finding.signature in (*refusals.OF_CLIENTS, "ollama.client"):
         return replace(found, heals="no", how=_OF_CLIENT)
     if found.heals == "no" and _refuses_a_request(finding, plan):
         return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
-    if plan is None and finding.signature in refusals.OF_COMMANDS:
+    if not ours and finding.signature in refusals.OF_COMMANDS:
         return replace(found, heals="no", how=_SERVES_ON)
     if engine is None and found.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
         return replace(found, heals="depends", how="the log does not show which engine it is")

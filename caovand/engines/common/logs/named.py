@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from caovand.engines.common.logs.rows import unreached
+from caovand.engines.common.logs.rows import ggml, unreached
 
 _NAMES = re.compile(
     r"(?P<vllm>\bvllm(?:_\w{1,40})?\b|\b(?-i:Vllm[A-Z]))"
@@ -25,6 +25,8 @@ _TITLES: Mapping[tuple[str, ...], str] = {
     ): "Host, driver or container",
 }  # fmt: skip
 """Who printed the rows that begin so, whichever engine runs there."""
+_OWN = ("llama.", "ollama.", "sglang.")
+_SHARED = frozenset(row.id for row in ggml.FILE)
 ENGINES_TOO = "Host, driver or container"
 """What an engine meets, too: its name, if the log has one, says more."""
 
@@ -38,3 +40,8 @@ def engine_named(lines: Sequence[str]) -> str:
 def title_outside(signature: str) -> str:
     """Who printed a row that is of no engine; "" if an engine may have."""
     return next((title for ids, title in _TITLES.items() if signature.startswith(ids)), "")
+
+
+def is_own(signature: str) -> bool:
+    """Whether only one engine's table has a row: that engine's advice is the precise one."""
+    return signature.startswith(_OWN) and signature not in _SHARED

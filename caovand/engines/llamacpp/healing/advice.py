@@ -9,8 +9,14 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
+from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
 from caovand.engines.llamacpp.healing.cures import HEALING
 
+_NEWER = (
+    "Programs that bring their own llama.cpp (LocalAI's backends, llama-cpp-python, LM Studio, "
+    "KoboldCpp, llamafile) must be updated themselves; caovan's own: `sudo caovanctl engine "
+    "install --kind llamacpp`."
+)
 _LENGTH = (
     "The log shows a context of {context} tokens. Without an option llama.cpp makes it as long as "
     "the model allows: set -c to what is needed, such as 8192."
@@ -47,6 +53,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "llama.file.missing": (
         "The file {path} is missing: correct its path, or download it with all its parts.",
+        "The file {absent} is missing: correct its path, or download it. In a container the path "
+        "counts inside it: check that the folder is mounted there.",
         "The file {unopened} cannot be opened: either there is none, so that its path must be "
         "corrected or the download repeated, or the engine's user may not read it.",
         "In a container the path counts inside it: check that the folder is mounted there, and "
@@ -59,9 +67,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "llama.file.header": ("The file's header is broken or truncated: download it again.",),
     "llama.model.architecture": (
-        "This llama.cpp does not support the architecture {architecture}: use another model, or a"
-        " newer release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
-        " recommends).",
+        *OTHER_KINDS,
+        "This llama.cpp is older than the architecture {architecture}, or does not support it: "
+        "install a newer release, or use another model. " + _NEWER,
     ),
     "llama.cards.unused": (
         "llama.cpp sees no card that it can use, ignores --gpu-layers and serves on the processor. "
@@ -88,6 +96,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "No memory is left on the card for the cache.",
         _LENGTH,
     ),
+    "llama.cache.unplaced": (
+        "The cache for the context does not fit the memory that it is placed in, a card's or the "
+        "machine's: shorten the context first (-c, --ctx-size; llama-cpp-python: n_ctx; LM Studio "
+        "and others: the context length in the model's settings), or keep the cache in eight bits.",
+        _LENGTH,
+    ),
     "llama.ram.cache": (
         "The cache alone asks for {mib} MiB of the machine's memory, which has less: shorten the "
         "context first (-c, --ctx-size; llama-cpp-python: n_ctx).",
@@ -106,9 +120,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         " -u`).",
     ),
     "llama.model.tokenizer": (
-        "This llama.cpp cannot use the file's tokenizer: download a newer file, or use a newer"
-        " release (`sudo caovanctl engine install --kind llamacpp` installs what caovan"
-        " recommends).",
+        "This llama.cpp cannot use the file's tokenizer: install a newer release, or download a "
+        "newer file. " + _NEWER,
     ),
     "llama.model.lora": (
         "The adapter {path} cannot be read: correct --lora in [engine] extra_args.",
@@ -149,8 +162,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(CMAKE_ARGS=-DGGML_CUDA=on, or a prebuilt wheel).",
     ),
     "llama.request.context": (
-        "The request is longer than a slot's context: raise --ctx-size, which all slots share "
-        "(--parallel), or let the client send less; Ollama: num_ctx.",
+        "llama-cpp-python: the request needs {needed} tokens, and the context has {window} (its "
+        "default is only 512 or 2048). Raise n_ctx: Llama(n_ctx=...), --n_ctx of its server or "
+        "the variable N_CTX, n_ctx of LangChain's LlamaCpp, context_window of LlamaIndex's; 0 "
+        "takes what the model was trained with. Or send less, with a smaller max_tokens.",
+        "The request ({asked} tokens) is longer than a slot's context ({slot}): raise --ctx-size, "
+        "which all slots share (--parallel), or let the client send less.",
+        "The request is longer than a slot's context ({context}): raise --ctx-size, which all "
+        "slots share (--parallel), or let the client send less; Ollama: num_ctx.",
     ),
     "llama.request.key": (
         "The server was started with --api-key (or LLAMA_API_KEY): let the client send that key as "
@@ -232,6 +251,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The server did not answer its supervisor's health check in time: a large model or slow"
         " disk needs a longer time-out; the server's own lines show how far it came.",
     ),
+    "llama.convert.quantized": (
+        "The model is quantized already ({quantized}; GPTQ, AWQ, bitsandbytes or the like), which "
+        "the script does not convert: convert the original with full weights (merge an adapter "
+        "into that), then quantize the result with llama-quantize.",
+    ),
     "llama.convert": (
         "This release of the conversion script does not support the model: use "
         "convert_hf_to_gguf.py of the newest llama.cpp with its own gguf package, and all files of "
@@ -252,6 +276,18 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
         "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
         "this CUDA, and the runtime it was built for.",
+    ),
+    "llama.llamafile.large": (
+        "Windows does not run a program of more than 4 GiB, which most llamafiles with a model in "
+        "them are: download the llamafile program alone (llamafile.exe from its releases), and "
+        "pass the file as the model: llamafile.exe -m FILE.llamafile.",
+    ),
+    "llama.python.package": (
+        "The Python package that has the module {module} is not in the environment that runs: "
+        "llama_cpp is of llama-cpp-python (pip install llama-cpp-python, or a prebuilt wheel for "
+        "this CUDA); llama_cpp_binaries and other names are wheels of the program itself "
+        "(text-generation-webui): run its update script, or install its requirements file that "
+        "fits this machine.",
     ),
     "llama.python.context": (
         "The context is too short for a single token: start the server with a larger --n_ctx (such "

@@ -38,6 +38,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 PRECISE: Mapping[str, tuple[str, ...]] = {
     "llama.cache.long": ("context", "cache", "slots"),
     "llama.ram.cache": ("context", "cache", "slots"),
+    "llama.cache.unplaced": ("context", "cache", "slots"),
     "llama.cuda.peer": (),
     "ggml.split": (),
     "ggml.attention": ("cache-plain", "flash-auto"),
@@ -46,6 +47,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),
+    "container.requirement": (),
     "driver.old": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

@@ -36,6 +36,7 @@ _RAW = re.compile(
     r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
     r"|'https' scheme is not supported"
     r"|  Could not load Llama model from path: "
+    r"|.{0,200}\.llamafile\b|.{0,40}Could not load model due to invalid format for "
 )
 """Prefixes of lines without a level that can be evidence."""
 _CHILD = "llama.router"

@@ -58,8 +58,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|failed to allocate buffer of size (?P<bytes>\d{1,18})).{0,200}buffer for kv cache"),
     signature("llama.ram", "cause", "host-oom",
          r"insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"),
+    signature("llama.cache.unplaced", "generic", "host-oom",
+         r"failed to allocate (?:\w{1,20} )?buffer for (?:kv|rs) cache"),
     signature("llama.ram.buffer", "generic", "host-oom",
-         ggml.RAM + r"|failed to allocate buffer (?:of size|for (?:kv|rs) cache)"),
+         ggml.RAM + r"|failed to allocate buffer of size"),
     signature("llama.ram.bad-alloc", "cause", "host-oom",
          r"std::bad_alloc|mmap failed: Cannot allocate memory|[Cc]annot allocate memory"
          r"|ErrorOutOfHostMemory|bad allocation"),
@@ -83,7 +85,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # The model
     signature("llama.file.missing", "cause", "model-missing",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \((?:errno )?No such file"
-         r"|failed to open GGUF file '(?P<unopened>[^']{1,400})'$"
+         r"|failed to open (?P<absent>[^\s':]{1,400}): No such file"
+         r"|failed to open (?:GGUF file )?'(?P<unopened>[^']{1,400})'$"
          r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \(Permission denied"),
@@ -92,7 +95,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|duplicate key|has invalid (?:offset|type|number)|bad GGUF|failed to read value"),
     *ggml.FILE[:-1],
     signature("llama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
+         ggml.ARCHITECTURE),
     signature("llama.model.tokenizer", "cause", "bad-arguments",
          r"unknown (?:pre-tokenizer type|tokenizer): '(?P<tokenizer>[^']{0,100})'"
          r"|error loading model vocabulary"),
@@ -177,12 +180,17 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.convert.tokenizer", "cause", "model-missing",
          r"[Mm]issing \S{0,300}tokenizer\.(?:model|json)|File not found: \S{0,300}tokenizer\."
          r"(?:model|json)|Cannot find Llama BPE tokenizer"),
+    signature("llama.convert.quantized", "cause", "bad-arguments",
+         r"Can not map tensor '(?P<quantized>[^']{1,200}\.(?:qweight|qzeros|g_idx|weight_packed"
+         r"|weight_scale\w{0,8}|absmax|SCB|quant_\w{1,20}))'"),
     signature("llama.convert", "cause", "bad-arguments",
          r"BPE pre-tokenizer was not recognized|type object 'MODEL_ARCH' has no attribute"
          r"|'GGUFWriter' object has no attribute|module 'gguf[\w.]{0,20}' has no attribute"
          r"|^(?:KeyError: )'?(?:I8|BF16|F8_\w{3,6}|architectures)'"
          r"|Can not map tensor '(?P<tensor>[^']{1,200})'"
-         r"|(?:Architecture|Model) \"?(?P<architecture>\w{1,100})\"? (?:is )?not supported"),
+         r"|(?:Architecture|Model) [\"'`]?(?P<architecture>\w{1,100})[\"'`]? (?:is )?not supported"
+         r"|GGUF conversion does not yet support converting model types of "
+         r"[\"'`](?P<kind>\w{1,100})"),
     signature("llama.backend.missing", "cause", "engine-unusable",
          r"Could not load engine|Default engine variant for|llama-server\S{0,10} not found"
          r"|[Bb]ackend not found:? (?:backend=)?\"?llama"),
@@ -195,10 +203,18 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
          r"|Load Text Model OK: False"),
+    signature("llama.gpt4all", "consequence", "model-missing",
+         r"Could not load model due to invalid format for (?P<file>\S{1,200}\.(?:gguf|bin))"),
     signature("llama.python.context", "cause", "bad-arguments",
          r"could not broadcast input array from shape \(\d{1,9},\) into shape \(0,\)"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300})"),
+    # Windows runs no program above 4 GiB
+    signature("llama.llamafile.large", "cause", "engine-unusable",
+         r"\.llamafile(?:\.exe)?\b.{0,300}"
+         r"(?:not a valid (?:application|Win32)|can't run on your PC)"),
+    signature("llama.python.package", "cause", "bad-arguments",
+         r"No module named ['\"](?P<module>llama_cpp\w{0,40})\b"),
     signature("llama.python.library", "cause", "bad-arguments",
          r"(?:Failed to load shared library|Shared library with base name|Could not find module) "
          r"'(?P<library>[^']{1,300})'"),

@@ -10,9 +10,17 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
-from caovand.engines.common.logs.rows import cuda_state
+from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
+from caovand.engines.ollama.healing.advice_cards import CARDS
 from caovand.engines.ollama.healing.cures import HEALING
 
+_OLD_SERVER = (
+    "The server that answers is still release {server}, though {client} is installed: restart it "
+    "(`sudo systemctl restart ollama`; quit the app in the tray or menu bar, and open it; make the "
+    "container anew from the new image). If it stays, another old one has the port: find it with "
+    "`ss -ltnp | grep 11434` or `ps aux | grep ollama` (a former installation, Homebrew, snap, "
+    "WSL), and end it."
+)
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
@@ -27,6 +35,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little memory: {wanted} are needed, {free} are free.",
+        "The model needs {size} of memory, more than the machine has with its cards.",
         "Close other programs, add memory or swap, or pull a tag of fewer bits.",
     ),
     "backend-unsupported": ("This Ollama has no kernels for the card: install a newer release.",),
@@ -48,55 +57,10 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "engine-died": ("A runner ended by itself, or something killed it; the line shows how.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **CARDS,
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "of fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
-    ),
-    "ollama.driver": (
-        "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
-        "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
-        "reboot. This is common after suspend.",
-        "The driver's library {library} finds no card: run nvidia-smi; in a virtual machine pass "
-        "the card through, in a container let its runtime do so (--gpus all).",
-        "In a container: restart it, with each /dev/nvidia* device passed by name.",
-    ),
-    "ollama.runtime": (
-        "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
-        "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
-        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
-        "container, and check that it has /dev/nvidia-uvm.",
-        "Ollama serves on the processor (code {unready}). " + cuda_state.START,
-        "Ollama serves on the processor (code {system}). " + cuda_state.SYSTEM,
-        "Another process has the card for itself, or the card does not answer (code {busy}): check "
-        "with nvidia-smi who uses it and that its compute mode is Default (sudo nvidia-smi -c 0).",
-        "Ollama serves on the processor (code {fabric}). " + cuda_state.ADVICE["driver.fabric"][0],
-        "Ollama serves on the processor (code {compat}). " + " ".join(cuda_state.COMPAT),
-        "Ollama serves on the processor (code {stub}). " + cuda_state.ADVICE["driver.stub"][0],
-        "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
-        "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
-        "CUDA_VISIBLE_DEVICES.",
-        "CUDA does not start (code {code}), so Ollama serves on the processor: run nvidia-smi, and "
-        "reboot.",
-        "The driver's kernel module is not loaded (NVML's code {unloaded}): run nvidia-smi; load "
-        "it (sudo modprobe nvidia), or install the driver again after a new kernel.",
-        "Kernel module and libraries of the driver are of different releases (NVML's code "
-        "{mismatch}): reboot after the update.",
-        "The driver lost the card (NVML's code {lost}): reboot, then check its power and seat.",
-        "NVML, which reports the cards, does not start (code {nvml}), so Ollama serves on the "
-        "processor: run nvidia-smi; reload the driver or reboot.",
-    ),
-    "ollama.card.old": (
-        "This release of Ollama considers the card too old (compute capability {capability}), "
-        "and serves on the processor. Releases differ in this: install a newer one (most take 5.0 "
-        "and above), or use another card.",
-    ),
-    "ollama.discovery": (
-        "Ollama found no card that its libraries can use, so it serves on the processor: run "
-        "nvidia-smi; update the driver, or install another release of Ollama.",
-    ),
-    "ollama.card.refused": (
-        "Ollama found a card but does not use it ({why}), so it serves on the processor: update "
-        "the card's driver, or install the release or ROCm package that supports it.",
     ),
     "ollama.model.damaged": (
         "The downloaded model is damaged or incomplete: remove it (`ollama rm`) and pull it again.",
@@ -129,21 +93,20 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(`namei -l {path}`; chmod o+x) and own or be able to write the models' folder.",
         "A folder outside of /home in OLLAMA_MODELS avoids both.",
     ),
+    "ollama.access.root": (
+        "The user that runs the server may not write {path}: HOME is {home}, as in a container "
+        "under another user than root (OpenShift's arbitrary one, runAsUser, --user). Set HOME to "
+        "a volume that this user can write (HOME=/data: keys and models then lie in "
+        "/data/.ollama). OLLAMA_MODELS alone does not move the key.",
+        "If a volume is mounted there, let it belong to that user (fsGroup in a pod's "
+        "securityContext, chown), and with SELinux mount it with :z; or run the container as root.",
+    ),
     "ollama.access.made": (
         "The server may not create or change {path}: let its user (ollama, for its service) pass "
         "every folder above (`namei -l {path}`; below /media/USER only that user may) and own the "
         "folder (chown), or set OLLAMA_MODELS to a folder that it may write. If the permissions "
         "are right, the unit forbids it: ReadWritePaths= and ProtectSystem= (`systemctl cat "
         "ollama`), or SELinux.",
-    ),
-    "ollama.cards.integrated": (
-        "Ollama found only graphics in the processor ({name}), which it leaves out, and no other "
-        "card that it can use: it serves on the processor.",
-        "If this machine has an NVIDIA or AMD card, see first why that one is not found: run "
-        "nvidia-smi (rocminfo) as Ollama's user, install or update the driver, and read the log "
-        "with OLLAMA_DEBUG=1; OLLAMA_LLM_LIBRARY (such as cuda_v13) names one library to try.",
-        "If it has none, OLLAMA_IGPU_ENABLE=1 lets Ollama use the integrated one, which may be "
-        "slower than the processor.",
     ),
     "ollama.path": (
         "A file with the folder's name is in the way at {path}: correct HOME or OLLAMA_MODELS of "
@@ -157,6 +120,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "between (0.0.0.0:11434), or the address alone.",
         "OLLAMA_HOST is malformed ({named}): let it be an address and a port with one plain colon "
         "between (0.0.0.0:11434), or the address alone.",
+    ),
+    "ollama.assertion": (
+        "A check in the runner's own code failed ({check}): this release does not fit the model's "
+        "file, or its libraries are mixed. Install the current release whole, and pull the model "
+        "again; a file from elsewhere may need a newer release or another conversion.",
+        "If other programs with llama.cpp are installed, see that none of their ggml libraries "
+        "(ggml-base.dll, libggml-base.so) lies in the PATH or LD_LIBRARY_PATH of the server: it "
+        "loads them in place of its own.",
     ),
     "ollama.parallel": (
         "This model answers one request at a time: set OLLAMA_NUM_PARALLEL=1 for the server; for "
@@ -286,6 +257,19 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "that the client sends.",
     ),
     "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
+    "ollama.gateway": (
+        "The answer {status} is that of a proxy which does not reach the server, not Ollama's: "
+        "set NO_PROXY=localhost,127.0.0.1 (and the server's address) where the client runs, or "
+        "unset http_proxy there; if a proxy is meant to be in front of the server, see whether the "
+        "server runs and the proxy's address for it.",
+    ),
+    "ollama.runner": (
+        "The model's runner ended, and this line does not show why: the server's log does, in the "
+        "lines before (`journalctl -u ollama`, `docker logs`, server.log on Windows and macOS).",
+        "Most often memory is short (lower num_ctx, a smaller model or tag, end what else uses the "
+        "card), the release is older than the model (install the current one), or the card's "
+        "driver is old.",
+    ),
     "ollama.hub.denied": (
         "The registry refuses the model: sign in (`ollama signin`), or correct its name.",
     ),
@@ -306,22 +290,24 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(a proxy's, too), or load the model before use and keep it loaded (an empty request to "
         "/api/generate with keep_alive, or OLLAMA_KEEP_ALIVE=-1 for the server).",
     ),
-    "ollama.cards.unused": (
-        "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "
-        "or rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. "
-        "In a container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with "
-        "rocm).",
-    ),
     "ollama.ram.killed": (
         "The kernel killed the model's runner, most likely for lack of memory: journalctl -k | grep"
         " -i oom",
     ),
+    "ollama.versions": (_OLD_SERVER,),
     "ollama.model.architecture": (
+        _OLD_SERVER,
+        *OTHER_KINDS,
         "This Ollama does not support the architecture {architecture}: install a newer release, or"
         " use another model.",
     ),
     "ollama.model.newer": (
-        "The model needs a newer Ollama: install it, and start the server again.",
+        _OLD_SERVER,
+        "The server that answers is too old for the model ({newer}). `ollama --version` shows its "
+        "release, and warns if the client's differs: then the new one is installed, and an old "
+        "server still runs, so restart it (`sudo systemctl restart ollama`; quit the app and open "
+        "it; make the container anew). Otherwise install a newer release, which restarts it; the "
+        "newest models may need a pre-release (OLLAMA_VERSION for the install script).",
     ),
     "ollama.slow.killed": (
         "The runner was killed while it loaded, and had been slow before: most likely the model is "
@@ -334,7 +320,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "cut, often the instructions. Raise num_ctx in the request or Modelfile, or "
         "OLLAMA_CONTEXT_LENGTH for the server ([model] context), or send less.",
     ),
-    "ollama.home": ("Ollama needs a home folder: set HOME in [engine] env.",),
+    "ollama.home": (
+        "Ollama needs a home folder, and HOME is not set: set it for the server (Environment=HOME= "
+        "in its unit, -e HOME= for a container, [engine] env), to a folder that its user can "
+        "write.",
+    ),
 }
 
 

@@ -35,9 +35,10 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ollama.client.gone": (),
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
-    "rocm.kernel": ("processor",),
+    "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),
+    "container.requirement": (),
     "driver.old": ("processor",),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

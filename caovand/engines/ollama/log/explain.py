@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Finding
@@ -36,6 +36,10 @@ _CARD = re.compile(
 """Signs that the machine has a card, or that someone expects one."""
 
 
+_SERVER = re.compile(r"\bollama version is (?P<server>\d[\w.+-]{0,40})")
+_CLIENT = re.compile(r"\bclient version is (?P<client>\d[\w.+-]{0,40})")
+"""What `ollama --version` prints if the server that runs is another release than the client."""
+_OF_RELEASE = ("ollama.model.newer", "ollama.model.architecture")
 _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
 """A server that cuts prompts answers, but not what was asked."""
 
@@ -45,8 +49,12 @@ def _find_cause(
 ) -> Finding | None:
     """The cause of a failure, else a problem that ends no server: an unused card, a truncated
     prompt."""
+    versions = _versions(lines)
     if found := find_cause(lines, phase, alive=alive):
-        return found
+        if not versions or found.signature not in _OF_RELEASE:
+            return found
+        captures = {k: v for k, v in found.captures.items() if k not in ("newer", "architecture")}
+        return replace(found, captures={**captures, **versions})
     unused, cut, hinted, integrated = None, None, False, None
     for number, line in enumerate(lines, 1):
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
@@ -61,6 +69,19 @@ def _find_cause(
         named = integrated.groupdict()
         return replace(unused, signature="ollama.cards.integrated", captures=named)
     return unused if hinted and unused is not None else cut
+
+
+def _versions(lines: Sequence[str]) -> Mapping[str, str]:
+    """The releases of server and client, if they differ; empty otherwise."""
+    found = {
+        name: value
+        for line in lines
+        if "version is" in line
+        for pattern in (_SERVER, _CLIENT)
+        if (match := pattern.search(line[:MAX_TEXT]))
+        for name, value in match.groupdict().items()
+    }
+    return found if len(found) == 2 else {}
 
 
 def _begins(line: str) -> bool:

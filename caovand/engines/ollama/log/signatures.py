@@ -59,7 +59,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
          r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
-         r"|no nvidia devices detected(?: by library (?P<library>\S{1,200}))?"),
+         r"|no nvidia devices detected"
+         r"(?: (?:by library |library=)(?P<library>\S{1,200}))?"),
     # Not without memory (2): the following load reports that
     signature("ollama.driver.context", "generic", "gpu-absent",
          r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
@@ -100,10 +101,10 @@ SIGNATURES: tuple[Signature, ...] = (
     # The model
     *ggml.FILE[:-1],
     signature("ollama.model.architecture", "cause", "bad-arguments",
-         r"unknown model architecture: '(?P<architecture>[^']{0,100})'"),
+         ggml.ARCHITECTURE),
     signature("ollama.model.newer", "cause", "bad-arguments",
-         r"requires a newer version of Ollama|not supported by your version of Ollama"
-         r"|pull model manifest: 412|\bError: invalid version$"),
+         r"(?P<newer>requires a newer version of Ollama|not supported by your version of Ollama"
+         r"|pull model manifest: 412|\bError: invalid version$)"),
     signature("ollama.model.unknown", "cause", "model-missing",
          r"pull model manifest: (?P<why>model not found|file does not exist)"
          r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
@@ -145,6 +146,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.hub.denied", "cause", "access-denied",
          r"pull model manifest: (?:40[13]|unauthorized|access denied)|\bunauthorized: "
          r"|status code:? 40[13]"),
+    # LangChain's words for what a proxy answers in place of the server
+    signature("ollama.gateway", "cause", "network",
+         r"Ollama call failed with status code (?P<status>50[234])\b"
+         r"(?!.{0,40}(?:llama|model|runner))"),
     signature("ollama.hub.failed", "cause", "network",
          r"pull model manifest: (?:429|5\d\d)"
          r"|^(?:Error: )?50[0234]: (?!.{0,60}(?:llama|model|runner))"),
@@ -164,6 +169,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama-server binary not found|unable to locate llm library|no runners? (?:found"
          r"|available)|error starting (?:runner|llama-server): |could not locate ollama app"
          r"|Unable to load dynamic (?:server )?library"),
+    # A container's user without a home of its own: HOME is /, or still root's
+    signature("ollama.access.root", "cause", "access-denied",
+         r"(?:open|mkdir|stat|lstat) (?P<path>(?P<home>/(?:root(?=/))?)/?\.ollama(?:/\S{0,200}?)?)"
+         r": ?permission denied"),
     # A unit with ProtectHome= is refused what its user may read
     signature("ollama.access.home", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|unlinkat) "
@@ -209,6 +218,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|failed to (?:load|initialize) MLX"),
     *ggml_families.ROWS,
     # Ends
+    signature("ollama.assertion", "cause", "engine-died",
+         r"process (?:has terminated|no longer running): (?:exit status \w{1,12}:? |-1 )?"
+         r"(?:error:)?GGML_ASSERT\((?P<check>.{1,160})\) failed"),
     signature("ollama.instruction", "cause", "backend-unsupported",
          r"signal: illegal instruction|exit status 0xc000001d"),
     signature("ollama.library", "cause", "engine-died", r"exit status 0xc0000(?:135|139|07b)"),

@@ -39,8 +39,13 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "cache (`namei -l {path}`).",
     ),
     "port-busy": (
-        "Another program listens on the engine's port: `ss -ltnp` names it. End it, or change"
-        " [server] port.",
+        "SGLang needs port {taken} as its {what}, and the process {program} has it: if that is a "
+        "server on its own, give one of them other ports (--port, --nccl-port, --dist-init-addr: "
+        "SGLang derives the others from them); if it is left over from an earlier start, end it.",
+        "Port {taken} ({what}) is taken: `ss -ltnp` names the program. Two servers on a machine "
+        "need different --port, --nccl-port and --dist-init-addr.",
+        "Another program listens on port {port} of {host}: `ss -ltnp` names it. End it, or change "
+        "--port ([server] port).",
     ),
     "hang": ("A step did not end within {seconds} s, and SGLang's own watchdog ended it.",),
     "start-stall": ("The start made no progress: its disk may be slow.",),

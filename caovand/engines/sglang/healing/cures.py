@@ -45,6 +45,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),
+    "container.requirement": (),
     "driver.old": (),
     "start.itself": (),
 }

@@ -107,7 +107,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.port", "cause", "port-busy",
          r"error while attempting to bind on address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})"
          r"|The server socket has failed to (?:listen|bind)"
-         r"|port at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"),
+         r"|(?P<what>(?:\w{1,20}_)?port) at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"
+         r"(?:.{0,80}process\.name\(\)='(?P<program>[^']{1,60})')?"),
     signature("sglang.transfer", "consequence", "collective-timeout",
          r"(?:Decode|Prefill) transfer failed for request|KVTransferError\("
          r"|Failed to send kv chunk"),

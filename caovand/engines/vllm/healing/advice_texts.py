@@ -71,7 +71,14 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "the model's licence.",
     ),
     "port-busy": (
-        "Another program listens on the port: `ss -ltnp` names it. End it or change [server] port.",
+        "Another program listens on port {port}: `ss -ltnp` names it. End it, or change --port "
+        "([server] port).",
+        "Port {own}, which vLLM's processes use among themselves, is taken: often by an earlier "
+        "start whose processes still run, or by a second server on the machine (a different "
+        "VLLM_PORT for each avoids that).",
+        "A port is taken, the server's or one between its processes: `ss -ltnp` names the program. "
+        "End it (an earlier start may still run), or change --port ([server] port), VLLM_PORT, or "
+        "for several nodes MASTER_PORT.",
     ),
     "plugin-error": (
         "A plugin failed. Without caovan's plugin vLLM runs on its own kernels, and before 0.32 a"

@@ -112,6 +112,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "backend.only": ("attention",),
     "backend.attention": ("kv-dtype-plain", "attention", "half"),
     "driver.behind": (),
+    "container.requirement": (),
     "kernel.deepgemm": (),
 }
 

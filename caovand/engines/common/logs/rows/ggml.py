@@ -32,6 +32,12 @@ RAM = (
     r"|for (?:kv|rs) cache)|unable to allocate (?:CPU|\w{1,10}_Host)\w{0,20} buffer"
 )
 """A buffer in host memory; pinned ones carry a card's name."""
+ARCHITECTURE = (
+    r"unknown model architecture: '(?:(?P<image>(?:flux\d?|sd[123]|sdxl|wan|lumina2|qwen_image"
+    r"|hidream|ltxv|hyvid|cosmos|aura|chroma|z_image|omnigen|mochi)(?:_\w{1,20})?)"
+    r"|(?P<speech>parler-tts|kokoro|dia|csm|whisper|f5-tts)|(?P<architecture>[^']{0,100}))'"
+)
+"""The model's architecture; GGUF files of image models carry names of ComfyUI and others."""
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
@@ -126,7 +132,7 @@ FILE = (
          r"(?:(?:invalid|bad) magic(?: number| characters:?)? \[?(?:got )?(?:0x)?'?"
          r"|unknown \(magic, version\) combination: )"
          r"(?:(?P<gguf>46554747)|(?P<old>67676a74|67676d66|67676d6c|67676c61|tjgg|fmgg|lmgg|algg)"
-         r"|(?P<pointer>73726576|vers)|(?P<zip>04034b50|PK)"
+         r"|(?P<pointer>73726576|vers)|(?P<zip>0?4034b50|PK)"
          r"|(?P<page>4f44213c|6d74683c|4d54483c|72746e45|61766e49|7265227b|<!DO|<htm|<HTM|Entr|Inva"
          r"|\{\"er)|(?P<zeros>00000000)|(?P<magic>[^'\s]{0,16}))"),
     signature("llama.model.version", "cause", "model-missing",

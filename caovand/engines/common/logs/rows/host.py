@@ -60,11 +60,14 @@ ROWS = (
     *unreached.ROWS,
     *cuda_state.ROWS,
     signature("driver.behind", "cause", "backend-unsupported",
-         r"NVIDIA driver on your system is too old(?: \(found version (?P<found>\d{4,6}))?"),
+         # CUDA's number of a release: 12040 is 12.4
+         r"NVIDIA driver on your system is too old"
+         r"(?: \(found version (?:(?P<major>\d{1,2})0(?P<minor>\d)0\b|(?P<found>\d{4,6})))?"),
     signature("driver.old", "cause", "backend-unsupported",
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
-         r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"
-         r"|nvidia-container-cli: requirement error: "
+         r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"),
+    signature("container.requirement", "cause", "backend-unsupported",
+         r"nvidia-container-cli(?:\.real)?: requirement error: "
          r"(?:unsatisfied condition: (?P<condition>[^\\\",]{1,60}[\w.]))?"),
     *container.ROWS,
     *rocm.ROWS,

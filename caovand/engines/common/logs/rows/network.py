@@ -8,6 +8,8 @@ from caovand.engines.common.logs.signature import signature
 # line that announces a retry is not the last word.
 _ELSEWHERE = r"(?!.{0,400}(?:(?:127\.0\.0\.1|localhost|\[::1\]):\d|\bretrying\b|\bprobe failed:))"
 ROWS = (
+    signature("net.clock", "cause", "network",
+         rf"^{_ELSEWHERE}.{{0,900}}x509: certificate has expired or is not yet valid"),
     signature("net.certificate", "cause", "network",
          rf"^{_ELSEWHERE}.{{0,900}}(?:x509: |certificate signed by unknown authority"
          r"|SSL server verification failed|tls: failed to verify)"),

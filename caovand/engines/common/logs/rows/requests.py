@@ -62,9 +62,12 @@ OF_LLAMA = (
          r"|audio) input is not supported"
          r"|multimodal is not supported", _LATER),
     signature("llama.request.context", "generic", "bad-arguments",
-         r"exceeds the available context size|exceed_context_size_error|Prompt exceeds n_ctx"
-         r"|Context size has been exceeded"
-         r"|[Rr]equested tokens \(\d{1,9}\) exceed context window", _LATER),
+         r"request \((?P<asked>\d{1,9}) tokens\) exceeds the available context size "
+         r"\((?P<slot>\d{1,9}) tokens\)"
+         r"|(?P<context>exceeds the available context size|exceed_context_size_error"
+         r"|Prompt exceeds n_ctx|Context size has been exceeded)"
+         r"|[Rr]equested tokens \((?P<needed>\d{1,9})\) exceed context window"
+         r" of (?P<window>\d{1,9})", _LATER),
     # minja's form: TEXT at row 290, column 178:\n{{- raise_exception(
     signature("llama.template.raised", "generic", "bad-arguments",
          r"(?:message['\"\\]{1,4}: ?['\"\\]{1,4}|: |^)(?P<raised>[A-Z][^\"{}]{3,300}?) at row "

@@ -13,11 +13,14 @@ ROWS = (
          r"Radeon card detected, but permissions not set up|add \w{1,5} user account to the render"
          r"|Unable to open /dev/kfd.{0,40}Permission denied|/dev/kfd: [Pp]ermission denied"),
     signature("rocm.kernel", "cause", "backend-unsupported",
-         r"HIP error: (?:invalid device function|no kernel image|device kernel image is invalid)"
-         r"|(?:HIP|ROCm) error.{0,40}: named symbol not found|Unknown GPU architecture: gfx"
+         r"rocBLAS error: Cannot read (?:[A-Z]:\\.{1,300}? for GPU arch ?: ?(?P<windows>gfx\w{3,8})"
+         r"|.{1,300}? for GPU arch ?: ?(?:(?P<rdna2>gfx103[1-6])|(?P<rdna3>gfx11\d[1-3])"
+         r"|(?P<arch>gfx\w{3,8})))"
+         r"|(?P<text>HIP error: (?:invalid device function|no kernel image|device kernel image is "
+         r"invalid)|(?:HIP|ROCm) error.{0,40}: named symbol not found|Unknown GPU architecture: gfx"
          r"|ROCm error: (?:invalid device function|no kernel image|device kernel image is invalid)"
          r"|hipError(?:NoBinaryForGpu|InvalidImage|InvalidDeviceFunction)"
-         r"|rocBLAS error: Cannot read .{1,300}"),
+         r"|rocBLAS error: Cannot read .{1,300})"),
     # Where hipBLASLt has nothing for a card, rocBLAS computes instead, if the caller asks it
     signature("rocm.hipblaslt", "generic", "backend-unsupported",
          r"rocblaslt error: (?:Cannot read|Could not load) "
@@ -31,10 +34,23 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (
-        "This build of ROCm's libraries or of the engine has no kernels for the AMD card: install "
-        "a build, wheel or image that lists its architecture (rocminfo | grep gfx), or set "
-        "HSA_OVERRIDE_GFX_VERSION to the nearest supported one (10.3.0 for gfx103x, 11.0.0 for "
-        "gfx110x); a Vulkan build (llama.cpp, Ollama) needs neither.",
+        "The rocBLAS that was loaded has no kernels for {windows}. On Windows "
+        "HSA_OVERRIDE_GFX_VERSION has no effect: use a build for Vulkan, or one whose "
+        "rocblas\\library folder lists that architecture (a HIP SDK or package made for it).",
+        "The rocBLAS that was loaded has no kernels for {rdna2}: set "
+        "HSA_OVERRIDE_GFX_VERSION=10.3.0 (on Linux), whose kernels it runs; or use a build for "
+        "Vulkan, or a package that lists {rdna2}.",
+        "The rocBLAS that was loaded has no kernels for {rdna3}: set "
+        "HSA_OVERRIDE_GFX_VERSION=11.0.0 (on Linux), whose kernels it usually runs; or use a build "
+        "for Vulkan, or a package that lists {rdna3}.",
+        "The rocBLAS that was loaded has no kernels for {arch}, and those of no other architecture "
+        "are certain to run on it: install a build, wheel or image that lists {arch} (its folder "
+        "rocblas/library has files with that name; for older cards an older release), or a build "
+        "for Vulkan.",
+        "This build of ROCm's libraries or of the engine has no kernels for the AMD card ({text}): "
+        "install a build, wheel or image that lists its architecture (rocminfo | grep gfx), or on "
+        "Linux set HSA_OVERRIDE_GFX_VERSION to the nearest supported one (10.3.0 for gfx103x, "
+        "11.0.0 for gfx110x); a Vulkan build (llama.cpp, Ollama) needs neither.",
     ),
     "rocm.hipblaslt": (
         "The hipBLASLt that is installed has no kernels for the card; that alone need not end "

@@ -63,7 +63,7 @@ ROWS = (
     # PermissionError: [Errno 13] Permission denied: '/app/.cache/vllm'
     signature("system.write", "cause", "access-denied",
          rf"(?:\[Errno (?:13|1)\]|\(os error 13\)) (?:Permission denied|Operation not permitted): "
-         rf"'(?P<path>{_WRITTEN})'"),
+         rf"'(?:(?P<root>/\.[a-z][\w-]{{0,40}}(?:/[^']{{0,300}})?)|(?P<path>{_WRITTEN}))'"),
     signature("system.readonly", "cause", "access-denied",
          r"(?:\[Errno 30\] |\(os error 30\)|std::filesystem.{0,200})Read-only file system"
          r"(?:: '(?P<path>[^']{1,300})')?|Read-only file system \(os error 30\)"),
@@ -135,6 +135,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "exists in the image.",
     ),
     "system.write": (
+        "The process may not create {root}: HOME is / here, as in a container under a user without "
+        "a home (OpenShift's arbitrary one, runAsUser, --user). Set HOME to a folder that this "
+        "user can write, such as a volume: that moves .cache, .config, .triton and the others "
+        "(singly: HF_HOME, XDG_CACHE_HOME, TRITON_CACHE_DIR).",
         "The process may not create or write {path}, a cache or home of this user: the folder, or "
         "one above it, belongs to another user (Docker creates the folders above a mount as root). "
         "Change its owner (chown), or name folders that this user may write: HOME and "

@@ -28,15 +28,19 @@ _UNKNOWN = (
 )
 _RAW = re.compile(
     r".{0,300}(?:\bECONNREFUSED\b|\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN)\b|Cannot connect to host "
-    r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT"
+    r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside"
+    r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT"
     r"|Failed to connect to Ollama\b|\[Errno -[235]\] |\[Errno 111\] Connection refused"
-    r"|[Cc]ould(?:n't| not) connect to [Oo]llama)"
+    r"|[Cc]ould(?:n't| not) connect to [Oo]llama"
+    r"|Ollama (?:could not be reached|is not reachable) at)"
 )
 ROWS = (
     signature("client.refused", "consequence", "network",
          rf"(?:Cannot connect to host |ECONNREFUSED ){_SERVER}"
          rf"(?! ssl:\w{{1,10}} \[(?:Errno -\d\] )?{_UNKNOWN})"
-         rf"|[Cc]ould(?:n't| not) connect to [Oo]llama at https?://(?P<named>[\w.:-]{{1,100}})"
+         r"|(?:[Cc]ould(?:n't| not) connect to [Oo]llama|Ollama (?:could not be reached|is not "
+         rf"reachable)) at https?://(?:(?P<named>(?:{_LOOPBACK})(?::\d{{1,5}})?)"
+         r"|(?P<elsewhere>[\w.:-]{1,100}\w))"
          rf"|HTTPConnectionPool\(host='(?:(?P<pool>{_LOOPBACK})|(?P<pool_docker>{_OF_DOCKER}))'"
          r"(?!.{0,400}(?:NameResolutionError|Failed to resolve|Read timed out))"
          r"|(?P<local>origins cannot be reached from inside)"
@@ -83,6 +87,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "which many servers do not listen. Write 127.0.0.1 instead. " + _REMEDY,
         "No server answers at {pool}. " + _REMEDY,
         "No server answers at {named}. " + _REMEDY,
+        "No server answers at {elsewhere}: it does not run (yet), or listens elsewhere. A "
+        "container's name is known only in a network that both share, and inside of it the "
+        "container's own port counts (11434 for Ollama), not the published one; for a server on "
+        "the host see that it listens on all addresses (OLLAMA_HOST=0.0.0.0).",
         "The client runs in a container, and says so ({local}). " + IN_CONTAINER,
         "No server answers where the client asks ({code}; the lines next to it have the address). "
         + _REMEDY,

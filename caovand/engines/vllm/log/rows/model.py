@@ -40,8 +40,10 @@ ROWS: tuple[Signature, ...] = (
          r"|^OSError: PermissionError at (?P<file>\S{1,400}) when downloading"),
     *python.HUB,
     signature("port.busy", "cause", "port-busy",
-         r"\[Errno 98\](?:.{0,200}[Aa]ddress already in use| error while attempting to bind)"
+         r"\[Errno 98\] error while attempting to bind on address \('[^']{1,100}', "
+         r"(?P<port>\d{1,5})"
+         r"|\[Errno 98\](?:.{0,200}[Aa]ddress already in use| error while attempting to bind)"
          r"|\bEADDRINUSE\b"
          r"|The server socket has failed to (?:listen|bind)"
-         r"|ZMQError: Address already in use"),
+         r"|ZMQError: Address already in use(?: \(addr='tcp://[^']{1,100}:(?P<own>\d{1,5})')?"),
 )  # fmt: skip

@@ -1,0 +1,71 @@
+"""Advice for people where Ollama serves without its cards, by signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.rows import cuda_state
+
+CARDS: Mapping[str, tuple[str, ...]] = {
+    "ollama.driver": (
+        "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
+        "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
+        "reboot. This is common after suspend.",
+        "The driver's library {library} finds no card: run nvidia-smi; in a virtual machine pass "
+        "the card through, in a container let its runtime do so (--gpus all).",
+        "In a container: restart it, with each /dev/nvidia* device passed by name.",
+    ),
+    "ollama.runtime": (
+        "CUDA does not start (code {state}), so Ollama serves on the processor. Usually the "
+        "kernel module is in a bad state, as after suspend: reload it (sudo rmmod nvidia_uvm && "
+        "sudo modprobe nvidia_uvm), or reboot, then restart Ollama. In a container, restart the "
+        "container, and check that it has /dev/nvidia-uvm.",
+        "Ollama serves on the processor (code {unready}). " + cuda_state.START,
+        "Ollama serves on the processor (code {system}). " + cuda_state.SYSTEM,
+        "Another process has the card for itself, or the card does not answer (code {busy}): check "
+        "with nvidia-smi who uses it and that its compute mode is Default (sudo nvidia-smi -c 0).",
+        "Ollama serves on the processor (code {fabric}). " + cuda_state.ADVICE["driver.fabric"][0],
+        "Ollama serves on the processor (code {compat}). " + " ".join(cuda_state.COMPAT),
+        "Ollama serves on the processor (code {stub}). " + cuda_state.ADVICE["driver.stub"][0],
+        "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
+        "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
+        "CUDA_VISIBLE_DEVICES.",
+        "CUDA does not start (code {code}), so Ollama serves on the processor: run nvidia-smi, and "
+        "reboot.",
+        "The driver's kernel module is not loaded (NVML's code {unloaded}): run nvidia-smi; load "
+        "it (sudo modprobe nvidia), or install the driver again after a new kernel.",
+        "Kernel module and libraries of the driver are of different releases (NVML's code "
+        "{mismatch}): reboot after the update.",
+        "The driver lost the card (NVML's code {lost}): reboot, then check its power and seat.",
+        "NVML, which reports the cards, does not start (code {nvml}), so Ollama serves on the "
+        "processor: run nvidia-smi; reload the driver or reboot.",
+    ),
+    "ollama.card.old": (
+        "This release of Ollama considers the card too old (compute capability {capability}), "
+        "and serves on the processor. Releases differ in this: install a newer one (most take 5.0 "
+        "and above), or use another card.",
+    ),
+    "ollama.discovery": (
+        "Ollama found no card that its libraries can use, so it serves on the processor: run "
+        "nvidia-smi; update the driver, or install another release of Ollama.",
+    ),
+    "ollama.card.refused": (
+        "Ollama found a card but does not use it ({why}), so it serves on the processor: update "
+        "the card's driver, or install the release or ROCm package that supports it.",
+    ),
+    "ollama.cards.integrated": (
+        "Ollama found only graphics in the processor ({name}), which it leaves out, and no other "
+        "card that it can use: it serves on the processor.",
+        "If this machine has an NVIDIA or AMD card, see first why that one is not found: run "
+        "nvidia-smi (rocminfo) as Ollama's user, install or update the driver, and read the log "
+        "with OLLAMA_DEBUG=1; OLLAMA_LLM_LIBRARY (such as cuda_v13) names one library to try.",
+        "If it has none, OLLAMA_IGPU_ENABLE=1 lets Ollama use the integrated one, which may be "
+        "slower than the processor.",
+    ),
+    "ollama.cards.unused": (
+        "Ollama serves on the processor, though a card was available or expected: run nvidia-smi "
+        "or rocminfo as its user, unset *_VISIBLE_DEVICES, and read its log with OLLAMA_DEBUG=1. "
+        "In a container pass the card (--gpus all; for AMD /dev/kfd, /dev/dri and the image with "
+        "rocm).",
+    ),
+}
