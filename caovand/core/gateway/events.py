@@ -80,6 +80,11 @@ class EngineIs(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Healthy(Event):
+    """The engine has answered a health check."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arrived(OfRequest):
     """The head of a request is there, with `size` bytes of body announced."""
 

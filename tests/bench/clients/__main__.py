@@ -169,7 +169,9 @@ def other_model(stage: Stage) -> None:
 def killer(stage: Stage) -> None:
     """Send a request that the engine dies of each time that it has it."""
     messages = [{"role": "user", "content": "die"}]
-    body = {"model": "tiny", "messages": messages, "top_k": DEADLY_TOP_K, "max_tokens": 1000}
+    # Its answer goes on for as long as there is context: the engine dies before it ends.
+    endless = {"ignore_eos": True, "max_tokens": 2000}
+    body = {"model": "tiny", "messages": messages, "top_k": DEADLY_TOP_K, **endless}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(
         f"{stage.url}v1/chat/completions", json.dumps(body).encode(), headers
