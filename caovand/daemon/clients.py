@@ -48,6 +48,8 @@ class ClientsSlot:
     keep_alive_s: Callable[[], float]
     """How long the engine keeps an idle connection open, 0 if unknown."""
     reuses_connections: bool
+    health: str
+    """The path of the engine's health check."""
     starts: Starts
     keys: Keys
     changes: Changes
@@ -136,6 +138,7 @@ class Clients:
             "key": endpoint.key if endpoint else self._key(),
             "keep_alive_s": self._slot.keep_alive_s(),
             "reuses_connections": self._slot.reuses_connections,
+            "health": self._slot.health,
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
             "aliases": dict(section.aliases),

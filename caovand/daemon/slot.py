@@ -97,6 +97,7 @@ class Slot:
                 planning=self.engine.planning,
                 keep_alive_s=self._keep_alive_s,
                 reuses_connections=self.engine.api.reuses_connections,
+                health=self.engine.api.health,
                 starts=self._memory.starts,
                 keys=shared.keys,
                 changes=shared.changes,

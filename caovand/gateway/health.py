@@ -15,12 +15,12 @@ ANSWER_S = 5.0
 async def is_healthy(upstream: Upstream, facts: Facts) -> bool:
     """Whether the engine answers in time, and without a fault of its own.
 
-    vLLM's answers 503 once its core has died. A server without this check answers 404: it lives.
+    vLLM's answers 503 once its core has died.
     """
     limit = ClientTimeout(total=ANSWER_S)
     try:
         async with upstream.session(facts).get(
-            f"{facts.url}/health", allow_redirects=False, timeout=limit
+            f"{facts.url}{facts.health}", allow_redirects=False, timeout=limit
         ) as got:
             return got.status < 500
     except (ClientError, OSError, asyncio.TimeoutError):

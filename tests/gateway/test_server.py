@@ -414,6 +414,27 @@ def test_a_fault_of_a_dying_engine_reaches_nobody(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_an_engine_s_comments_begin_no_answer(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        async def waits(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b": keep-alive\n\n")
+            return await for_ever()
+
+        one.engine.answer = waits
+        got = await one.session.post(one.url + CHAT, json=STREAMED)
+        assert await got.content.readline() == b": keep-alive\n"
+        one.daemon.say("starting")
+        await soon(lambda: one.daemon.reports[-1]["waiting"] == 1)
+        one.engine.answer = events("two")
+        one.daemon.say("serving")
+        assert (await got.text()).endswith("data: two\n\ndata: [DONE]\n\n")
+        assert len(one.engine.asked) == 2
+
+    run(tmp_path, test)
+
+
 def test_an_error_event_in_a_begun_stream_is_the_engine_s_only_if_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,11 +137,16 @@ class Clients:
 
 
 def core(stage: Stage) -> int:
-    """The process that generates."""
-    for process in stage.one.tree():
-        if process.name.startswith("VLLM::EngineCor"):
-            return process.pid
-    return int(stage.one.status()["engine_pid"])
+    """The process that generates, 0 while there is none."""
+    if stage.engine == "llamacpp":
+        return int(stage.one.status()["engine_pid"] or 0)
+    names = {process.name: process.pid for process in stage.one.tree()}
+    return next((pid for name, pid in names.items() if name.startswith("VLLM::EngineCor")), 0)
+
+
+def other_core(stage: Stage, before: int) -> int:
+    """The process that generates, 0 while there is none but the one before."""
+    return pid if (pid := core(stage)) != before else 0
 
 
 def kill(pid: int) -> None:
@@ -192,9 +197,11 @@ def killer(stage: Stage) -> None:
 def die_of_it(stage: Stage, log: subprocess.Popen[bytes]) -> None:
     """Kill the engine as soon as a line of its log shows that it has the killer."""
     assert log.stdout is not None
+    victim = core(stage)  # known ahead: on a busy machine it takes seconds to find
     for line in log.stdout:
         if DEADLY.search(line):
-            os.kill(core(stage), signal.SIGKILL)
+            os.kill(victim, signal.SIGKILL)
+            victim = until(lambda dead=victim: other_core(stage, dead), "the next engine")
 
 
 FAULTS: Sequence[tuple[str, Callable[[Stage], object]]] = (
