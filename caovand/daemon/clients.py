@@ -145,6 +145,7 @@ class Clients:
             "key": endpoint.key if endpoint else self._key(),
             "keep_alive_s": self._slot.keep_alive_s(),
             "reuses_connections": self._slot.engine.api.reuses_connections,
+            "health": self._slot.engine.api.health,
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
             "aliases": dict(section.aliases),

@@ -2,8 +2,9 @@
 
 A request's header must arrive within HEAD_S. Data that follows a request while it is answered is
 kept up to AHEAD_BYTES, since the library would parse any number of requests ahead. If all seats are
-taken, the connection that has waited longest without a request is closed. If many clients
-disconnect at once, their requests are cancelled a few at a time, between those of others.
+taken, the connection that has waited longest without a request is closed. If many clients send
+requests at once, or disconnect, these are begun or cancelled a few at a time, between those of
+others.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import resource
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from caovand.adapters.network.admitted import Admitted, abort
 
@@ -20,11 +22,41 @@ HEAD_S = 15.0
 IDLE_S = 75.0
 AHEAD_BYTES = 64 << 10
 SPARE_DESCRIPTORS = 32  # descriptors for everything else
+BEGUN_AT_ONCE = 16
+"""Requests begun before others have their turn."""
 CANCELLED_AT_ONCE = 16
 """Requests cancelled before others have their turn: about a millisecond."""
 
 Protocol = asyncio.Protocol
 Transport = asyncio.BaseTransport
+T = TypeVar("T")
+
+
+class _InTurns(Generic[T]):
+    """Do `work` for each item in order, `at_once` of them in a turn of the event loop."""
+
+    def __init__(self, work: Callable[[T], object], at_once: int) -> None:
+        self._work, self._at_once = work, at_once
+        self._items: deque[T] = deque()
+        self._due = False
+
+    def add(self, item: T) -> None:
+        """Do the work for this item after that for all earlier ones."""
+        self._items.append(item)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._items and not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._do_some)
+
+    def _do_some(self) -> None:
+        self._due = False
+        try:
+            for _ in range(min(len(self._items), self._at_once)):
+                self._work(self._items.popleft())
+        finally:  # an error is that item's alone
+            self._schedule()
 
 
 class Connections:
@@ -36,7 +68,8 @@ class Connections:
         self._make, self._most = make, min(MAX_CONNECTIONS, descriptors // 2 - SPARE_DESCRIPTORS)
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
-        self._abandoned: deque[asyncio.Task[object]] = deque()
+        self._abandoning = _InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
+        self._beginning = _InTurns(_Connection.begin, BEGUN_AT_ONCE)
 
     def __call__(self) -> Protocol:
         """The protocol of a new connection."""
@@ -79,17 +112,13 @@ class Connections:
             self._wait(transport, IDLE_S)  # type: ignore[arg-type]
             connection.next()
 
-    def abandon(self, task: asyncio.Task[object]) -> None:
-        """Cancel the request of a client that has disconnected, after those that did before."""
-        self._abandoned.append(task)
-        if len(self._abandoned) == 1:
-            asyncio.get_running_loop().call_soon(self._cancel_some)
+    def sent(self, connection: _Connection) -> None:
+        """Let a connection begin the request of which it has data, after those before it."""
+        self._beginning.add(connection)
 
-    def _cancel_some(self) -> None:
-        for _ in range(min(len(self._abandoned), CANCELLED_AT_ONCE)):
-            self._abandoned.popleft().cancel()
-        if self._abandoned:
-            asyncio.get_running_loop().call_soon(self._cancel_some)
+    def lost(self, connection: _Connection) -> None:
+        """Cancel the request of a client that has disconnected, after those that did before."""
+        self._abandoning.add(connection)
 
     def _wait(self, transport: Transport, limit_s: float) -> None:
         loop = asyncio.get_running_loop()
@@ -100,9 +129,17 @@ class _Connection(Admitted):
     def __init__(self, connections: Connections, make: Callable[[], Protocol]) -> None:
         super().__init__(make)
         self._connections = connections
-        self._ahead = b""
+        self._unread, self._ahead = b"", b""
         self.task: asyncio.Task[object] | None = None
         self.busy = False
+        self._lost_by: Exception | None = None
+
+    def begin(self) -> None:
+        """Process the data that a request begins with."""
+        data, self._unread = self._unread, b""
+        if self._transport is not None:
+            self._transport.resume_reading()
+            self._take(data)
 
     def next(self) -> None:
         """Process data that arrived while the previous request was answered."""
@@ -119,16 +156,36 @@ class _Connection(Admitted):
         self._connections.closed(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self.task is not None:  # after the library, which cancels none
-            self._connections.abandon(self.task)
+        if self.task is None:
+            super().connection_lost(exc)
+        else:
+            self._lost_by = exc
+            self._connections.lost(self)
+
+    def abandon(self) -> None:
+        """Tell the library that the client has disconnected, and cancel the request, which aiohttp
+        3.8 does by itself and later releases do not."""
+        task = self.task
+        super().connection_lost(self._lost_by)
+        if task is not None:
+            task.cancel()
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None:
             return
+        if self.task is not None and not self._unread:
+            self._take(data)
+            return
+        if not self._unread:
+            self._transport.pause_reading()
+            self._connections.sent(self)
+        self._unread += data
+
+    def _take(self, data: bytes) -> None:
         if not self.busy:
             self._inside.data_received(data)
             return
         self._ahead += data
         if len(self._ahead) > AHEAD_BYTES:
+            assert self._transport is not None
             self._transport.abort()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from caovand.core.gateway.events import (
     Closing,
     Effect,
     End,
+    Healthy,
     Left,
     OfRequest,
     Refuse,
@@ -220,6 +221,16 @@ class Desk:
                 since = ticket.writing_since
                 if since is not None and at - since > WRITE_S and ticket.transport is not None:
                     ticket.transport.abort()
+
+    async def check_health(self, healthy: Callable[[Facts], Awaitable[bool]]) -> None:
+        """Ask the engine itself about faults that no death explains, as long as the loop runs.
+
+        The process of an engine that has died of a request may take many seconds to end.
+        """
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._policy.unconfirmed(self.now()) and await healthy(self.facts):
+                self._apply(self._policy.take(Healthy(at=self.now())))
 
     def _apply(self, effects: tuple[Effect, ...]) -> None:
         self._changed.set()

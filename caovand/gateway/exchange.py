@@ -175,8 +175,13 @@ class Exchange:
         """Relay an answer, or withhold it as the engine's fault; return whether it was relayed."""
         desk, ticket = self._desk, self._ticket
         headers = {k: v for k, v in got.headers.items() if k.lower() not in OURS_TO_CLIENT}
+        head = _Head(got.status, headers, b"")
         try:
             first = await got.content.readany()
+            while self._is_stream(head) and protocol.is_comment(first):  # no answer has begun
+                with contextlib.suppress(ConnectionError):  # who leaves is cancelled
+                    await (await self._begin(got.status, headers)).write(first)
+                first = await got.content.readany()
             head = _Head(got.status, headers, first)
             broken = got.content_type == STREAM and protocol.error_at(first, fresh=True) == 0
             if broken or (got.status >= 500 and got.status != 501):

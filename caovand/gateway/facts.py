@@ -20,7 +20,8 @@ class Facts:
     """`key` is the key that clients must send, or ""; `url` is the engine's address, if any.
 
     `keep_alive_s` is how long the engine keeps an idle connection open, 0 if unknown;
-    `reuses_connections` says whether one may carry several requests. `naming` has the plan's names
+    `reuses_connections` says whether one may carry several requests, and `health` is the path of
+    its health check. `naming` has the plan's names
     and the configured aliases. `keys` are the clients' own keys by digest, None if clients need
     only `key`.
     """
@@ -33,6 +34,7 @@ class Facts:
     key: str = field(default="", repr=False)
     keep_alive_s: float = 0.0
     reuses_connections: bool = True
+    health: str = ""
     keys: Mapping[str, ClientKey] | None = None
     used_day: int = 0
     used: Mapping[str, int] = field(default_factory=dict)
@@ -64,6 +66,7 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
         document["key"],
         document["keep_alive_s"],
         document["reuses_connections"],
+        document["health"],
         _keys(document["keys"]),
         document["used"]["day"],
         document["used"]["tokens"],

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from caovand.cli.common.client_programs import PROGRAMS, ClientEndpoint
+from caovand.core.config.rules import LISTENERS
 from tests.cli.conftest import Ctl
 from tests.cli.fake_daemon import FakeDaemon, status
 
@@ -106,6 +107,11 @@ def test_nothing_is_said_of_a_context_that_is_unknown() -> None:
         run = program.run(ClientEndpoint(url="http://h:1", model="m"))
         assert "0" not in [*run.env.values(), *run.words] or program.name == "claude"
         assert "none" in run.env.values()
+
+
+def test_open_webui_does_not_take_the_port_that_is_suggested_for_the_gateway() -> None:
+    words = PROGRAMS["open-webui"].run(ClientEndpoint(url="http://h:1", model="m")).words
+    assert int(words[words.index("--port") + 1]) != dict(LISTENERS)["gateway"]
 
 
 def test_the_client_becomes_this_process_with_its_variables(

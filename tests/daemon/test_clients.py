@@ -129,7 +129,7 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
             "url": "http://[::1]:8000", "key": "s3cret", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
             "keys": None, "expected_s": None, "used": {"day": ANY, "tokens": {}},
-            "keep_alive_s": 5.0, "reuses_connections": True,
+            "keep_alive_s": 5.0, "reuses_connections": True, "health": "/health",
         }  # fmt: skip
         assert await world.clients.next(news["seq"], 0.0) == news
 

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from caovand.core.gateway import policy
 from caovand.gateway import connections, desk, exchange, server
+from tests.bench import streams
 from tests.gateway.world import (
     CHAT,
     HELLO,
@@ -413,6 +414,27 @@ def test_a_fault_of_a_dying_engine_reaches_nobody(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_an_engine_s_comments_begin_no_answer(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        async def waits(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            await response.write(b": keep-alive\n\n")
+            return await for_ever()
+
+        one.engine.answer = waits
+        got = await one.session.post(one.url + CHAT, json=STREAMED)
+        assert await got.content.readline() == b": keep-alive\n"
+        one.daemon.say("starting")
+        await soon(lambda: one.daemon.reports[-1]["waiting"] == 1)
+        one.engine.answer = events("two")
+        one.daemon.say("serving")
+        assert (await got.text()).endswith("data: two\n\ndata: [DONE]\n\n")
+        assert len(one.engine.asked) == 2
+
+    run(tmp_path, test)
+
+
 def test_an_error_event_in_a_begun_stream_is_the_engine_s_only_if_it_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,13 +446,16 @@ def test_an_error_event_in_a_begun_stream_is_the_engine_s_only_if_it_lives(
             got = await one.session.post(one.url + CHAT, json={**STREAMED, "n": dies})
             assert [await got.content.readline() for _ in "12"] == [b"data: one\n", b"\n"]
             if dies:
+                one.engine.health = 503
+                await soon(lambda: one.engine.health_checks > 1)
                 one.daemon.say("starting")
                 assert last_event(await got.text())["error"]["code"] == "engine_ended"
+                one.engine.health = 200
                 one.daemon.say("serving")
             else:
                 assert await got.text() == f"data: {error}\n\ndata: [DONE]\n\n"
 
-    monkeypatch.setattr(policy, "CONFIRM_S", 1.0)
+    monkeypatch.setattr(policy, "CONFIRM_S", 0.1)
     run(tmp_path, test)
 
 
@@ -611,12 +636,30 @@ def test_a_crowd_that_connects_at_once_leaves_others_their_turn(tmp_path: Path) 
     run(tmp_path, test)
 
 
+def test_a_crowd_that_asks_at_once_leaves_others_their_turn(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        gateway: server.Gateway = one.gateway  # type: ignore[attr-defined]
+        assert gateway.connections is not None
+        crowd = [await one.raw(b"") for _ in range(100)]
+        await soon(lambda: len(gateway.connections._open) == 100)
+        for _, writer in crowd:
+            writer.write(streams.request(json.dumps(HELLO).encode()))
+        arrived = [0]
+        while arrived[-1] < 100:
+            await turns()
+            arrived.append(sum(gateway._desk.counts.values()))
+        most = max(now - before for before, now in itertools.pairwise(arrived))
+        assert most <= connections.BEGUN_AT_ONCE
+        for reader, _ in crowd:
+            assert b"200 OK" in await reader.readuntil(b"hi")
+
+    run(tmp_path, test)
+
+
 def test_a_crowd_that_leaves_at_once_leaves_others_their_turn(tmp_path: Path) -> None:
     async def test(one: World) -> None:
         one.engine.answer = events("one", then=for_ever)
-        body = json.dumps(STREAMED)
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-        request = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
+        request = streams.request(json.dumps(STREAMED).encode())
         begun = [await one.raw(request) for _ in range(100)]
         for reader, _ in begun:
             await reader.readuntil(b"one")
@@ -656,9 +699,7 @@ def test_what_comes_ahead_waits_for_its_turn_and_is_bounded(tmp_path: Path) -> N
     async def test(one: World) -> None:
         go_on = asyncio.Event()
         one.engine.answer = events("one", then=go_on.wait)
-        body = json.dumps(STREAMED).encode()
-        head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" % CHAT.encode()
-        call = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        call = streams.request(json.dumps(STREAMED).encode())
         reader, writer = await one.raw(call)
         await reader.readuntil(b"data: one")
         writer.write(call)

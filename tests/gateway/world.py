@@ -35,7 +35,7 @@ class FakeDaemon:
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
             "keys": None, "used": {"day": 0, "tokens": {}}, "keep_alive_s": 0.0,
-            "reuses_connections": True,
+            "reuses_connections": True, "health": "/health",
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
         self.used: list[list[Any]] = []
@@ -96,6 +96,7 @@ class FakeEngine:
         self.accepted: list[asyncio.BaseTransport] = []
         """Every connection so far, whether or not a request came on it."""
         self.left = 0
+        self.health, self.health_checks = 200, 0
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int) -> None:
@@ -127,6 +128,9 @@ class FakeEngine:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/v1/models":
             return web.json_response(self.models)
+        if request.path == "/health":
+            self.health_checks += 1
+            return web.Response(status=self.health)
         body = await request.read()
         self.peers.append(request.transport)
         self.asked.append((request.method, request.raw_path, dict(request.headers), body))

@@ -132,7 +132,8 @@ def _open_webui(to: ClientEndpoint) -> ProgramLaunch:
             # Otherwise its database keeps the first address and key, and ignores later ones.
             "ENABLE_PERSISTENT_CONFIG": "False",
         },
-        words=("serve", "--host", "127.0.0.1"),
+        # Its own default port is the one suggested for the gateway.
+        words=("serve", "--host", "127.0.0.1", "--port", "3000"),
     )
 
 

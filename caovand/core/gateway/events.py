@@ -80,6 +80,11 @@ class EngineIs(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Healthy(Event):
+    """The engine has answered a health check."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Arrived(OfRequest):
     """A request's head has arrived; it announces `size` bytes of body."""
 

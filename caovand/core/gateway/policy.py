@@ -26,6 +26,7 @@ from caovand.core.gateway.events import (
     Faulted,
     Forward,
     Grew,
+    Healthy,
     Left,
     Lost,
     OfRequest,
@@ -101,6 +102,8 @@ class Policy:
             self._waiting.charge(event.lane, event.tokens)
         elif isinstance(event, Tick):
             self._tick(event.at)
+        elif isinstance(event, Healthy):
+            self._release(event.at)
         elif isinstance(event, OfRequest) and event.number in self._requests:
             self._of_request(event, self._requests[event.number])
         self._pump(event.at)
@@ -121,9 +124,8 @@ class Policy:
         elif waits_s is not None and waits_s > self.rules.hold_s:
             self._refuse(event.number, Why.WOULD_WAIT)
         else:
-            self._requests[event.number] = OpenRequest(
-                event.number, event.size, event.at, event.lane
-            )
+            request = OpenRequest(event.number, event.size, event.at, event.lane)
+            self._requests[event.number] = request
             self._bytes += event.size
             self._queued_by_lane[event.lane] += 1
 
@@ -277,21 +279,23 @@ class Policy:
                 self._end(request, Why.TOO_LONG)
         self._known.forget(at)
         for request in [self._requests[number] for number in self._at_engine]:
-            if request.broken and at - request.since >= CONFIRM_S:
-                self._settle(request, at)
+            if request.broken is Lost and at - request.since >= CONFIRM_S:
+                self._blame(request, at, Why.LOST)
         if self._alone is not None:
             request = self._requests[self._alone]
             if not request.broken and at - request.since >= request.max_alone_s:
                 self._alone, request.suspect = None, False
                 self._known.clear(request.digest)
 
-    def _settle(self, request: OpenRequest, at: float) -> None:
-        """Pass on a living engine's fault; blame a request whose connection it broke."""
-        if request.broken is Faulted:
+    def unconfirmed(self, at: float) -> list[OpenRequest]:
+        """Requests with a fault, where the daemon has had time to report the engine's death."""
+        found = [self._requests[number] for number in self._at_engine]
+        return [one for one in found if one.broken is Faulted and at - one.since >= CONFIRM_S]
+
+    def _release(self, at: float) -> None:
+        for request in self.unconfirmed(at):
             self._remove(request)
             self._effects.append(Release(request.number))
-            return
-        self._blame(request, at, Why.LOST)
 
     def _pump(self, at: float) -> None:
         """Forward the requests that may go to the engine now."""

@@ -104,6 +104,16 @@ def comment(text: str) -> bytes:
     return b": " + " ".join(text.split()).encode("utf-8", "replace") + b"\n\n"
 
 
+def is_comment(chunk: bytes) -> bool:
+    """Whether a piece of a stream, which begins with a line, is nothing but comments.
+
+    vLLM sends them while a request waits for its first token.
+    """
+    return chunk.startswith(b":") and all(
+        line.startswith(b":") or not line.strip() for line in chunk.split(b"\n")
+    )
+
+
 def models(
     names: Sequence[str], context: int | None, state: str, expected_s: float | None
 ) -> dict[str, Any]:

@@ -51,7 +51,6 @@ AGAIN = ("Retry-After", "send it again", "overloaded")
 DEADLY_TOP_K = 41
 DEADLY = re.compile(rb"top_k ?= ?41\b")
 """How the logs of both engines show the killer's sampling."""
-LOOK_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -138,11 +137,16 @@ class Clients:
 
 
 def core(stage: Stage) -> int:
-    """The process that generates."""
-    for process in stage.one.tree():
-        if process.name.startswith("VLLM::EngineCor"):
-            return process.pid
-    return int(stage.one.status()["engine_pid"])
+    """The process that generates, 0 while there is none."""
+    if stage.engine == "llamacpp":
+        return int(stage.one.status()["engine_pid"] or 0)
+    names = {process.name: process.pid for process in stage.one.tree()}
+    return next((pid for name, pid in names.items() if name.startswith("VLLM::EngineCor")), 0)
+
+
+def other_core(stage: Stage, before: int) -> int:
+    """The process that generates, 0 while there is none but the one before."""
+    return pid if (pid := core(stage)) != before else 0
 
 
 def kill(pid: int) -> None:
@@ -169,36 +173,35 @@ def other_model(stage: Stage) -> None:
 def killer(stage: Stage) -> None:
     """Send a request that the engine dies of each time that it has it."""
     messages = [{"role": "user", "content": "die"}]
-    body = {"model": "tiny", "messages": messages, "top_k": DEADLY_TOP_K, "max_tokens": 1000}
+    # Its answer goes on for as long as there is context: the engine dies before it ends.
+    endless = {"ignore_eos": True, "max_tokens": 2000}
+    body = {"model": "tiny", "messages": messages, "top_k": DEADLY_TOP_K, **endless}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(
         f"{stage.url}v1/chat/completions", json.dumps(body).encode(), headers
     )
-    answered = threading.Event()
-    dying = threading.Thread(target=die_of_it, args=(stage, answered))
-    dying.start()
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
-            print(f"    the killer: {got.status} {got.read()[:200]!r}", flush=True)
-    except urllib.error.HTTPError as problem:
-        print(f"    the killer: {problem.code} {problem.read()[:200]!r}", flush=True)
-    answered.set()
-    dying.join()
+    # By name: each engine begins a log of its own.
+    words = ["tail", "-F", "-n", "+1", stage.one.folder / "log/engine.log"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as log:
+        dying = threading.Thread(target=die_of_it, args=(stage, log))
+        dying.start()
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
+                print(f"    the killer: {got.status} {got.read()[:200]!r}", flush=True)
+        except urllib.error.HTTPError as problem:
+            print(f"    the killer: {problem.code} {problem.read()[:200]!r}", flush=True)
+        log.terminate()
+        dying.join()
 
 
-def die_of_it(stage: Stage, answered: threading.Event) -> None:
-    """Kill the engine whenever its log shows that it has the killer."""
-    log = stage.one.folder / "log/engine.log"
-    file, seen = log.stat().st_ino, log.stat().st_size
-    while not answered.wait(LOOK_S):
-        with contextlib.suppress(FileNotFoundError), open(log, "rb") as now:
-            if os.fstat(now.fileno()).st_ino != file:
-                file, seen = os.fstat(now.fileno()).st_ino, 0
-            now.seek(seen)
-            text = now.read()
-            seen += len(text)
-            if DEADLY.search(text):
-                os.kill(core(stage), signal.SIGKILL)
+def die_of_it(stage: Stage, log: subprocess.Popen[bytes]) -> None:
+    """Kill the engine as soon as a line of its log shows that it has the killer."""
+    assert log.stdout is not None
+    victim = core(stage)  # known ahead: on a busy machine it takes seconds to find
+    for line in log.stdout:
+        if DEADLY.search(line):
+            os.kill(victim, signal.SIGKILL)
+            victim = until(lambda dead=victim: other_core(stage, dead), "the next engine")
 
 
 FAULTS: Sequence[tuple[str, Callable[[Stage], object]]] = (
@@ -289,7 +292,7 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
     print(f"{name:<18} {len(whole):>6} {len(errors):>6} {len(lost):>6} {len(foreign):>8}"
           f" {len(answers) - len(whole):>6} {longest_s:>6.1f} s", flush=True)  # fmt: skip
     kinds = Counter(
-        (row["library"], row["error"], "begun" if row["begun"] else "not begun", row["says"][:90])
+        (row["library"], row["error"], "begun" if row["begun"] else "not begun", row["says"][:160])
         for row in errors
     )
     for kind, count in kinds.most_common():

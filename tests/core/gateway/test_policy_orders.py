@@ -22,6 +22,7 @@ from caovand.core.gateway.events import (
     Event,
     Faulted,
     Forward,
+    Healthy,
     Left,
     Lost,
     Recall,
@@ -119,6 +120,8 @@ class Shell(World):
             number = sorted(self.open)[which % len(self.open)]
             self.answer(number, "left")
             self.take(Left, number=number)
+        elif what == "healthy":
+            self.take(Healthy)
         elif number and what == "begin":
             self.begun.add(number)
             self.since.pop(number, None)
@@ -151,9 +154,12 @@ class Shell(World):
                 self.take(Done, number=number)
             self.at += CONFIRM_S
             self.take(Tick)
+            self.take(Healthy)
 
 
-STEPS = ("arrive", "wait", "engine", "leave", "begin", "done", "lose", "fault", "refuse")
+STEPS = (
+    "arrive", "wait", "engine", "healthy", "leave", "begin", "done", "lose", "fault", "refuse",
+)  # fmt: skip
 orders = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 999)), max_size=60)
 
 

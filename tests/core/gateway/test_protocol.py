@@ -126,3 +126,17 @@ def test_an_error_event_of_an_engine_is_found_wherever_it_begins(
     chunk: bytes, fresh: bool, place: int
 ) -> None:
     assert protocol.error_at(chunk, fresh=fresh) == place
+
+
+@pytest.mark.parametrize(
+    ("chunk", "is_one"),
+    [
+        (b": keep-alive\n\n", True),
+        (b": one\r\n\r\n: two\n\n", True),
+        (b"", False),
+        (b"data: 1\n\n", False),
+        (b": one\n\ndata: 1\n\n", False),
+    ],
+)
+def test_comments_of_an_engine_are_no_answer(chunk: bytes, is_one: bool) -> None:
+    assert protocol.is_comment(chunk) is is_one

@@ -29,9 +29,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "End the other process (nvidia-smi names it) and start again; the configuration is fine.",
     ),
     "device-oom-capture": (
-        "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card.",
-        "Check with nvidia-smi which other processes use the card's memory; more GPUs "
-        "(tensor_parallel_size) or a smaller quantization also leave more of it.",
+        "Memory for CUDA graphs and a step's own tensors is outside vLLM's share of the card: see "
+        "with nvidia-smi what else uses it; more GPUs or a smaller quantization leave more.",
     ),
     "device-oom-run": ("The peak of a step did not fit next to the KV cache.",),
     "sampler-oom": ("Sampling was warmed up with {requests} concurrent requests.",),
@@ -329,8 +328,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "different numbers of drafts, as JSON answers cause. Turn drafting off ([policy] mtp = 0).",
     ),
     "prompt.short": (
-        "A prompt of a single token crashes vLLM's CPU build on a Gated DeltaNet hybrid. No "
-        "setting helps: have clients send two tokens or more.",
+        "vLLM's CPU build crashes on a Gated DeltaNet hybrid and a prompt of a single token: have "
+        "clients send two or more.",
     ),
     "worker.died": (
         "A process of it ended with {fault}: start the same plan again first.",
