@@ -29,7 +29,8 @@ SILENT_S = 1.0
 """If the gateway has not polled for this long, there is no gateway to wait for."""
 LOOK_S = 0.2
 NO_REQUESTS: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
-MAX_UNREAD = 8
+EXTRA_DIVISOR = 8
+"""One request more at the engine for so many that it serves at a time."""
 
 
 class ClientsSlot(Protocol):
@@ -170,7 +171,7 @@ class Clients:
         """Maximum requests at the engine: slightly more than it serves at a time, so that it never
         waits for the gateway."""
         most = self._slot.engine.planning.at_once(plan)
-        return most and most + max(most // MAX_UNREAD, 1)
+        return most and most + max(most // EXTRA_DIVISOR, 1)
 
     def _expected_s(self, s: Snapshot) -> float | None:
         """Expected seconds until an engine serves; None if unknown."""

@@ -69,6 +69,11 @@ def test_what_caovan_does_by_itself_is_what_the_ladder_decides(
     assert found.how.startswith(how)
 
 
+def test_a_request_that_ends_an_engine_is_not_waited_for() -> None:
+    found = vllm(Finding("engine-died", "x", "serving", signature="prompt.short"))
+    assert (found.heals, found.how.partition(":")[0]) == ("yes", "the same plan again")
+
+
 @pytest.mark.parametrize("name", ["llamacpp", "ollama", "sglang"])
 def test_without_a_plan_the_ladder_is_named_and_not_what_defaults_allow(name: str) -> None:
     engine = engine_of(name)

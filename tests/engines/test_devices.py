@@ -14,10 +14,13 @@ from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import freest
+from tests.boxes.machines import BOXES
+from tests.boxes.models import model
 from tests.core.machines import (
     A100,
     CPU,
     CUDA,
+    DEFAULT,
     HOST,
     LLAMA_70B_AWQ,
     QWEN_27B,
@@ -319,3 +322,16 @@ def test_in_unified_memory_no_weights_are_offloaded() -> None:
     own = replace(small, unified=False)
     host = replace(HOST, ram_mib=262_144)
     assert plan(inventory(QWEN_27B, (own,), host=host)).value("cpu_offload_gb")
+
+
+@pytest.mark.parametrize(("box", "used_mib"), [("3090-x4", 15_000), ("2080ti-11g-x4", 2_500)])
+def test_whole_experts_over_all_cards_may_be_all_that_fits_beside_others(
+    box: str, used_mib: int
+) -> None:
+    """The policy's own split holds nothing there, and the one that does leaves no card out."""
+    busy = tuple(
+        replace(gpu, free_mib=gpu.free_mib - used_mib, users=((9001, "python3", used_mib),))
+        for gpu in BOXES[box]
+    )
+    found = plan(inventory(model("Qwen3-30B-A3B-AWQ"), busy, engine=DEFAULT))
+    assert (found.value("tensor_parallel_size"), found.value("enable_expert_parallel")) == (4, True)

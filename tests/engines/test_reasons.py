@@ -12,7 +12,17 @@ from caovand.core.plan import Unplannable
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
-from tests.core.machines import A100, GPT_OSS, QWEN_27B_AWQ, cards, inventory, named, plan, turing
+from tests.core.machines import (
+    A100,
+    FIXED,
+    GPT_OSS,
+    QWEN_27B_AWQ,
+    cards,
+    inventory,
+    named,
+    plan,
+    turing,
+)
 
 
 def test_linked_cards_are_not_called_unlinked() -> None:
@@ -59,7 +69,7 @@ def test_drafts_give_way_to_what_the_reason_names() -> None:
     assert found.value("compilation_config") == {"cudagraph_mode": "FULL_AND_PIECEWISE"}
     reason = found.settings["speculative_config"].reason
     assert reason.startswith("drafting nothing keeps full CUDA graphs, which vLLM 0.21.0")
-    small = plan(box_with("a10", model("Qwen3.6-27B-AWQ")))
+    small = plan(box_with("a10", model("Qwen3.6-27B-AWQ"), FIXED))
     reason = small.settings["speculative_config"].reason
     assert "drafting nothing leaves memory that is worth more here and keeps full CUDA" in reason
     later = box_with("a10", model("Qwen3.6-27B-AWQ"))
@@ -69,7 +79,7 @@ def test_drafts_give_way_to_what_the_reason_names() -> None:
 
 
 def _two_a100() -> Inventory:
-    machine = box_with("a100-80g-x8", model("Qwen3-Next-80B-A3B-FP8"))
+    machine = box_with("a100-80g-x8", model("Qwen3-Next-80B-A3B-FP8"), FIXED)
     return replace(machine, gpus=machine.gpus[:2])
 
 

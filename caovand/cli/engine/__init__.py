@@ -15,7 +15,7 @@ from caovand.cli.common.verb import Group, Parser, Verb, fill
 EPILOG = """\
 examples:
   sudo caovanctl engine install                      the build this machine can use
-  sudo caovanctl engine install 0.33.0               another version; the old one is kept
+  sudo caovanctl engine install 0.21.0               another version; the old one is kept
   sudo caovanctl engine install --kind llamacpp      llama.cpp, for models in GGUF files
   sudo caovanctl engine try 0.33.0                   serve with it, compare, keep it or go back
   sudo caovanctl engine rollback                     back to the one before

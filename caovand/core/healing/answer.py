@@ -133,7 +133,8 @@ def _forecast(
     if is_final(finding, rules.healing):
         return "no", f"{at_once.text}; {failed}"
     if at_once.excused:
-        return "waits", at_once.text.removeprefix("waiting ")
+        waits = at_once.verdict == "hold" or at_once.text.startswith("waiting ")
+        return "waits" if waits else "yes", at_once.text.removeprefix("waiting ")
     patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
     times = "once" if patience == 1 else f"up to {patience} times"
     first = f"the same plan again, {times}" if patience else ""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caovand.core.facts.inventory import Inventory, ModelCard
+from caovand.core.healing.failure import Finding
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.llamacpp.engine import ENGINE
 from caovand.engines.llamacpp.memory.forecast import forecast
@@ -318,6 +319,14 @@ def test_a_model_without_a_head_drafts_by_lookup_where_a_depth_is_typed() -> Non
     assert of(words, "--spec-ngram-simple-size-m") == "4"
 
 
+def test_slots_keep_caches_of_their_own_where_one_could_not_be_as_large() -> None:
+    """One cache is no longer than the model's limit."""
+    card = in_gguf(models.model("R1-Distill-Llama-8B"))
+    found = plan(box_with("5090", card, ENGINES["llamacpp"]))
+    assert found.value("unified") is None
+    assert (found.value("parallel"), found.value("max_model_len")) == (2, 102_400)
+
+
 def test_slots_share_a_cache_where_each_would_have_a_short_part_of_it() -> None:
     inventory = machine(QWEN_27B_MTP, 22528)
     found = plan(inventory)
@@ -330,6 +339,11 @@ def test_slots_share_a_cache_where_each_would_have_a_short_part_of_it() -> None:
     separate = plan(inventory, engine={"extra_args": ["--no-kv-unified"]})
     assert separate.value("max_model_len") * 2 <= found.value("max_model_len") + 1024
     assert plan(inventory, policy={"workload": "batch"}).value("unified") is None
+    old = replace(inventory, engine=replace(CUDA, flags=frozenset({"--ctx-size", "--parallel"})))
+    assert plan(old).value("max_model_len") == separate.value("max_model_len")
+    failed = Finding("kv-cache-none", "x", "load")
+    steps = [rung.step(found, failed) for rung in ENGINE.healing.rungs_for(failed)]
+    assert not any(step and "parallel" in step.settings for step in steps)  # they free nothing
     typed = plan(inventory, engine={"extra_args": ["--kv-unified", "-c", "20480"]})
     assert typed.value("max_model_len") == 20480
 

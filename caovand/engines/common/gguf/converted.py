@@ -85,7 +85,7 @@ def offer_gguf(
 ) -> tuple[CheckResult, ...]:
     """Offer to serve the model as GGUF; `how` is a command that the model's name completes.
 
-    "" if the model is fast enough already, or GGUF would hardly be faster, or would not run.
+    Empty if the model is fast enough already, or GGUF would hardly be faster, or would not run.
     """
     found = figures(model, cards, host) if tokens_s < READING else None
     if found is None or found.tokens_s < FASTER * tokens_s:

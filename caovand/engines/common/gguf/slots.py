@@ -29,6 +29,8 @@ BY_WORKLOAD = {"chat": 2, "long": 1, "batch": 8}
 """Concurrent requests for each workload; further ones wait."""
 MAX_SLOTS = {"chat": 8, "long": 4, "batch": 32}
 """Concurrent requests if memory is left over."""
+AS_MUCH = 0.75
+"""The part of separate caches' tokens that one for all slots must hold."""
 MIN_OF_BATCH = 4
 """Concurrent requests of a batch on the CPU, however slowly it computes."""
 
@@ -111,6 +113,9 @@ def share(
     if not gpus or sized.load.slots == 1 or sized.load.context >= limit:
         return sized
     one = find_longest(model, host, replace(sized.load, shared=True), gpus, rooms, workload)
+    # No longer than the model's limit, one cache may hold far less than many.
+    if one.load.context < AS_MUCH * sized.load.context * sized.load.slots:
+        return sized
     quick = one.whole or (not sized.whole and one.seconds <= sized.seconds * NEARLY_FACTOR)
     return one if one.fits and quick and one.load.context > sized.load.context else sized
 

@@ -10,7 +10,7 @@ from caovand.core.healing.rung import Rung, RungStep
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.rungs import halve, halve_context, stop_drafting
 from caovand.engines.common.options import count
-from caovand.engines.llamacpp.planning.options import CONTEXT
+from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
 
 MIN_BATCH = 32
 LAYERS_DIVISOR = 8
@@ -22,6 +22,8 @@ def _shorten_context(plan: Plan, finding: Finding) -> RungStep | None:
 
 
 def _fewer_slots(plan: Plan, finding: Finding) -> RungStep | None:
+    if plan.value(SHARED) is True:  # of one cache they free nothing
+        return None
     return halve(plan, "parallel", 1, "sequences")
 
 

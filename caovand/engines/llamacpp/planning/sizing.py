@@ -17,7 +17,7 @@ from caovand.engines.common.gguf.placement import Placement, devices, host_room
 from caovand.engines.common.gguf.sizes import CACHE_TYPES, GgufLoad
 from caovand.engines.common.options import count
 from caovand.engines.llamacpp.planning import drafting, loading, steps, texts
-from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
+from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED, option
 
 EIGHT_BITS = "q8_0"
 EXPERTS_IN_RAM = "n_cpu_moe"
@@ -257,7 +257,9 @@ def _choose_context(
         return sized, whole
     workload = config.policy.workload
     sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
-    if workload != "batch" and not SEPARATE & verbatim.keys():
+    flags = inventory.engine.flags
+    shares = not flags or option(SHARED) in flags
+    if workload != "batch" and shares and not SEPARATE & verbatim.keys():
         sized = requests.share(model, host, sized, gpus, rooms, workload)
     context = sized.load.context
     if context == model.max_model_len:

@@ -169,7 +169,8 @@ def _with_reason(
     split, setting = tried[0].split, plan.settings["tensor_parallel_size"]
     if split and split.replicas > 1:
         return plan
-    reason = _why_fewer(plan, partial, own) if split and not tried[0].wider else setting.reason
+    fewer = split and not tried[0].wider and len(plan.gpus) < len(partial.gpus)
+    reason = _why_fewer(plan, partial, own) if fewer else setting.reason
     reason = "; ".join(filter(None, (reason, _why_no_wider(plan, tried[1:]))))
     # Over several nodes it is a multiple of the cards that each of them uses.
     settings = {**plan.settings, "tensor_parallel_size": policy(setting.value, reason)}

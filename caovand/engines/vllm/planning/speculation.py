@@ -223,7 +223,8 @@ def name_gain(sized: PartialPlan, deeper: PartialPlan) -> PartialPlan:
     less = candidate.eager or candidate.context < sized.model.max_model_len
     short = less or {"sequences", "batch"} & spared or candidate.vision < sized.model.vision
     gains = [LEAVES_MEMORY] if short else []
-    if cuts_graphs(deeper) and not cuts_graphs(sized):
+    whole = not (cuts_graphs(sized) or sized.turing or candidate.eager)
+    if cuts_graphs(deeper) and whole:
         gains.append(
             f"keeps full CUDA graphs, which vLLM {sized.engine.version} does not capture with"
             " drafts and FlashInfer's attention"

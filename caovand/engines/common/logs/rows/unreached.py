@@ -56,7 +56,7 @@ ROWS = (
          rf"\[(?:Errno -\d\] )?{_UNKNOWN}"
          rf"|Failed to resolve '(?P<failed>{_UNRESOLVED}|{_NAME})'"),
     signature("client.name", "consequence", "network",
-         r"(?:(?:httpx|httpcore)\.ConnectError: |\bERROR\b.{0,200})\[Errno -[235]\] "
+         r"\bERROR\b.{0,200}\[Errno -[235]\] "
          r"(?P<why>Name or service not known|Temporary failure in name resolution"
          r"|No address associated with hostname)"),
     signature("client.slow", "consequence", "start-stall",
