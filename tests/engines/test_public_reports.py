@@ -25,7 +25,7 @@ def test_most_of_the_half_set_aside_is_right_and_hardly_any_wrong() -> None:
     counts = Counter(one.verdict for one in every)
     assert counts["right"] >= RIGHT * len(every)
     assert counts["wrong"] <= WRONG * len(every)
-    page = (ROOT / "packaging/docs/troubleshooting.md").read_text(encoding="utf-8")
+    page = (ROOT / "packaging/docs/tested.md").read_text(encoding="utf-8")
     for line in (*table(every, cause=False), *table(every, cause=True)):
         assert line in page, "the tables are made by `python -m tests.public_reports aside`"
 

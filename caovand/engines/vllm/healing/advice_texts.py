@@ -328,8 +328,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "different numbers of drafts, as JSON answers cause. Turn drafting off ([policy] mtp = 0).",
     ),
     "prompt.short": (
-        "vLLM's CPU build crashes on a Gated DeltaNet hybrid and a prompt of a single token: have "
-        "clients send two or more.",
+        "vLLM's CPU build crashes on a Gated DeltaNet hybrid and a prompt of one token: have "
+        "clients send two tokens or more.",
     ),
     "worker.died": (
         "A process of it ended with {fault}: start the same plan again first.",

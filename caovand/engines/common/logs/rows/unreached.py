@@ -26,6 +26,10 @@ _UNRESOLVED = r"(?:host|gateway)\.(?:docker|containers)\.internal"
 _UNKNOWN = (
     r"(?:Name or service not known|nodename nor servname|Temporary failure in name|getaddrinfo)"
 )
+_NO_ADDRESS = (
+    "Name or service not known|Temporary failure in name resolution"
+    "|No address associated with hostname"
+)
 _RAW = re.compile(
     r".{0,300}(?:\bECONNREFUSED\b|\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN)\b|Cannot connect to host "
     r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside"
@@ -55,10 +59,8 @@ ROWS = (
          rf"|Cannot connect to host (?P<asked>{_UNRESOLVED}|{_NAME}):\d{{2,5}} ssl:\w{{1,10}} "
          rf"\[(?:Errno -\d\] )?{_UNKNOWN}"
          rf"|Failed to resolve '(?P<failed>{_UNRESOLVED}|{_NAME})'"),
-    signature("client.name", "consequence", "network",
-         r"\bERROR\b.{0,200}\[Errno -[235]\] "
-         r"(?P<why>Name or service not known|Temporary failure in name resolution"
-         r"|No address associated with hostname)"),
+    signature("client.name", "cause", "network",
+         rf"(?:httpx|httpcore)\.ConnectError: \[Errno -[235]\] (?P<why>{_NO_ADDRESS})"),
     signature("client.slow", "consequence", "start-stall",
          r"UND_ERR_(?P<what>HEADERS|BODY)_TIMEOUT"),
 )  # fmt: skip
@@ -79,6 +81,13 @@ _ON_GATEWAY = (
     "the server listens on 127.0.0.1 only (`ss -ltn` on the host shows it). Start it, let it "
     "listen on all addresses (OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and "
     "llama-server), restart it, and let the host's firewall pass the port."
+)
+_NOT_RESOLVED = (
+    "A name was not resolved ({why}), and the line does not show which. If a server's address "
+    "is configured (a base URL), its name is not known where this program runs: "
+    "host.docker.internal needs --add-host=host.docker.internal:host-gateway on Linux, a "
+    "container's name a network that both share. If a model was to be downloaded, the machine "
+    "reaches no name server: check network, DNS and HTTPS_PROXY.",
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "client.refused": (
@@ -117,13 +126,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "container's name is known only in a network that both containers share, and not on the "
         "host: connect them to one, or write the host's address.",
     ),
-    "client.name": (
-        "A name was not resolved ({why}), and the line does not show which. If a server's address "
-        "is configured (a base URL), its name is not known where this program runs: "
-        "host.docker.internal needs --add-host=host.docker.internal:host-gateway on Linux, a "
-        "container's name a network that both share. If a model was to be downloaded, the machine "
-        "reaches no name server: check network, DNS and HTTPS_PROXY.",
-    ),
+    "client.name": _NOT_RESOLVED,
     "client.slow": (
         "The client gave up while it waited for the server's answer (Node waits 300 seconds for "
         "the first byte): the model still loaded, or a long prompt was computed slowly, often on "
