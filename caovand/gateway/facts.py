@@ -21,9 +21,8 @@ class Facts:
 
     `keep_alive_s` is how long the engine keeps an idle connection open, 0 if unknown;
     `reuses_connections` says whether one may carry several requests, and `health` is the path of
-    its health check. `naming` has the plan's names
-    and the configured aliases. `keys` are the clients' own keys by digest, None if clients need
-    only `key`.
+    its health check. `naming` has the plan's names and the configured aliases. `keys` are the
+    clients' own keys by digest, None if clients need only `key`.
     """
 
     engine: EngineIs

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.facts.occupancy import host_reserve_mib
-from tests.core.machines import A100, CPU, DEFAULT, H200, HOST, cards, named, turing
+from tests.core.machines import A100, CPU, FIXED, H200, HOST, cards, named, turing
 
 SERVER = replace(HOST, ram_mib=1 << 20, available_mib=1_000_000, cpus=96)
 
@@ -133,4 +133,4 @@ def host_of(box: str) -> Host:
 
 def box_with(box: str, model: ModelCard, engine: EngineInfo | None = None) -> Inventory:
     gpus = BOXES[box]
-    return Inventory(gpus, host_of(box), engine or (DEFAULT if gpus else CPU), model)
+    return Inventory(gpus, host_of(box), engine or (FIXED if gpus else CPU), model)

@@ -18,7 +18,7 @@ from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import derived, model
-from tests.core.machines import plan
+from tests.core.machines import DEFAULT, plan
 
 EXPERT = "expert:"
 WORKLOADS = ("batch", "long")
@@ -61,7 +61,8 @@ def _split(row: str) -> tuple[str, str]:
 def planned(name: str, box: str) -> list[str]:
     """The plan of a model on a box, in a few lines."""
     own, workload = _split(name)
-    machine = box_with(box, _gguf(own) if own.endswith(".gguf") else model(own))
+    engine = DEFAULT if BOXES[box] else None
+    machine = box_with(box, _gguf(own) if own.endswith(".gguf") else model(own), engine)
     try:
         found = plan(machine, policy={"workload": workload})
     except Unplannable as problem:

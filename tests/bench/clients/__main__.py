@@ -180,10 +180,11 @@ def killer(stage: Stage) -> None:
     request = urllib.request.Request(
         f"{stage.url}v1/chat/completions", json.dumps(body).encode(), headers
     )
+    victim = core(stage)  # before it is needed: on a busy machine it takes seconds to find
     # By name: each engine begins a log of its own.
     words = ["tail", "-F", "-n", "+1", stage.one.folder / "log/engine.log"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as log:
-        dying = threading.Thread(target=die_of_it, args=(stage, log))
+        dying = threading.Thread(target=die_of_it, args=(stage, log, victim))
         dying.start()
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as got:
@@ -194,10 +195,9 @@ def killer(stage: Stage) -> None:
         dying.join()
 
 
-def die_of_it(stage: Stage, log: subprocess.Popen[bytes]) -> None:
-    """Kill the engine as soon as a line of its log shows that it has the killer."""
+def die_of_it(stage: Stage, log: subprocess.Popen[bytes], victim: int) -> None:
+    """Kill the victim as soon as a line of its log shows that it has the killer, and the next."""
     assert log.stdout is not None
-    victim = core(stage)  # known ahead: on a busy machine it takes seconds to find
     for line in log.stdout:
         if DEADLY.search(line):
             os.kill(victim, signal.SIGKILL)
