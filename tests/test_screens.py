@@ -25,7 +25,7 @@ from caovand.engines.vllm.planning.speculation import depth_of_mode
 from tests.boxes.models import model as model_named
 from tests.core.machines import (
     A100,
-    FIXED,
+    DEFAULT,
     QWEN_27B,
     QWEN_27B_AWQ,
     in_four_bits,
@@ -47,7 +47,7 @@ WITH_AN_EXPLANATION = (DOCS / "troubleshooting.md", DOCS / "guide.zh-CN.md")
 def planned(gpus: tuple[Gpu, ...]) -> list[str]:
     """What `caovanctl plan` prints for these cards and the model of the documents."""
     config = parse({"model": {"path": QWEN_27B_AWQ.path}})
-    found = plan_for(config, inventory(gpus=gpus, engine=FIXED), None)
+    found = plan_for(config, inventory(gpus=gpus, engine=DEFAULT), None)
     out = io.StringIO()
     plan_verb.print_plan(found, Console(file=out, width=COLUMNS, highlight=False, soft_wrap=True))
     return [line.rstrip() for line in out.getvalue().splitlines()]
@@ -146,7 +146,7 @@ def test_the_table_of_machines_is_what_is_planned_for_them_today(
         model, split, context, sequences, depth = (cell.strip() for cell in rest.split("|"))
         gpus = tuple(replace(CARDS[card], index=index) for index in range(int(count)))
         config = parse({"model": {"path": f"/srv/models/{model}"}})
-        found = plan_for(config, inventory(MODELS[model], gpus, FIXED), None)
+        found = plan_for(config, inventory(MODELS[model], gpus, DEFAULT), None)
         plan, words = found.plan, context.replace(",", "").replace("（", " ").split()
         assert found.memory is not None
         assert found.memory.fits, card
@@ -176,7 +176,7 @@ def test_the_table_of_keys_shows_the_plans_of_today(
         section = "model" if name == "text_only" else "policy"
         config = parse({"model": {"path": model.path}, "policy": {}, section: changed})
         config = replace(config, model=replace(config.model, path=model.path))
-        found = plan_for(config, inventory(model, gpus, FIXED), None)
+        found = plan_for(config, inventory(model, gpus, DEFAULT), None)
         assert found.plan.value("max_model_len") == int(context.replace(",", "")), key
         assert bool(found.plan.value("language_model_only")) is (images == "no"), key
 

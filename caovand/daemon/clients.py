@@ -78,7 +78,7 @@ class Clients:
         self.requests: deque[dict[str, Any]] = deque(maxlen=MAX_KEPT)
         """The latest finished requests."""
         self._slot, self._starts, self._keys, self._changes = slot, starts, keys, changes
-        self._seq, self._said = 0, dict[str, Any]()
+        self._seq, self._last_news = 0, dict[str, Any]()
         self._known = 0  # the latest seq that the gateway has acted on
         self._heard_at, self._asking = float("-inf"), 0
         self._drains, self._drained_by = False, float("-inf")
@@ -134,7 +134,7 @@ class Clients:
     def _document(self) -> dict[str, Any]:
         snapshot, section = self._slot.snapshot, self._slot.config.gateway
         plan, endpoint = snapshot.plan, self._slot.endpoint
-        said = {
+        news = {
             "engine": engine_of(snapshot, drains=self._drains).value,
             "generation": snapshot.generation,
             "returns": will_return(snapshot),
@@ -155,10 +155,10 @@ class Clients:
             "effort": section.reasoning_effort,
             "keys": self._keys.for_gateway(),
         }
-        if said != self._said:
-            self._seq, self._said = self._seq + 1, said
+        if news != self._last_news:
+            self._seq, self._last_news = self._seq + 1, news
         now_known = {"expected_s": self._expected_s(snapshot), "used": self._keys.used_today()}
-        return {**said, "seq": self._seq, **now_known}
+        return {**news, "seq": self._seq, **now_known}
 
     def _key(self) -> str:
         """The key until an engine that checks one exists."""

@@ -67,7 +67,7 @@ def test_on_sm100_attention_is_flashinfers_whatever_the_cache(card: ModelCard) -
 def test_hoppers_own_attention_reads_an_8_bit_cache() -> None:
     machine = inventory(LLAMA, H200)
     found = plan(machine, engine={"extra_args": ["--kv-cache-dtype", "fp8"]})
-    assert not candidate_of_plan(found, machine).flashinfer
+    assert not candidate_of_plan(found, machine).kernels.flashinfer
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_where_images_attend_both_ways_flashinfer_is_not_counted_on(kind: dict[s
         machine = inventory(both_ways, gpus, WITH_NVCC)
         found = plan(machine)
         assert found.value("kv_cache_dtype") == chosen
-        assert not candidate_of_plan(found, machine).flashinfer
+        assert not candidate_of_plan(found, machine).kernels.flashinfer
         plain = plan(inventory(replace(LLAMA), gpus, WITH_NVCC))
         assert plain.value("kv_cache_dtype") == "fp8"
     paired = plan(inventory(both_ways, turing(2), WITH_NVCC))

@@ -26,6 +26,7 @@ VERSION = (0, 21, 0)
 
 
 def layout(model: ModelCard, batch_tokens: int = 8192, **settings: Any) -> Layout:
+    settings = {"kernels": Kernels(version=VERSION), **settings}
     return layout_for(model, Candidate(4096, 1, batch_tokens, 0.9, **settings))
 
 

@@ -166,7 +166,6 @@ CURES: Mapping[str, tuple[str, Mapping[str, Any], Cured, int]] = {
     "vllm-project/vllm#2248": ("kv", VLLM, at_least("gpu_memory_utilization", 0.97), 2),
     "vllm-project/vllm#34076": ("kv", VLLM, at_least("gpu_memory_utilization", 0.97), 2),
     "vllm-project/vllm#19445": ("warmup", VLLM, at_most("max_num_seqs", 512), 2),
-    "vllm-project/vllm#29469": ("profile", VLLM, env("VLLM_USE_FLASHINFER_SAMPLER", "0"), 2),
     "vllm-project/vllm#21731": ("serving", VLLM, lambda plan: plan.rungs == ("piecewise",), 3),
     "sgl-project/sglang#3713": (
         "serving", {}, lambda plan: plan.rungs == ("graphs-off off",), 3,
@@ -194,6 +193,7 @@ NO_CURE: Mapping[str, State] = {
     "vllm-project/vllm#9624": State.FAILED,
     "vllm-project/vllm#3676": State.FAILED,
     "vllm-project/vllm#2652": State.FAILED,
+    "vllm-project/vllm#29469": State.FAILED,  # an old ptxas serves no kernel of Triton
     "vllm-project/vllm#26161": State.FAILED,
     "vllm-project/vllm#20654": State.FAILED,
     "verl-project/verl#834": State.FAILED,

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from caovand.engines.common.logs.rows import ggml, unreached
 
 _NAMES = re.compile(
-    r"(?P<vllm>\bvllm(?:_\w{1,40})?\b|\b(?-i:Vllm[A-Z]))"
-    r"|(?P<sglang>\bsglang\b|\bsgl[-_]kernel\b)"
+    r"(?P<vllm>\bvllm(?:_\w{1,40})?\b(?!/(?:lib|bin)/)|\b(?-i:Vllm[A-Z]))"
+    r"|(?P<sglang>\bsglang\b(?!/(?:lib|bin)/)|\bsgl[-_]kernel\b)"
     r"|(?P<ollama>\bollama\b)"
     r"|(?P<llamacpp>\bllama(?:\.|-|_)cpp\b|\bllama-(?:server|cli)\b|\bllama_model_lo)",
     re.IGNORECASE,
 )
-"""Names of the engines in paths, commands, packages and prose."""
+"""Names of the engines in paths, commands, packages and prose; not those of environments."""
 MAX_LINE = 1000
 _TITLES: Mapping[tuple[str, ...], str] = {
     (*(row.id for row in unreached.ROWS), "ollama.client"): "Client of a server",

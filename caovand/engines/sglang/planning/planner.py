@@ -47,7 +47,7 @@ UNUSED = {
     "revision": "the model is a folder on this machine",
 }
 """Why other keys have no effect here."""
-FOR_WEIGHTS, BESIDE_WEIGHTS_MIB = 0.9, 2304
+FOR_WEIGHTS, WEIGHTS_MARGIN_MIB = 0.9, 2304
 """The fraction of a card that weights may take for vLLM to have room next to them, or the room that
 it then has."""
 FREE_OF_OTHERS_MIB = 512
@@ -282,7 +282,7 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
 def _less(memory: MemoryEstimate, gpus: Sequence[Gpu]) -> str:
     """The engine that needs less memory for its steps, if the cards hold more than the weights."""
     smallest = min(gpu.free_mib for gpu in gpus)
-    if memory.weights_mib > max(FOR_WEIGHTS * smallest, smallest - BESIDE_WEIGHTS_MIB):
+    if memory.weights_mib > max(FOR_WEIGHTS * smallest, smallest - WEIGHTS_MARGIN_MIB):
         return ""
     return 'set [engine] kind = "vllm", which takes less memory for steps, or '
 

@@ -257,7 +257,7 @@ def _size_trials(partial: PartialPlan) -> PartialPlan:
     sized = size_plan([first, *others])
     exact = [_decided(partial, trial) for trial in exact_trials(first)]
     if exact:
-        with suppress(Unplannable):  # only 8 bits fit beside other processes
+        with suppress(Unplannable):  # only 8 bits fit next to other processes
             sized = exact_or_rounded(size_plan(exact), sized)
     return name_gain(sized, _decided(partial, replace(first.trial, cache=sized.trial.cache)))
 
