@@ -64,21 +64,12 @@ _OPERATORS = frozenset(
 # Only these rows explain those better; other generic rows yield to any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
-    "model.uninspected": frozenset(
-        {
-            "engine.broken",
-            "engine.loader",
-            "engine.cuda",
-            "engine.transformers",
-            "engine.libc",
-            "engine.package",
-            "python.part",
-            "system.library",
-            "driver.library",
-        }
-    ),
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
 }
+
+# A line of the API server, before the traceback whose exception says what is wrong.
+_ANNOUNCED = re.compile(r"Error in applying chat template")
+_REPORT = 100  # lines of such a traceback
 
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
 _ELSEWHERE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
@@ -165,9 +156,20 @@ def _first_symptom(
         for hit in hits
         if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
     ]
+    rest = _explained(rest)
     with_message = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
     reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
     return next(iter(with_message or rest or reported), wrapper)
+
+
+def _explained(hits: list[PossibleCause]) -> list[PossibleCause]:
+    """The hits, without the lines that only announce the exception after them."""
+    return [
+        hit
+        for place, hit in enumerate(hits)
+        if not _ANNOUNCED.match(hit.text)
+        or not any(later.index <= hit.index + _REPORT for later in hits[place + 1 :])
+    ]
 
 
 def _is_end(hit: PossibleCause) -> bool:
