@@ -86,6 +86,9 @@ ROWS = (
          r"|olmo"
          r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed"
          r"|step)[\w-]{0,40}?(?:_(?P<part>thinker|talker|vision|audio))?)'$"),
+    signature("args.quantization", "cause", "bad-arguments",
+         r"model config \((?P<method>[\w-]{1,40})\) does not match the quantization method "
+         r"specified in the `?quantization`? argument \((?P<given>[\w-]{1,40})"),
     signature("model.quantization", "cause", "backend-unsupported",
          r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
          r"|[Uu]nsupported quantization\b"

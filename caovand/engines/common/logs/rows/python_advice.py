@@ -105,6 +105,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "engine expects. Check that all files of the model are there, and install the release of "
         "Transformers that the engine requires.",
     ),
+    "args.quantization": (
+        "The checkpoint is quantized with {method}, as its config.json says, and --quantization "
+        "says {given}: remove --quantization, and the engine reads the method from the "
+        "checkpoint.",
+    ),
     "model.quantization": (
         "The engine has no kernels for this checkpoint's quantization: choose another quantization "
         "of the model, a newer release, or another engine.",
