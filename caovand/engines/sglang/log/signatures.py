@@ -87,7 +87,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\((?P<limit>\d{1,12})\)"),
     signature("sglang.args.unknown", "cause", "bad-arguments",
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: unrecognized arguments: "
-         r"(?P<options>.{1,300})"),
+         r"(?:(?P<underscored>--[a-z\d-]{1,40}_[\w-]{1,60})|(?P<options>.{1,300}))"),
     signature("sglang.args", "cause", "bad-arguments",
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: "
          r"(?:" + python.CHOICE + r"|(?P<why>.{1,300}))"),

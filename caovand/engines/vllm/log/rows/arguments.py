@@ -18,7 +18,10 @@ ROWS: tuple[Signature, ...] = (
          r"|argument (?P<json>\S+): Value (?P<raw>.{1,80}?) cannot be converted to <function "
          r"loads"
          r"|argument (?P<argument>\S+): |unrecognized arguments: "
-         r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
+         r"(?:(?<=^api_server\.py: error: unrecognized arguments: )(?P<demo>--(?:api-key"
+         r"|served-model-name|chat-template|response-role|allowed-(?:origins|methods|headers)"
+         r"|allow-credentials))(?!\S)"
+         r"|(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
