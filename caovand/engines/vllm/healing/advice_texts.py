@@ -249,6 +249,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
         "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
     ),
+    "ray.alone": (
+        "vLLM started Ray on this machine alone, which has fewer cards than tensor_parallel_size "
+        "times pipeline_parallel_size: lower tensor_parallel_size to the number of cards that "
+        "nvidia-smi and CUDA_VISIBLE_DEVICES show.",
+        "To use the cards of other machines start Ray on them first (`ray start --address=...`), "
+        "and set RAY_ADDRESS for vLLM.",
+    ),
     "ray.address": (
         "vLLM requests the node {name}, and Ray knows no such node: Ray names nodes by the IP "
         "address under which they joined (`ray list nodes`), and VLLM_HOST_IP names this one "

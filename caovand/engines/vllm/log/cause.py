@@ -35,6 +35,7 @@ from caovand.engines.vllm.log.component import (
 )
 from caovand.engines.vllm.log.handled import WRAPPERS, is_wrapper
 from caovand.engines.vllm.log.line import take_apart
+from caovand.engines.vllm.log.rows.ends import ALONE
 from caovand.engines.vllm.log.search import UNEVEN, CauseSearch
 from caovand.engines.vllm.log.signatures import BY_ID
 from caovand.engines.vllm.log.vanished import SILENT_ROWS, is_unexplained
@@ -71,6 +72,7 @@ _BETTER: Mapping[str, frozenset[str]] = {
 _ANNOUNCED = re.compile(r"Error in applying chat template")
 _REPORT = 100  # lines of such a traceback
 
+_ALONE = "Started a local Ray instance"
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
 _ELSEWHERE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
 # How a process ended, as its parent reports it: `exit code: -4`, `{'EngineCore': -4}`.
@@ -184,6 +186,8 @@ def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:
 
 def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
+    if hit.signature is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
+        hit = replace(hit, signature=ALONE)
     row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
     if elsewhere := _ELSEWHERE.match(lines[hit.index]):
         captures["node"] = elsewhere["node"]

@@ -166,10 +166,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",
     ),
+    "backend.capability": (
+        "The card does not support the quantization {method} in this release: the line names the "
+        "compute capability that it needs. Use the model in another quantization (AWQ or GPTQ run "
+        "from 7.5 on), a newer release (FP8 needed 8.9 or 9.0 at first, and runs with Marlin's "
+        "kernels from 8.0 on in later ones), or another card.",
+    ),
     "backend.quantization": (
-        "The card does not support the quantization {method}: the line names the compute "
-        "capability that it needs. Use the model in another quantization (AWQ or GPTQ run from 7.5 "
-        "on, FP8 from 8.9 on and with Marlin from 8.0 on), or another card.",
         "The quantization {scheme} does not compute in {dtype}, the data type that --dtype or "
         "config.json names: set --dtype to one that the line lists, mostly float16.",
         "The quantization {other} does not work together with what the line names: change that, or "
