@@ -10,7 +10,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         'inspecting model architecture" say why. Usually a package of its environment is missing '
         "or does not fit: install the engine again, in its own environment.",
         "vLLM could not import its own code for this model, whose architecture it may support: "
-        "the standard error of that process, below this line, says why: usually a package of its "
+        "the error output below this line shows the reason, usually that a package of its "
         "environment is missing.",
     ),
     "model.architecture": (

@@ -33,7 +33,7 @@ ROWS = (
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
     signature("model.methods", "cause", "bad-arguments",
          r"Quantization method specified in the model config \((?P<saved>[\w-]{1,60})\) does not "
-         r"match the quantization method specified in the `quantization` argument "
+         r"match the quantization method specified in the `?quantization`? argument "
          r"\((?P<passed>[\w-]{1,60})\)"),
     signature("model.tied", "cause", "model-missing",
          r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"

@@ -51,7 +51,7 @@ ROWS = (
     *links.ROWS,
     *requests.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
-         r"has no attribute '?all_special_tokens_extended"
+         r"^AttributeError: .{1,80} has no attribute '?(?P<removed>all_special_tokens_extended)"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
          r"|`rope_scaling` must be a dictionary with two fields"
          r"|(?:<class )?'(?P<taken>[\w.-]{1,200})'>?'? is already used by a Transformers "
@@ -86,9 +86,6 @@ ROWS = (
          r"|olmo"
          r"|nemotron|exaone|hunyuan|ernie|kimi|mimo|smol|jamba|mamba|dbrx|seed"
          r"|step)[\w-]{0,40}?(?:_(?P<part>thinker|talker|vision|audio))?)'$"),
-    signature("args.quantization", "cause", "bad-arguments",
-         r"model config \((?P<method>[\w-]{1,40})\) does not match the quantization method "
-         r"specified in the `?quantization`? argument \((?P<given>[\w-]{1,40})"),
     signature("model.quantization", "cause", "backend-unsupported",
          r"No compressed-tensors compatible scheme|does not support \S{1,40} quantization\b"
          r"|[Uu]nsupported quantization\b"

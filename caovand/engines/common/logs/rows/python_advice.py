@@ -14,6 +14,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The installed Transformers was upgraded for the model type {model_type}, and this release "
         "of the engine does not fit it: install a newer release of the engine, which supports that "
         "model and brings the Transformers that it needs.",
+        "Transformers 5 has no {removed} any more, and this release of the engine uses it: install "
+        "Transformers 4 (pip install 'transformers<5'), even if pip finds 5 within what the engine "
+        "requires, or a newer release of the engine, which supports 5.",
         "{taken} is registered twice: by this release of the engine, and by the installed "
         "Transformers, which is newer than the engine expects. Install a newer release of the "
         "engine, or, if the model does not need that Transformers, an older one, which this "
@@ -104,11 +107,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "lack it, or the installed Transformers reads them differently than this release of the "
         "engine expects. Check that all files of the model are there, and install the release of "
         "Transformers that the engine requires.",
-    ),
-    "args.quantization": (
-        "The checkpoint is quantized with {method}, as its config.json says, and --quantization "
-        "says {given}: remove --quantization, and the engine reads the method from the "
-        "checkpoint.",
     ),
     "model.quantization": (
         "The engine has no kernels for this checkpoint's quantization: choose another quantization "

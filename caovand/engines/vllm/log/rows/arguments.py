@@ -70,7 +70,8 @@ ROWS: tuple[Signature, ...] = (
     signature("engine.broken", "cause", "bad-arguments",
          r"^ImportError: cannot import name '(?P<name>\w{1,80})' from "
          r"(?:partially initialized module )?'vllm\b"
-         r"|'_OpNamespace' '(?:_\w{0,30}|vllm)' object has no attribute '(?P<operator>\w{1,60})'"
+         r"|'_OpNamespace' '(?:_\w{0,30}|vllm)' object has no attribute "
+         r"'(?:(?P<awq>awq_\w{1,50})|(?P<operator>\w{1,60}))'"
          r"|^ModuleNotFoundError: No module named '(?P<part>vllm\.\w{0,30}_C\w{0,20})'", SERVED),
     signature("engine.unlinked", "consequence", "bad-arguments",
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"
