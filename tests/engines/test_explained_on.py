@@ -135,3 +135,37 @@ def test_a_value_that_a_gguf_file_lacks_is_told_from_a_crash_of_the_server() -> 
     ])  # fmt: skip
     assert (finding.failure, finding.signature) == ("model-missing", "ollama.model.metadata")
     assert "lacks a value (array)" in advice[0]
+
+
+VLLM = (
+    "INFO 05-28 15:37:03 metrics.py:334] Avg prompt throughput: 0.0 tokens/s, Avg generation "
+    "throughput: 0.0 tokens/s, Running: 0 reqs, Swapped: 0 reqs, Pending: 0 reqs"
+)
+_ANSWERED_BY_OLLAMA = (
+    '[GIN] 2025/03/17 - 07:09:31 | 200 |         1m10s |   192.168.1.3 | POST     "/api/chat"'
+)
+_GAVE_UP = (
+    "time=2025-03-17T07:09:31.565Z level=INFO source=runner.go:654 "
+    'msg="aborting completion request due to client closing the connection"'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reached", "signature"),
+    [
+        ('INFO:     10.0.0.2:5 - "POST /v1/completions HTTP/1.1" 200 OK', "serving", ""),
+        ('INFO:     10.0.0.2:5 - "POST /v1/completions HTTP/1.1" 404 Not Found', "serving", ""),
+        ('INFO:     10.0.0.2:5 - "POST /generate HTTP/1.1" 404 Not Found', "serving", "args.path"),
+        (_ANSWERED_BY_OLLAMA, "serving", ""),
+        ("\n".join([_ANSWERED_BY_OLLAMA, _GAVE_UP, _GAVE_UP]), "serving", ""),
+        ("\n".join([_ANSWERED_BY_OLLAMA, *[_GAVE_UP] * 3]), "serving", "ollama.gave-up"),
+    ],
+)
+def test_an_excerpt_of_answered_requests_is_of_a_server_that_serves(
+    text: str, reached: str, signature: str
+) -> None:
+    engine = VLLM + "\n" if text.startswith("INFO") else ""
+    found = explain_log(engine + text)
+    assert found is not None
+    finding = found[1].finding
+    assert (found[1].reached, finding.signature if finding else "") == (reached, signature)

@@ -25,6 +25,7 @@ from caovand.engines.vllm.healing import advice_texts
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import BLAMED, CURES, HEALING, WHATEVER_PHASE
 from caovand.engines.vllm.healing.rungs import RUNGS
+from caovand.engines.vllm.log.rows.ends import ALONE
 from caovand.engines.vllm.log.signatures import SIGNATURES
 from tests.core.test_ladder import plan_of
 
@@ -124,7 +125,7 @@ def test_every_row_is_written_with_names_that_can_be_filled() -> None:
             fields = [name for _, name, _, _ in string.Formatter().parse(sentence) if name]
             assert all(name.isidentifier() for name in fields)
     assert set(WRITTEN) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
-    assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES} | {stages.UNSTAGED}
+    assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES} | {stages.UNSTAGED, ALONE.id}
 
 
 @pytest.mark.parametrize(

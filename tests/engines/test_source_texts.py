@@ -32,6 +32,8 @@ TEXTS = [
      "ggml.backend.none", "libggml-cpu"),
     ("llama_model_load: error loading model: cannot find tokenizer vocab in model file",
      "llama.model.converted", "current file"),
+    ("error: invalid argument: /app/llama-server", "llama.args", "entrypoint is llama-server"),
+    ("error: invalid argument: --no-such", "llama.args", "refused --no-such"),
     ("  what():  stoi", "ggml.what", "stoi"),
     ("terminate called after throwing an instance of 'std::runtime_error'\n"
      "  what():  Invalid diff: 'ab' not found at start of 'a'", "ggml.parser", "--jinja"),

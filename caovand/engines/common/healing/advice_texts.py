@@ -219,7 +219,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "nvml.unknown": (
         "The driver denies this process the card. In a container that happens after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
-        "by name.",
+        'by name, or with "exec-opts": ["native.cgroupdriver=cgroupfs"] in Docker\'s '
+        "daemon.json.",
         "Outside a container run nvidia-smi; if it reports the same, reboot.",
     ),
     "model.architecture": (

@@ -63,7 +63,8 @@ MIN_WORDS = 3
 
 def line_hints(finding: Finding, advice: Sequence[str]) -> list[str]:
     """Sentences about what the finding's line advises, without what `advice` already contains."""
-    finding = replace(finding, text=_WHATEVER.sub("", finding.text))
+    text = finding.text.partition(", Traceback (most recent call last)")[0]
+    finding = replace(finding, text=_WHATEVER.sub("", text))
     hints = []
     if (remedy := _remedy(finding.text)) and not any(remedy in text for text in advice):
         hints.append(f"The line's own advice: {remedy}.")

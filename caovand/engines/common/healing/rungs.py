@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from caovand.core.healing.rung import RungStep
 from caovand.core.plan import Plan
 from caovand.engines.common.options import count
@@ -9,6 +11,8 @@ from caovand.engines.common.options import count
 MIN_CONTEXT = 2048
 """The shortest context that a conversation can use."""
 GRANULE = 256
+OTHER_BUILD: Mapping[str, tuple[str, ...]] = {"signal.instruction": (), "tgi.instruction": ()}
+"""The processor lacks an instruction of the build: no setting helps."""
 
 
 def halve(plan: Plan, name: str, least: int, label: str) -> RungStep | None:

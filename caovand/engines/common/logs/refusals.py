@@ -31,14 +31,14 @@ OF_COMMANDS = frozenset({
     "ollama.capability", "ollama.context-cut", "ollama.model.unknown", "ollama.model.newer",
     "ollama.hub.denied", "ollama.modelfile", "ollama.import", "ollama.model.unsupported",
     "ollama.family.import", "ollama.template", "ollama.origin", "ollama.file", "ollama.plain",
-    "ollama.family.refused",
+    "ollama.family.refused", "ollama.gave-up",
 })  # fmt: skip
 """Ollama's rows of a command or request that failed alone, unless it was a plan's own model."""
 FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
 OF_CLIENTS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
 """What a client printed that did not reach its server, or asked it wrongly."""
-NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED))
+NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED, requests.NO_PATH))
 MAX_PASSES = 64
 
 

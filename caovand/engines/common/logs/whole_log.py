@@ -14,10 +14,15 @@ from caovand.core.health.observation import LogMark
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
 from caovand.engines.common.healing.backends import DRIVEN_BY, backend_in_log
-from caovand.engines.common.logs.signature import Signature, first
+from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.common.logs.wrapping import unwrap, without_colours
 
 HIDDEN = "(hidden)"
+_ANSWERED = re.compile(
+    r"(?:^|.{0,120} )\"(?:GET|POST) /\S{0,300} HTTP/[\d.]{1,3}\" \d{3}\b"
+    r"|(?:^|.{0,120} )\[GIN\] .{0,40}\| 200 \|.{0,100}\bPOST\b"
+)
+"""A server's line about a request that it answered (uvicorn, Ollama's GIN)."""
 FigureSample = tuple[str, float]
 
 
@@ -58,6 +63,8 @@ class Explainer:
                 samples.setdefault(sample[0], []).append(sample[1])
             if row := first(self.harmless, line):
                 harmless[row[0].id] = harmless.get(row[0].id, 0) + 1
+            if reached == "resolve" and answers(line):
+                reached = "serving"
             if mark is not None and mark.phase is not None and reached != "serving":
                 serves = mark.phase == self.last and mark.progress == 1.0
                 reached = "serving" if serves else mark.phase
@@ -74,6 +81,11 @@ class Explainer:
             None if version is None else str(version), durations(times), reached, finding,
             self.advise(finding) if finding else (), figures, {}, harmless,
         )  # fmt: skip
+
+
+def answers(line: str) -> bool:
+    """Whether a line shows that the server answers requests: an excerpt may begin there."""
+    return _ANSWERED.match(line[:MAX_LINE]) is not None
 
 
 def lines_of(text: str) -> list[str]:

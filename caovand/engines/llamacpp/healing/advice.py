@@ -21,6 +21,11 @@ _LENGTH = (
     "The log shows a context of {context} tokens. Without an option llama.cpp makes it as long as "
     "the model allows: set -c to what is needed, such as 8192."
 )
+_REFUSED = (
+    "llama-server refused {option}; starting again cannot help. Correct it in [engine] extra_args. "
+    "`llama-server --help` lists what this build takes: install a newer llama.cpp for a newer "
+    "option."
+)
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
@@ -35,11 +40,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Close other programs, add memory, or use a GGUF file of fewer bits.",
     ),
     "backend-unsupported": ("This build or card cannot run these settings.",),
-    "bad-arguments": (
-        "llama-server refused {option}; starting again cannot help. Correct it in [engine]"
-        " extra_args. `llama-server --help` lists what this build takes: install a newer llama.cpp"
-        " for a newer option.",
-    ),
+    "bad-arguments": (_REFUSED,),
     "model-missing": ("Correct [model] path, or download the file again.",),
     "access-denied": ("Let the engine's user read the file (chmod a+r).",),
     "port-busy": (
@@ -111,6 +112,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Fewer bits of the weights do not make the cache smaller.",
     ),
     "llama.draft.context": ("The model has no MTP head to draft with: set [policy] mtp = 0.",),
+    "llama.args": (
+        "llama-server got {shell} as an option: the image's entrypoint is llama-server, and Docker "
+        "put a shell before the options. It does that when CMD in the Dockerfile is not a valid "
+        "JSON list (a comma is missing, or follows the last element): correct the list. With a "
+        "command of your own (`sh -c` in Compose or Kubernetes) set the entrypoint, too.",
+        "llama-server got {command} as an option: the image's entrypoint is llama-server already, "
+        "so that the command must not come again. Pass the options alone, or set the entrypoint.",
+        _REFUSED,
+    ),
     "llama.args.tls": (
         "This llama-server was built without TLS: put a proxy in front of it, or omit the "
         "certificate.",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import FAILURES, Failure
 from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.common.healing.rungs import OTHER_BUILD
 from caovand.engines.llamacpp.healing.rungs import RUNGS
 from caovand.engines.llamacpp.planning.options import TYPES, option
 
@@ -36,6 +37,8 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    **OTHER_BUILD,
+    "exit.instruction": (),
     "llama.cache.long": ("context", "cache", "slots"),
     "llama.ram.cache": ("context", "cache", "slots"),
     "llama.cache.unplaced": ("context", "cache", "slots"),

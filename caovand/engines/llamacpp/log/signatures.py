@@ -117,7 +117,9 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.args", "cause", "bad-arguments",
          r"^(?:error: |(?=Invalid|Unknown))(?:(?:[Ii]nvalid|[Uu]nknown)|invalid parameter for) "
          r"argument: "
-         r"(?P<option>[^\s\"'.,]{1,200})|: (?P<named>--?\w[\w-]{0,40}) unknown argument"),
+         r"(?:(?P<shell>(?:/(?:usr/)?bin/)?(?:ba|da)?sh)$"
+         r"|(?P<command>serve|(?:[\w./-]{0,100}/)?llama-server)$"
+         r"|(?P<option>[^\s\"'.,]{1,200}))|: (?P<named>--?\w[\w-]{0,40}) unknown argument"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",

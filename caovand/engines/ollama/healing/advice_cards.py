@@ -50,6 +50,10 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "nvidia-smi; update the driver, or install another release of Ollama.",
     ),
     "ollama.card.refused": (
+        "The card is a {gfx}, and the installed ROCm library has kernels only for {types}: it "
+        "serves on the processor. Install an Ollama, or a package of ROCm for it, that has {gfx} "
+        "(an older release, a build from the sources), or use llama.cpp's Vulkan build. Another "
+        "driver does not help, and HSA_OVERRIDE_GFX_VERSION only within a family.",
         "Ollama found a card but does not use it ({why}), so it serves on the processor: update "
         "the card's driver, or install the release or ROCm package that supports it.",
     ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import FAILURES, Failure
 from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.common.healing.rungs import OTHER_BUILD
 from caovand.engines.ollama.healing.rungs import RUNGS
 
 _CARD = ("cache", "parallel", "overhead", "context", "processor")
@@ -31,6 +32,9 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """A failure without a row of its own has no rungs: only waiting, or a person, helps."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    **OTHER_BUILD,
+    "exit.instruction": (),
+    "ollama.instruction": (),
     "ollama.slow": (),
     "ollama.client.gone": (),
     "ggml.split": (),

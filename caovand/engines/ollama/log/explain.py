@@ -43,6 +43,10 @@ _OF_RELEASE = ("ollama.model.newer", "ollama.model.architecture")
 _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
 """A server that cuts prompts answers, but not what was asked."""
 
+_GAVE_UP = "aborting completion request due to client closing the connection"
+_OFTEN = 3
+"""Times from which it is a client's time-out, and not a person who closes a chat."""
+
 
 def _find_cause(
     lines: Sequence[str], phase: str = "serving", *, alive: bool = False
@@ -56,19 +60,28 @@ def _find_cause(
         captures = {k: v for k, v in found.captures.items() if k not in ("newer", "architecture")}
         return replace(found, captures={**captures, **versions})
     unused, cut, hinted, integrated = None, None, False, None
+    gave_up: list[tuple[int, str]] = []
     for number, line in enumerate(lines, 1):
         hinted = hinted or bool(_CARD.search(line[: MAX_TEXT * 4]))
         integrated = integrated or _INTEGRATED.search(line[: MAX_TEXT * 4])
         if unused is None and _NO_CARD.search(line[:MAX_TEXT]):
             text = line.strip()[:MAX_TEXT]
             unused = Finding("gpu-absent", text, "http", {}, "ollama.cards.unused", number)
+        if _GAVE_UP in line[:MAX_TEXT]:
+            gave_up.append((number, line.strip()[:MAX_TEXT]))
         if cut is None and (matched := _CUT.search(line[:MAX_TEXT])):
             text, sizes = line.strip()[:MAX_TEXT], matched.groupdict()
             cut = Finding("bad-arguments", text, "serving", sizes, "ollama.context-cut", number)
     if unused is not None and integrated is not None and not hinted:
         named = integrated.groupdict()
         return replace(unused, signature="ollama.cards.integrated", captures=named)
-    return unused if hinted and unused is not None else cut
+    if hinted and unused is not None:
+        return unused
+    if cut is None and len(gave_up) >= _OFTEN:
+        number, text = gave_up[0]
+        times = {"times": str(len(gave_up))}
+        return Finding("bad-arguments", text, "serving", times, "ollama.gave-up", number)
+    return cut
 
 
 def _versions(lines: Sequence[str]) -> Mapping[str, str]:

@@ -82,7 +82,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|vkEnumeratePhysicalDevices(?: count)?) failed: |no amdhip64 runtime DLL found"),
     # A card is there, and the server says why it does not use it
     signature("ollama.card.refused", "generic", "gpu-absent",
-         r"(?P<why>amdgpu (?:is not supported|too old|\[\d+\] .{0,100}not supported|detected, but"
+         r"amdgpu is not supported \(supported types:\[(?P<types>[^\]]{1,400})\]\)"
+         r".{0,5}\bgpu_type=(?P<gfx>gfx\w{3,6})"
+         r"|(?P<why>amdgpu (?:is not supported|too old|\[\d+\] .{0,100}not supported|detected, but"
          r" no compatible rocm library)|(?:NVIDIA|AMD|nvidia) driver (?:is )?too old"
          r"|dropping ROCm device|CUDA GPU is too old|no suitable rocm found|unable to verify rocm"
          r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"

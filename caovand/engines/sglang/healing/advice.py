@@ -79,6 +79,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "do what this says first.",
     ),
     "sglang.args.unknown": (
+        "SGLang's options have dashes where {underscored} has underscores (--enable-metrics, not "
+        "--enable_metrics): write it with dashes. If it is refused then, too, this release does "
+        "not have it (`python -m sglang.launch_server --help` lists the options).",
         "This release of SGLang does not know {options}: releases add, rename and remove options "
         "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
         "or install a newer release.",
@@ -97,6 +100,25 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "up in the log; /dev/shm is too small (in a container --ipc=host); peer access does not "
         "work (NCCL_P2P_DISABLE=1; `nvidia-smi topo -m`); or the nodes use different networks "
         "(NCCL_SOCKET_IFNAME).",
+    ),
+    "sglang.unbalanced": (
+        "One card has less free memory than the others: nvidia-smi names the processes that use "
+        "it. End them (an earlier start of the engine may be among them), then start again.",
+        "If the cards are meant to be used unevenly, set SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0 "
+        "(in older releases SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK=1).",
+    ),
+    "sglang.unbalanced.drafts": (
+        "The check of the cards' free memory ran again for the model of the drafts, when the ranks "
+        "had loaded unequal parts already: a false alarm if nvidia-smi shows no other process on "
+        "the cards. Install a newer SGLang, which checks once, or switch the check off: "
+        "SGL_DISABLE_TP_MEMORY_INBALANCE_CHECK=1 (SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK=0 in "
+        "later releases).",
+        "If another process does use a card, end it, then start again.",
+    ),
+    "raised.drafter": (
+        "The draft model or the method of speculation does not fit this model and release: remove "
+        "--speculative-algorithm and the other --speculative options, or use the drafts that the "
+        "model's page names.",
     ),
     "sglang.attention": (
         "The attention backend does not support this model on this card: choose one that the line "

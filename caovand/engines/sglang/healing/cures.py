@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import FAILURES, Failure
 from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.common.healing.rungs import OTHER_BUILD
 from caovand.engines.sglang.healing.rungs import RUNGS
 from caovand.engines.sglang.planning.options import DRAFTING, TYPES, option
 
@@ -35,6 +36,7 @@ CURES = {**{(failure, ANY): () for failure in FAILURES}, **_CURES}
 """Only waiting, or a person, helps against failures without their own row here."""
 
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    **OTHER_BUILD,
     "weights.fp8": (),
     "cache.fp8": ("attention",),
     "flashinfer.card": ("attention",),

@@ -25,7 +25,14 @@ from caovand.engines.common.logs.rows.raised import (
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.sglang.log.line import take_apart
 from caovand.engines.sglang.log.phases import read
-from caovand.engines.sglang.log.signatures import BY_ID, HARMLESS, MISFIT, REFUSED, SIGNATURES
+from caovand.engines.sglang.log.signatures import (
+    BY_ID,
+    HARMLESS,
+    MISFIT,
+    REFUSED,
+    SIGNATURES,
+    UNBALANCED,
+)
 
 _WITH = 20
 """Maximum lines between the refusal of a prompt and the exception in its handling."""
@@ -114,6 +121,11 @@ class _Trace:
         return family is not None and family.id in BUILDING
 
     @property
+    def sets_up_drafts(self) -> bool:
+        """Whether the exception came from code that loads the model of the drafts."""
+        return any("/sglang/srt/speculative/" in file for file in self.files)
+
+    @property
     def is_of_request(self) -> bool:
         """Whether the exception came from code that handles a request."""
         handling = bool(self.files) and _HANDLING.search(self.files[-1]) is not None
@@ -200,6 +212,8 @@ def find_cause(
         if row is not None:
             if row[0] is BY_ID["sglang.exception"]:
                 row = (trace.row_of(message) or row[0], {**row[1], **packages(trace.frames)})
+            elif row[0] is BY_ID["sglang.unbalanced"] and trace.sets_up_drafts:
+                row = (UNBALANCED, row[1])
             elif row[0].id == IMPORTS:
                 row = (row[0], {**row[1], **importer(trace.frames, row[1])})
             elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):

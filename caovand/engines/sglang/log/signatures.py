@@ -46,6 +46,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.ram", "cause", "host-oom",
          r"\[Errno 12\] Cannot allocate memory|^MemoryError\b"
          r"|DefaultCPUAllocator: can't allocate memory|std::bad_alloc"),
+    signature("sglang.unbalanced", "cause", "vram-busy",
+         r"^ValueError: The memory capacity is unbalanced"),
     # The card
     *kernel.CARD_LOST,
     signature("sglang.absent", "cause", "gpu-absent",
@@ -85,7 +87,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\((?P<limit>\d{1,12})\)"),
     signature("sglang.args.unknown", "cause", "bad-arguments",
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: unrecognized arguments: "
-         r"(?P<options>.{1,300})"),
+         r"(?:(?P<underscored>--[a-z\d-]{1,40}_[\w-]{1,60})|(?P<options>.{1,300}))"),
     signature("sglang.args", "cause", "bad-arguments",
          r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: "
          r"(?:" + python.CHOICE + r"|(?P<why>.{1,300}))"),
@@ -142,6 +144,9 @@ MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
     python.SERVED)  # fmt: skip
 """An exception without its own row, in code that reads weights."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
+UNBALANCED = signature("sglang.unbalanced.drafts", "cause", "bad-arguments",
+    BY_ID["sglang.unbalanced"].pattern.pattern)  # fmt: skip
+"""The same when drafts are set up, after the model: its own memory is what the check finds."""
 HARMLESS: tuple[Signature, ...] = (
     signature("sglang.import", "benign", "unknown", r"Ignore import error when loading sglang\."),
     signature("sglang.moe-config", "benign", "unknown", r"Performance might be sub-optimal!"),

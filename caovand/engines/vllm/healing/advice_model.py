@@ -10,7 +10,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         'inspecting model architecture" say why. Usually a package of its environment is missing '
         "or does not fit: install the engine again, in its own environment.",
         "vLLM could not import its own code for this model, whose architecture it may support: "
-        "the lines before say why, usually a package of its environment that is missing.",
+        "the error output below this line shows the reason, usually that a package of its "
+        "environment is missing.",
     ),
     "model.architecture": (
         "This release of vLLM does not support the architecture {architecture}: install a newer "

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.runtime import NO_CODE
 from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
-from caovand.engines.vllm.healing import advice_model
+from caovand.engines.vllm.healing import advice_arguments, advice_model
 
 # One row a failure. A sentence with an unknown {name} is left out.
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
@@ -143,6 +142,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 
 # Signatures with better advice than their failure.
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **advice_arguments.SPECIAL,
     **advice_model.SPECIAL,
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
@@ -159,29 +159,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
         "captured for max_num_seqs of them: fewer requests, or more memory, are needed.",
     ),
-    "args.cli": (
-        "This release of vLLM has no argument {unknown}: remove it, or install a release or the "
-        "package that has it.",
-        "{positional} stands where only options are taken: the entry point of the container image "
-        "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
-        "model in --model for api_server; for another command set --entrypoint.",
-        "{command} stands where vllm expects its command (serve): the entry point of the container "
-        "image is `vllm` already, so that it must not come again. Pass `serve`, the model and "
-        "options alone, or for another command set --entrypoint (Kubernetes: command, not args).",
-        "{json} takes JSON in this release, and {raw} is not: as in --limit-mm-per-prompt "
-        "'{{\"image\": 4}}' (the outer quotes are for the shell; in a list of Compose or "
-        "Kubernetes leave them out). The release's own help shows the form of each option.",
-        CHOICE,
-        "vLLM refused the value of {argument}: the line says why.",
-        "{required} is missing from the arguments.",
-        "vLLM refused its arguments; starting again cannot help.",
-    ),
-    "args.value": ("vLLM refused its configuration: {reason}.", "{all}"),
-    "args.raise": (
-        "Set {argument} (an option of the same name, with dashes) to at least {wanted}: the line "
-        "says what needs it.",
-    ),
-    "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
     "jit.refused": (
         "The card's assembler (ptxas) refuses a kernel that Triton wrote: {why}. No tool is "
         "missing: the engine chose a kernel that this card cannot run. Install a newer release of "
@@ -202,7 +179,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
-    "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
     "gpu.count": (
         "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "
         "tensor_parallel_size is too high.",
@@ -225,9 +201,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "drive (smartctl) or remount the share.",
     ),
     "oom.kv.tokens": ("Set max_model_len = {context}: that fits.",),
-    "args.address": (
-        "This machine does not have the address to listen on: correct [server] host.",
-    ),
     "engine.package": (
         "The engine lacks the package {module}: install it into the engine's environment, or use "
         "a model that does not need it.",
@@ -237,6 +210,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "engine.broken": (
         "The engine's installation is incomplete: {name} is missing from it, or a folder named "
         "vllm hides it.",
+        "vLLM's builds for ROCm, the CPU and XPU have no operator {awq}, and installing them again "
+        "brings the same: on ROCm set VLLM_USE_TRITON_AWQ=1, elsewhere use a model in another "
+        "quantization. On an NVIDIA card it belongs to the installation, which is incomplete.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
         "The engine's compiled module {part} is missing: Python found vLLM's source tree (a folder "
         "named vllm where it was started, or an editable install that was never built) instead of "
@@ -251,14 +227,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "engine's package requires.",
         "The engine's compiled part cannot be loaded: {library} belongs to another PyTorch or "
         "CUDA. Reinstall the engine together with its PyTorch.",
-    ),
-    "args.match-unit": (
-        "Prefixes of this model's cache cannot match every {unit} tokens: remove "
-        "--prefix-match-unit.",
-    ),
-    "args.uneven": (
-        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
-        "and sizes, key-value heads included, and check that none of them is 0 in config.json.",
     ),
     "model.json": (
         "A JSON file of the model is broken (config.json, the tokenizer's, the index of the "
@@ -283,6 +251,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ray.short": (
         "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
         "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
+    ),
+    "ray.alone": (
+        "vLLM started Ray on this machine alone, which has fewer cards than tensor_parallel_size "
+        "times pipeline_parallel_size: lower tensor_parallel_size to the number of cards that "
+        "nvidia-smi and CUDA_VISIBLE_DEVICES show.",
+        "To use the cards of other machines start Ray on them first (`ray start --address=...`), "
+        "and set RAY_ADDRESS for vLLM.",
     ),
     "ray.address": (
         "vLLM requests the node {name}, and Ray knows no such node: Ray names nodes by the IP "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
 from caovand.core.healing.rung import ANY, Healing
+from caovand.engines.common.healing.rungs import OTHER_BUILD
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import KINDS
 from caovand.engines.vllm.healing.rungs import RUNGS
@@ -93,6 +94,7 @@ WHATEVER_PHASE = frozenset({"jit.nvcc"})
 
 # Rows more specific than their failure: only these rungs apply, none if a person must act.
 PRECISE: Mapping[str, tuple[str, ...]] = {
+    **OTHER_BUILD,
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),
     "weights.fp8": (),
@@ -104,6 +106,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.python": (),
     "jit.assembler": (),
+    "backend.capability": (),
     "backend.dtype": ("half",),
     "jit.refused": ("experts", "attention", "gdn", "sampler-plain"),
     "jit.toolkit": ("sampler-plain", "experts", "attention"),

@@ -35,6 +35,7 @@ from caovand.engines.vllm.log.component import (
 )
 from caovand.engines.vllm.log.handled import WRAPPERS, is_wrapper
 from caovand.engines.vllm.log.line import take_apart
+from caovand.engines.vllm.log.rows.ends import ALONE
 from caovand.engines.vllm.log.search import UNEVEN, CauseSearch
 from caovand.engines.vllm.log.signatures import BY_ID
 from caovand.engines.vllm.log.vanished import SILENT_ROWS, is_unexplained
@@ -64,22 +65,14 @@ _OPERATORS = frozenset(
 # Only these rows explain those better; other generic rows yield to any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
     "oom.cuda": frozenset({"oom.sampler", "oom.load", "oom.kv.none"}),
-    "model.uninspected": frozenset(
-        {
-            "engine.broken",
-            "engine.loader",
-            "engine.cuda",
-            "engine.transformers",
-            "engine.libc",
-            "engine.package",
-            "python.part",
-            "system.library",
-            "driver.library",
-        }
-    ),
     "cublas.failed": frozenset({"cuda.illegal", "cuda.launch", "gpu.lost"}),
 }
 
+# A line of the API server, before the traceback whose exception says what is wrong.
+_ANNOUNCED = re.compile(r"Error in applying chat template")
+_REPORT = 100  # lines of such a traceback
+
+_ALONE = "Started a local Ray instance"
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
 _ELSEWHERE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
 # How a process ended, as its parent reports it: `exit code: -4`, `{'EngineCore': -4}`.
@@ -165,9 +158,20 @@ def _first_symptom(
         for hit in hits
         if hit.is_kind("consequence") or (hit.signature is None and _after(hit, wrapper))
     ]
+    rest = _explained(rest)
     with_message = [hit for hit in rest if hit.signature or ": " in hit.parts.message]
     reported = [hit for hit in hits if hit.signature is BY_ID["engine.dead"]]
     return next(iter(with_message or rest or reported), wrapper)
+
+
+def _explained(hits: list[PossibleCause]) -> list[PossibleCause]:
+    """The hits, without the lines that only announce the exception after them."""
+    return [
+        hit
+        for place, hit in enumerate(hits)
+        if not _ANNOUNCED.match(hit.text)
+        or not any(later.index <= hit.index + _REPORT for later in hits[place + 1 :])
+    ]
 
 
 def _is_end(hit: PossibleCause) -> bool:
@@ -182,6 +186,8 @@ def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:
 
 def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[str]) -> Finding:
     captures = dict(hit.captures)
+    if hit.signature is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
+        hit = replace(hit, signature=ALONE)
     row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
     if elsewhere := _ELSEWHERE.match(lines[hit.index]):
         captures["node"] = elsewhere["node"]

@@ -19,7 +19,8 @@ from caovand.core.health.observation import LogMark
 from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide, hide_in
 from caovand.engines.common.logs.figures import Figure
-from caovand.engines.common.logs.whole_log import HIDDEN, plan_from_log, without_secrets
+from caovand.engines.common.logs.rows.requests import unknown_path
+from caovand.engines.common.logs.whole_log import HIDDEN, answers, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.log.cause import find_cause
@@ -144,9 +145,16 @@ def _last_phase(lines: Sequence[_Line]) -> str:
         if mark and mark.phase and reached != "serving":
             done = mark.phase == "http" and mark.progress == 1.0
             reached = "serving" if done else mark.phase
-        elif "Avg generation throughput:" in line.text and "loggers.py" in line.text:
+        elif _shows_serving(line.text, reached):
             reached = "serving"
     return reached
+
+
+def _shows_serving(text: str, reached: str) -> bool:
+    """Whether a line without a phase shows a serving engine; an excerpt may begin with one."""
+    if "Avg generation throughput:" in text and "loggers.py" in text:
+        return True
+    return reached == "resolve" and take_apart(text).uvicorn and answers(text)
 
 
 def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
@@ -155,6 +163,7 @@ def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
         find_cause(texts, _first_phase(texts))
         or _find_hang(texts, reached)
         or _find_collapse(texts)
+        or unknown_path(texts)
     )
     if finding is None:
         return None

@@ -33,7 +33,7 @@ ROWS = (
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
     signature("model.methods", "cause", "bad-arguments",
          r"Quantization method specified in the model config \((?P<saved>[\w-]{1,60})\) does not "
-         r"match the quantization method specified in the `quantization` argument "
+         r"match the quantization method specified in the `?quantization`? argument "
          r"\((?P<passed>[\w-]{1,60})\)"),
     signature("model.tied", "cause", "model-missing",
          r"^KeyError: ['\"](?P<tensor>(?:\w{1,60}\.){0,6}lm_head\.weight)['\"]$"
@@ -119,7 +119,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "of a multimodal architecture. Use the whole checkpoint, or name the text architecture "
         "(architectures in config.json, --hf-overrides).",
         "The checkpoint lacks the tensors of a draft model ({draft}): name a checkpoint that has "
-        "them in --speculative-config, or do without drafts.",
+        "them (vLLM's --speculative-config, SGLang's --speculative-draft-model-path), or do "
+        "without drafts.",
         "The checkpoint has no {lacking}, which this release's code for the model requires. "
         "Compare its folder with model.safetensors.index.json: many tensors of neighbouring layers "
         "mean that a file is absent or cut off; download it.",

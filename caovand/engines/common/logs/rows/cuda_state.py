@@ -20,6 +20,10 @@ ROWS = (
          r"system has unsupported display driver|forward compatibility was attempted on non"
          r"|\bError 80[34]: |CUDA_ERROR_(?:SYSTEM_DRIVER_MISMATCH|COMPAT_NOT_SUPPORTED_ON_DEVICE)"
          r"|cudaError(?:SystemDriverMismatch|CompatNotSupportedOnDevice)"),
+    # 800
+    signature("driver.denied", "cause", "gpu-absent",
+         r"\b(?:context|init failure|[Ee]rror|cuInit err):? 800\b|CUDA_ERROR_NOT_PERMITTED"
+         r"|cudaErrorNotPermitted"),
     # 34
     signature("driver.stub", "cause", "gpu-absent",
          r"CUDA driver is a stub library|CUDA_ERROR_STUB_LIBRARY|cudaErrorStubLibrary"),
@@ -65,6 +69,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "State: Completed. In a virtual machine that is up to its host.",
     ),
     "driver.compat": COMPAT,
+    "driver.denied": (
+        "The kernel denies this process the card (CUDA_ERROR_NOT_PERMITTED, 800). A container "
+        "loses its right to the devices when systemd reloads on the host: restart it. So that it "
+        'keeps the right, set "exec-opts": ["native.cgroupdriver=cgroupfs"] in Docker\'s '
+        "daemon.json, or pass each device by name (--device /dev/nvidia0 --device /dev/nvidiactl "
+        "--device /dev/nvidia-uvm).",
+    ),
     "driver.stub": (
         "The libcuda.so.1 that was loaded is the toolkit's stub, which is only for linking: remove "
         "the folder `stubs` of the CUDA toolkit from LD_LIBRARY_PATH and /etc/ld.so.conf.d; the "

@@ -47,6 +47,9 @@ ROWS = (
          r"|\[WinError -\d{6,10}\]|Windows Error 0x[ce]\d"),
     signature("exit.managed", "consequence", "engine-died",
          r"^Fatal error\. System\.(?P<managed>AccessViolationException)"),
+    signature("exit.own", "cause", "bad-arguments",
+         r"(?:^|[\s'\"(/])(?P<own>lib(?:llama|ggml|mtmd)[\w-]{0,30}\.so[\d.]{0,20}): cannot open "
+         r"shared object file"),
     signature("exit.linked", "cause", "bad-arguments",
          r"(?:^|[\s'\"(])(?!libcuda\.so"
          r"|libnvidia-ml)(?P<library>[^\s'\":]{1,200}): cannot open shared "
@@ -76,6 +79,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The engine's native library crashed inside the program that calls it ({managed}): update "
         "the card's driver, try another backend (CUDA, CPU), and a newer release of library and "
         "program; Vulkan layers of other programs (overlays, frame counters) can cause it, too.",
+    ),
+    "exit.own": (
+        "{own} is a library of llama.cpp itself, which comes with the program, and was not found: "
+        "add the folder that it lies in to LD_LIBRARY_PATH (in llama.cpp's images "
+        "LD_LIBRARY_PATH=/app).",
+        "If no folder has it, program and libraries were separated, or this image or archive is "
+        "broken: take all files of one release, the one before or a newer one.",
     ),
     "exit.linked": (
         "The library {library} or one of its dependencies is missing: install the engine again "

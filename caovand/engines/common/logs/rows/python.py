@@ -51,7 +51,7 @@ ROWS = (
     *links.ROWS,
     *requests.ROWS,
     signature("engine.transformers", "cause", "bad-arguments",
-         r"has no attribute '?all_special_tokens_extended"
+         r"^AttributeError: .{1,80} has no attribute '?(?P<removed>all_special_tokens_extended)"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
          r"|`rope_scaling` must be a dictionary with two fields"
          r"|(?:<class )?'(?P<taken>[\w.-]{1,200})'>?'? is already used by a Transformers "

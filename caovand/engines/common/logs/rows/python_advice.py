@@ -14,6 +14,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The installed Transformers was upgraded for the model type {model_type}, and this release "
         "of the engine does not fit it: install a newer release of the engine, which supports that "
         "model and brings the Transformers that it needs.",
+        "Transformers 5 has no {removed} any more, and this release of the engine uses it: install "
+        "Transformers 4 (pip install 'transformers<5'), even if pip finds 5 within what the engine "
+        "requires, or a newer release of the engine, which supports 5.",
         "{taken} is registered twice: by this release of the engine, and by the installed "
         "Transformers, which is newer than the engine expects. Install a newer release of the "
         "engine, or, if the model does not need that Transformers, an older one, which this "
@@ -161,10 +164,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",
     ),
+    "backend.capability": (
+        "The card does not support the quantization {method} in this release: the line names the "
+        "compute capability that it needs. Use the model in another quantization (AWQ or GPTQ run "
+        "from 7.5 on), a newer release (FP8 needed 8.9 or 9.0 at first, and runs with Marlin's "
+        "kernels from 8.0 on in later ones), or another card.",
+    ),
     "backend.quantization": (
-        "The card does not support the quantization {method}: the line names the compute "
-        "capability that it needs. Use the model in another quantization (AWQ or GPTQ run from 7.5 "
-        "on, FP8 from 8.9 on and with Marlin from 8.0 on), or another card.",
         "The quantization {scheme} does not compute in {dtype}, the data type that --dtype or "
         "config.json names: set --dtype to one that the line lists, mostly float16.",
         "The quantization {other} does not work together with what the line names: change that, or "

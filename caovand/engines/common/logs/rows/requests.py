@@ -5,10 +5,11 @@ A request ends no engine: its rows are consequences, which count only if nothing
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
-from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.signature import signature
+from caovand.core.healing.failure import Failure, Finding
+from caovand.engines.common.logs.signature import MAX_LINE, signature
 
 _LATER: Mapping[str, Failure] = {"serving": "unknown", "http": "unknown"}
 """A server refuses requests every day: its end, if it comes without a word, has another cause."""
@@ -88,7 +89,32 @@ OF_LLAMA = (
          r"|increase the physical batch size|batch size \d{1,9} > maximum allowed batch size",
          _LATER),
 )  # fmt: skip
+MAX_TEXT = 400  # characters kept of a line
+NO_PATH = "args.path"
+"""The signature of a path that the server does not have."""
+_NOT_FOUND = re.compile(
+    r"(?:^|.{0,120} )\"(?:POST|GET) (?P<path>/(?:generate(?:_stream)?|api/(?:chat|generate|tags)"
+    r"|(?:chat/)?completions|v1/v1/\S{1,60}|(?:v1/)?chat|embeddings))/? HTTP/[\d.]{1,3}\" 404\b"
+)
+"""Paths of other servers, or misspelt ones. A 404 of a path that exists is of an unknown model."""
+
+
+def unknown_path(lines: Sequence[str]) -> Finding | None:
+    """The finding of a client that asks for a path of another server; None without one."""
+    for number, line in enumerate(lines, 1):
+        if found := _NOT_FOUND.match(line[:MAX_LINE]):
+            text, named = line.strip()[:MAX_TEXT], found.groupdict()
+            return Finding("bad-arguments", text, "serving", named, NO_PATH, number)
+    return None
+
+
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    NO_PATH: (
+        "The server has no path {path}, and answers 404. vLLM has OpenAI's paths: let the client "
+        "use /v1/completions or /v1/chat/completions (a base URL that ends in /v1; /v1/models "
+        "lists the models). /generate is a path of the demo server, vllm.entrypoints.api_server, "
+        "and /api/chat one of Ollama.",
+    ),
     "args.tools": (
         "The client lets the model choose tools, and the server was started without support for "
         "it: start it with --enable-auto-tool-choice and the --tool-call-parser that the model's "

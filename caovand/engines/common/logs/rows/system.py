@@ -130,9 +130,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "run the container as another user.",
     ),
     "system.user": (
-        "The container runs as user {uid}, which has no name and no home in it: set USER, HOME and "
-        "TORCHINDUCTOR_CACHE_DIR to a folder that this user can write, or run it as a user that "
-        "exists in the image.",
+        "The container runs as user {uid}, which has no name and no home in it: set USER (or "
+        "LOGNAME) to any name, HOME and TORCHINDUCTOR_CACHE_DIR to folders that this user can "
+        "write, or run it as a user that exists in the image.",
     ),
     "system.write": (
         "The process may not create {root}: HOME is / here, as in a container under a user without "

@@ -18,7 +18,10 @@ ROWS: tuple[Signature, ...] = (
          r"|argument (?P<json>\S+): Value (?P<raw>.{1,80}?) cannot be converted to <function "
          r"loads"
          r"|argument (?P<argument>\S+): |unrecognized arguments: "
-         r"(?:(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
+         r"(?:(?<=^api_server\.py: error: unrecognized arguments: )(?P<demo>--(?:api-key"
+         r"|served-model-name|chat-template|response-role|allowed-(?:origins|methods|headers)"
+         r"|allow-credentials))(?!\S)"
+         r"|(?P<positional>[^\s-]\S{0,200})|(?P<unknown>\S+))"
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
@@ -67,7 +70,8 @@ ROWS: tuple[Signature, ...] = (
     signature("engine.broken", "cause", "bad-arguments",
          r"^ImportError: cannot import name '(?P<name>\w{1,80})' from "
          r"(?:partially initialized module )?'vllm\b"
-         r"|'_OpNamespace' '(?:_\w{0,30}|vllm)' object has no attribute '(?P<operator>\w{1,60})'"
+         r"|'_OpNamespace' '(?:_\w{0,30}|vllm)' object has no attribute "
+         r"'(?:(?P<awq>awq_\w{1,50})|(?P<operator>\w{1,60}))'"
          r"|^ModuleNotFoundError: No module named '(?P<part>vllm\.\w{0,30}_C\w{0,20})'", SERVED),
     signature("engine.unlinked", "consequence", "bad-arguments",
          r"^Failed to import from vllm\._\w{1,20} with ImportError\(['\"]"

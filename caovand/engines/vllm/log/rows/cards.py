@@ -87,9 +87,10 @@ ROWS: tuple[Signature, ...] = (
          r"Bfloat16 is only supported on GPUs with compute capability of at least "
          r"(?P<needs>\d{1,2}(?:\.\d)?)"
          r"|GPUs with compute capability below (?P<oldest>[\d.]{1,5}) are not supported"),
+    signature("backend.capability", "cause", "backend-unsupported",
+         r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"),
     signature("backend.quantization", "cause", "backend-unsupported",
-         r"quantization method (?P<method>\S{1,100}) is not supported for the current GPU"
-         r"|torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
+         r"torch\.(?P<dtype>\w{1,40}) is not supported for quantization method (?P<scheme>\w+)"
          r"|(?P<other>\b\w{1,40}) quantization is currently not supported in"
          r"|(?P<cache>kv_(?:cache_d|data_)type).{0,200}is not supported"
          r"|Failed to find a kernel that can implement the (?P<kernel>\w+)"

@@ -130,3 +130,6 @@ ROWS: tuple[Signature, ...] = (
     signature("benign.process-group", "benign", "unknown",
          r"destroy_process_group\(\) was not called before program exit"),
 )  # fmt: skip
+ALONE = signature("ray.alone", "cause", "bad-arguments",
+    next(row for row in ROWS if row.id == "ray.short").pattern.pattern)  # fmt: skip
+"""The same where vLLM started Ray itself, on this machine alone: no other node will join."""

@@ -1,0 +1,50 @@
+"""Advice on arguments that vLLM refuses, by signature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from caovand.engines.common.logs.rows.python_advice import CHOICE
+
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "args.cli": (
+        "vllm.entrypoints.api_server is vLLM's demo server, which has no {demo} in any release: "
+        "start the server with OpenAI's interface instead, `vllm serve MODEL` (in releases before "
+        "0.6 python -m vllm.entrypoints.openai.api_server). If it was that one already, the "
+        "release is too old for the option.",
+        "This release of vLLM has no argument {unknown}: remove it, or install a release or the "
+        "package that has it.",
+        "{positional} stands where only options are taken: the entry point of the container image "
+        "is `vllm serve` (before 0.10 api_server) already. Pass the model and options alone, the "
+        "model in --model for api_server; for another command set --entrypoint.",
+        "{command} stands where vllm expects its command (serve): the entry point of the container "
+        "image is `vllm` already, so that it must not come again. Pass `serve`, the model and "
+        "options alone, or for another command set --entrypoint (Kubernetes: command, not args).",
+        "{json} takes JSON in this release, and {raw} is not: as in --limit-mm-per-prompt "
+        "'{{\"image\": 4}}' (the outer quotes are for the shell; in a list of Compose or "
+        "Kubernetes leave them out). The release's own help shows the form of each option.",
+        CHOICE,
+        "vLLM refused the value of {argument}: the line says why.",
+        "{required} is missing from the arguments.",
+        "vLLM refused its arguments; starting again cannot help.",
+    ),
+    "args.value": ("vLLM refused its configuration: {reason}.", "{all}"),
+    "args.raise": (
+        "Set {argument} (an option of the same name, with dashes) to at least {wanted}: the line "
+        "says what needs it.",
+    ),
+    "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
+    "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
+    "args.address": (
+        "This machine does not have the address to listen on: correct [server] host.",
+    ),
+    "args.match-unit": (
+        "Prefixes of this model's cache cannot match every {unit} tokens: remove "
+        "--prefix-match-unit.",
+    ),
+    "args.uneven": (
+        "The model cannot be split this way: lower tensor_parallel_size to a divisor of its heads "
+        "and sizes, key-value heads included, and check that none of them is 0 in config.json.",
+    ),
+}
+"""Sentences by signature; one with an unknown {name} is left out."""
