@@ -171,3 +171,12 @@ def test_a_refused_request_is_told_to_a_reader_and_is_never_why_a_server_ended()
     ended = registry.engine_of("vllm").explain(text).finding
     assert ended is not None
     assert ended.failure == "unknown"
+
+
+def test_a_model_is_named_with_its_tag() -> None:
+    found = explain_log(
+        "Error [ResponseError]: registry.ollama.ai/library/llama2:13b does not support tools\n"
+    )
+    assert found is not None
+    assert found[1].finding is not None
+    assert "llama2:13b" in found[1].finding.text

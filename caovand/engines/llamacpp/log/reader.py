@@ -32,6 +32,7 @@ _FINGERPRINT = re.compile(
     r"|\|?(?:common_sampler_init|parse): error (?:initializing|parsing) grammar"
     r"|(?:\w{3} \d\d [\d:]{8} )?ERROR Backend not found backend=\"llama"
     r"|Failed to initialize samplers|Assertion failed: .{1,200}[/\\](?:llama|ggml)"
+    r"|.{0,120}error while loading shared libraries: lib(?:llama|mtmd)\b"
     r"|Error: llama\.cpp: |error: (?:invalid|unknown) argument: -|\./llamafile: "
     r"|ggml_metal_init\(\)|(?:ERROR: )?ggml-cuda was compiled"
     r"|Error allocating vulk"
