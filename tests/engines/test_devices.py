@@ -11,6 +11,7 @@ from caovand.core.checkpoint.config_json import describe
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Unplannable
 from caovand.engines.vllm.machine.ranks import indivisible
+from caovand.engines.vllm.memory.candidate import visible_mib
 from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import freest
@@ -335,3 +336,13 @@ def test_whole_experts_over_all_cards_may_be_all_that_fits_beside_others(
     )
     found = plan(inventory(model("Qwen3-30B-A3B-AWQ"), busy, engine=DEFAULT))
     assert (found.value("tensor_parallel_size"), found.value("enable_expert_parallel")) == (4, True)
+
+
+def test_ranks_leave_what_joining_takes_where_others_hold_a_card() -> None:
+    """vLLM refuses to start if less than its share is free once NCCL has its buffers."""
+    gpus = named("RTX 3090", 2)
+    busy = replace(gpus[1], free_mib=gpus[1].free_mib - 5200, users=((7, "python", 5200),))
+    found = plan(inventory(model("Qwen3.5-9B-AWQ"), (gpus[0], busy), engine=DEFAULT))
+    assert found.value("tensor_parallel_size") == 2
+    share = found.value("gpu_memory_utilization")
+    assert share * visible_mib(busy.total_mib) <= busy.free_mib - 512

@@ -20,6 +20,9 @@ from caovand.engines.vllm.flags.spelling import count
 MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
 """What a CUDA context takes before vLLM reads the free memory."""
+JOINING_MIB = 256
+"""What ranks that exchange data take besides, for NCCL and its context: they join before vLLM reads
+the free memory."""
 FIXED_MIB, FIXED_SHARE = 752, 1 / 20
 """The part of the reserve that never grows, and its largest share of a card.
 
@@ -272,7 +275,8 @@ def utilization(candidate: Candidate, gpus: Sequence[Gpu], context: int | None =
     """
     smallest = min(gpu.total_mib for gpu in gpus)
     wanted = 1 - reserve_mib(candidate, context, smallest) / smallest
-    room = int(free_share(gpus) * 100 - 0.5) / 100
+    joined = JOINING_MIB / smallest if candidate.tensor_parallel > 1 else 0
+    room = int((free_share(gpus) - joined) * 100 - 0.5) / 100
     return max(int(min(wanted, room) * 1000) / 1000, 0.0)
 
 

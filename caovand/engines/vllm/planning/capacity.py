@@ -95,8 +95,8 @@ def _why_no_longer(choice: Choice, limit: int) -> str:
         )
     if choice.longest > candidate.context:
         reason += (
-            f"; up to {choice.longest} fit if other settings give way: set [model] max_model_len ="
-            f" {choice.longest}"
+            f"; {choice.longest}{' or more' * (choice.longest < limit)} fit if other settings give"
+            f" way: set [model] max_model_len = {choice.longest}"
         )
     return reason + margin
 
