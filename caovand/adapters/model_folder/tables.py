@@ -11,7 +11,7 @@ from caovand.core.checkpoint.budget import BadHeader, Budget, TooLarge
 from caovand.core.problem import ProblemError
 
 # Real ones: config.json 0.1 MiB, a tokenizer's 2, DeepSeek's index 9, Kimi K2's 14 with 140,000
-# tensors, that of Qwen3.5-397B in GPTQ 42 with 370,000. Parsing blocks every thread, for a time
+# tensors, Qwen3.5-397B's in GPTQ 42 with 370,000. Parsing blocks every thread, for a time
 # proportional to the number of values.
 MAX_BYTES = {"tokenizer_config.json": 16 << 20, "model.safetensors.index.json": 80 << 20}
 MAX_OTHER_BYTES = 2 << 20

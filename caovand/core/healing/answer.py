@@ -133,7 +133,7 @@ def _forecast(
     if is_final(finding, rules.healing):
         return "no", f"{at_once.text}; {failed}"
     if at_once.excused:
-        waits = at_once.verdict == "hold" or at_once.text.startswith("waiting ")
+        waits = finding.signature not in rules.healing.blameless
         return "waits" if waits else "yes", at_once.text.removeprefix("waiting ")
     patience = 0 if at_once.verdict in ("lower", "fail") else _patience(finding)
     times = "once" if patience == 1 else f"up to {patience} times"

@@ -153,7 +153,7 @@ class _Ignored:
             self._found.setdefault(_letters(found["model"]), (index, message, found["why"]))
 
     def captures(self, architecture: str) -> Mapping[str, str]:
-        """Why the code of this architecture is missing, else why that of another model is."""
+        """Why this architecture's code is missing, else why another model's is."""
         if found := self._found.get(_letters(architecture)):
             return {"ignored": found[2]}
         last = next(reversed(self._found.values()), None)

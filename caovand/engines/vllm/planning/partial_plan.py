@@ -27,7 +27,7 @@ PLUGINS, PLUGIN = "VLLM_PLUGINS", "caovan_vllm_sm75_turbo3"
 class Trial:
     """What the search tries in place of the rules' own choices; each default leaves one to them.
 
-    `split` is over the plan's cards, `depth` that of drafting, `cache` the cache's type. `half`
+    `split` is over the plan's cards, `depth` the drafting depth, `cache` the cache's type. `half`
     tries float16 where the rules prefer float32; without `prefixes` nothing is kept of earlier
     prompts.
     """

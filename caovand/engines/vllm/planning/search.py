@@ -46,6 +46,7 @@ from caovand.engines.vllm.planning.trials import (
     narrower_splits,
     open_trials,
     wider_splits,
+    widest,
 )
 from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
@@ -93,7 +94,7 @@ def _best_of_splits(partial: PartialPlan) -> PartialPlan:
         problem = found
     if own and (own.choice is None or own.unweighed or not ours or spans_nodes(own)):
         return own
-    most = own.count("tensor_parallel_size") if own else len(partial.gpus)
+    most = own.count("tensor_parallel_size") if own else widest(partial)
     splits = (narrower_splits(partial, most), wider_splits(partial), replica_splits(partial))
     tried = [_Tried(None, own)]
     for split in chain.from_iterable(splits):
@@ -127,7 +128,7 @@ def _try(split: Split, partial: PartialPlan, *, wider: bool) -> _Tried:
 
 
 def _rank(tried: _Tried) -> tuple[int, float]:
-    """The rank of what was tried; lower is better, and of equals the first counts.
+    """The rank of what was tried; lower is better, and ties go to the first.
 
     Plans that fit rank by time; those with weights in host memory come after all others. Plans that
     do not fit rank by the number of cards that would hold the weights. A pooling model reads
@@ -169,8 +170,7 @@ def _with_reason(
     split, setting = tried[0].split, plan.settings["tensor_parallel_size"]
     if split and split.replicas > 1:
         return plan
-    fewer = split and not tried[0].wider and len(plan.gpus) < len(partial.gpus)
-    reason = _why_fewer(plan, partial, own) if fewer else setting.reason
+    reason = _why_fewer(plan, partial, own) if split and not tried[0].wider else setting.reason
     reason = "; ".join(filter(None, (reason, _why_no_wider(plan, tried[1:]))))
     # Over several nodes it is a multiple of the cards that each of them uses.
     settings = {**plan.settings, "tensor_parallel_size": policy(setting.value, reason)}

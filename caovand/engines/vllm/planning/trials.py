@@ -41,6 +41,12 @@ sequences as 8 bits get, one and half of another."""
 CACHE = "kv_cache_dtype"
 
 
+def widest(partial: PartialPlan) -> int:
+    """The largest tensor parallelism that the model's shape allows on the plan's cards."""
+    whole = shards_whole_experts(partial.verbatim)
+    return largest_split(partial.model, len(partial.gpus), whole_experts=whole, tiled=partial.tiled)
+
+
 def narrower_splits(partial: PartialPlan, size: int) -> list[Split]:
     """The splits over fewer than `size` cards, the widest first."""
     whole = shards_whole_experts(partial.verbatim)
@@ -54,10 +60,9 @@ def wider_splits(partial: PartialPlan) -> Iterator[Split]:
     model, verbatim, typed = partial.model, partial.verbatim, shards_whole_experts(partial.verbatim)
     if not is_single_node(partial):
         return
-    even, every, tiled = len(partial.gpus), every_card(partial), partial.tiled
-    most = largest_split(model, even, whole_experts=typed, tiled=tiled)
+    every, tiled, most = every_card(partial), partial.tiled, widest(partial)
     smaller = splits_below(model, most, whole_experts=typed, tiled=tiled)
-    counts = range(2, even + 1)
+    counts = range(2, len(partial.gpus) + 1)
     whole = [one for one in counts if needs_whole_experts(model, one, verbatim, tiled=tiled)]
     sizes = sorted({most, *smaller, *whole}, reverse=True)
     yield from (Split(size) for size in sizes if size > most)
