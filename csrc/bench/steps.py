@@ -1,7 +1,7 @@
 """Profile decode steps, with the plugin's kernels and with vLLM's. Needs a GPU.
 
     steps.py MODEL_FOLDER [--ways on,off,bfloat16,...] [--graphs FULL_AND_PIECEWISE|PIECEWISE|NONE]
-             [--drafts N] [--steps N] [--prompt N] [--requests N] [--no-cache]
+             [--drafts N] [--steps N] [--prompt N] [--requests N] [--no-cache] [--kv-cache-dtype T]
 
 MODEL_FOLDER holds a Qwen3.5-shaped hybrid with an MTP layer. It runs in float16 with the plugin's
 kernels "on" and "off", and in "bfloat16", for which vLLM 0.33 has a kernel that includes the
@@ -149,8 +149,9 @@ def one(args: argparse.Namespace) -> None:
     begun = time.perf_counter()
     llm = engine.start(
         args.model, args.graphs, args.drafts, 1, load_format="auto", async_scheduling=None,
-        max_model_len=8192, max_num_seqs=8, gpu_memory_utilization=0.5,
-        enable_prefix_caching=not args.no_cache,
+        max_model_len=args.prompt + 8192, max_num_seqs=8, gpu_memory_utilization=0.5,
+        enable_prefix_caching=not args.no_cache, kv_cache_dtype=args.kv_cache_dtype,
+        attention_backend="TRITON_ATTN",
         dtype="bfloat16" if args.way == "bfloat16" else "half",
     )  # fmt: skip
     found: dict = {"way": args.way, "start_s": time.perf_counter() - begun}
@@ -222,6 +223,7 @@ def main() -> int:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--requests", type=int, default=1)
     parser.add_argument("--no-cache", action="store_true")
+    parser.add_argument("--kv-cache-dtype", default="auto")
     args = parser.parse_args()
     if not args.way:
         return every(args)
