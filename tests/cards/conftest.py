@@ -127,7 +127,14 @@ def engine_plugin(folder: Path, name: str, *others: str) -> Path:
 def running(config: str) -> Iterator[Daemon]:
     """A daemon with this configuration, over the compiled code of those before it."""
     with daemon(config, {"CACHE_DIRECTORY": str(CACHE)}) as one:
-        yield one
+        try:
+            yield one
+        except BaseException:  # its folder is gone when somebody reads of the failure
+            shown(one, "status")
+            shown(one, "incidents")
+            log = (one.folder / "log/engine.log").read_text(errors="replace")
+            print(*log.splitlines()[-60:], sep="\n", flush=True)
+            raise
 
 
 def serves(one: Daemon) -> dict[str, Any]:

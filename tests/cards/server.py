@@ -71,12 +71,12 @@ class Server:
                 data = line.decode().strip()
                 if not data.startswith("data: {"):
                     continue  # the end, or a comment that keeps the connection alive
-                choice = json.loads(data.removeprefix("data: "))["choices"][0]
+                (choice,) = json.loads(data.removeprefix("data: "))["choices"]
                 if ids := choice["token_ids"]:
                     found.parts.append((time.monotonic() - found.begun, len(ids)))
                     found.tokens.extend(ids)
                     found.logprobs.extend(choice["logprobs"]["token_logprobs"])
-        assert len(found.tokens) == tokens
+        assert len(found.tokens) == tokens, f"{len(found.tokens)} of {tokens} tokens; last: {data}"
         return found
 
     @contextlib.contextmanager

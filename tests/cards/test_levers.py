@@ -18,7 +18,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -56,7 +58,7 @@ SHORT, LONG = (4_096, 32_768), (131_072, 250_000)
 """Prompts of their own, and beginnings of one that is read once."""
 TOGETHER, TOKENS, LAST = 4, 25, 8
 """Requests that share a prompt but for its last tokens, and what each generates."""
-HITS = "vllm:prefix_cache_hits_total"
+HITS, PREEMPTED = "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total"
 MOST_S = 90.0
 """Requests together are left out where reading their last tokens takes longer."""
 HELD, OFF = ("weights_gib", "kv_gib", "kv_tokens"), "forecast / found - 1: "
@@ -81,13 +83,20 @@ class Measured:
 
 
 def step_ms(streams: Sequence[Streamed]) -> float:
-    """Milliseconds of a step while all of them generate, a token each."""
+    """Median milliseconds of a step, a token for each, while all of them generate."""
     begin = max(one.begun + one.parts[0][0] for one in streams)
     end = min(one.begun + one.parts[-1][0] for one in streams)
-    tokens = sum(
-        count for one in streams for at, count in one.parts if begin < one.begun + at <= end
+    steps = []
+    for one in streams:
+        at = [one.begun + part for part, _ in one.parts]
+        steps += [b - a for a, b in pairwise(at) if begin <= a and b <= end]
+    print(
+        f"  {len(steps)} steps of {len(streams)} together, in ms:"
+        f" {', '.join(f'{1000 * step:.1f}' for step in sorted(steps)[-5:])} the longest; the last"
+        f" began {begin - min(one.begun for one in streams):.2f} s after the first asked",
+        flush=True,
     )
-    return 1000 * (end - begin) * len(streams) / tokens
+    return 1000 * median(steps)
 
 
 def measure(server: Server, result: Measured, way: str) -> None:
@@ -110,8 +119,11 @@ def measure(server: Server, result: Measured, way: str) -> None:
         turn, _ = server.answer(ends.pop())
         found(f"the same but for {LAST} tokens {at}, s", turn)
         if TOGETHER * turn < MOST_S:
+            counted = {name: server.counter(name) for name in (HITS, PREEMPTED)}
             with ThreadPoolExecutor(TOGETHER) as clients:
                 streams = list(clients.map(lambda one: server.stream(one, TOKENS), ends))
+            for name, count in counted.items():
+                print(f"  {name}: {server.counter(name) - count:,.0f} of all", flush=True)
             found(f"step of {TOGETHER} {at}, ms", step_ms(streams))
         else:
             print(f"  {TOGETHER} requests {at} are left out: reading takes too long", flush=True)

@@ -31,7 +31,8 @@ def too_small(long: Path, folder: Path) -> float:
     machine = inspect(config, None).with_model(config)
     for share in (thousandths / 1000 for thousandths in range(300, 49, -5)):
         policy = replace(config.policy, gpu_memory_utilization=share)
-        if plan_for(replace(config, policy=policy), machine, None).plan.rungs:
+        plan = plan_for(replace(config, policy=policy), machine, None).plan
+        if plan.value("max_model_len") < LONGEST:
             return share
     pytest.fail("no share of this card leaves room for a part of the context only")
 
@@ -58,11 +59,9 @@ def test_a_cache_too_small_costs_no_start_and_a_bad_reload_no_engine(
     with running(first) as one:
         status = serves(one)
         shown(one, "status")
-        (rung,) = status["rungs"]
-        context = int(rung.removeprefix("context "))
+        context, reported = (status["reported"][name] for name in ("max_model_len", "kv_tokens"))
         assert context < LONGEST
         assert (status["last_failure"], status["restarts"]) == (None, 0), "no start was lost"
-        reported = status["reported"]["kv_tokens"]
         print(f"context {context} planned, {reported} tokens of cache reported", flush=True)
         assert reported >= context
 
@@ -81,7 +80,7 @@ def test_a_cache_too_small_costs_no_start_and_a_bad_reload_no_engine(
         assert "the changed plan failed: " in done.stderr
         status = one.status()
         shown(one, "status")
-        assert (status["state"], status["rungs"]) == ("SERVING", [rung])
+        assert (status["state"], status["reported"]["max_model_len"]) == ("SERVING", context)
         assert status["last_failure"]["failure"] == "kv-cache-short"
         assert status["refusal"]["failure"] == "kv-cache-short"
 
