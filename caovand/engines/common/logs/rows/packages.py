@@ -23,6 +23,7 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
+    r"| {0,6}[\w.\[\]-]{1,60} \d\S{0,30} requires .{1,120}, but you"
     r"|(?:error: |  [×x╰─▶ ]{1,6})?Failed to (?:fetch|download):? `http"
     r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
     r"|.{0,200}is not a supported wheel on this platform"
@@ -32,12 +33,20 @@ ROWS = (
     signature("python.linux", "cause", "engine-unusable",
          r"^ModuleNotFoundError: No module named "
          r"'(?P<module>uvloop|resource|fcntl|termios|pwd|grp)'|uvloop does not support Windows"),
+    # torchvision 0.22.1 requires torch==2.7.1, but you have torch 2.8.0 which is incompatible.
+    signature("python.conflict", "consequence", "bad-arguments",
+         rf"^ {{0,6}}(?P<user>[\w.\[\]-]{{1,60}} {_VERSION}) requires (?P<wants>\S.{{0,120}}?), "
+         rf"but you(?:'ll)? have (?P<have>[\w.-]{{1,60}} {_VERSION}) which is incompatible"),
     signature("python.versions", "cause", "bad-arguments",
          rf"(?P<package>[\w.-]{{1,60}}) version \(?(?P<installed>{_VERSION})\)? does not match "
          rf"(?P<other>[\w.-]{{1,60}})(?: version)? \(?(?P<wanted>{_VERSION})"
          r"|(?P<needs>[\w.-]{1,60}[<>=!~]{1,2}[\w.,<>=!~* -]{1,60}) is required for a normal "
          rf"functioning of this module, but found (?P<found>[\w.-]{{1,60}}=={_VERSION})"
          rf"|Numba needs NumPy (?P<numpy>{_VERSION}) or less"
+         rf"|Requires (?P<narrow>[\w.-]{{1,60}}) version (?P<range>[<>=!~]{{1,2}}{_VERSION}"
+         rf"(?:, ?[<>=!~]{{1,2}}{_VERSION})?) but got (?P<got>{_VERSION}\w)"
+         rf"|Found an incompatible version of (?P<unfit>[\w.-]{{1,60}})\. Found version "
+         rf"(?P<old>{_VERSION}), but only versions above (?P<above>{_VERSION})"
          r"|(?P<pair>PyTorch and torchvision) were compiled with different CUDA"
          rf"|(?P<user>[\w.-]{{1,60}}) requires (?:the )?(?P<base>(?:torch|transformers|triton|numpy"
          r"|accelerate|tokenizers|huggingface[_-]hub|flashinfer|vllm|pydantic)\w{0,20})"
@@ -134,7 +143,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.versions": (
         "{package} {installed} and {other} {wanted} are of different releases: install the same "
         "release of both, or the engine again in its own environment.",
-        "{found} is installed, but {needs} is needed: install it.",
+        "{found} is installed, but {needs} is needed: pip install '{needs}' into the engine's "
+        "environment.",
+        "{narrow} {got} is installed, and a package here takes only {range}: pip install "
+        "'{narrow}{range}', uninstall it if nothing else needs it, or update the package that asks "
+        "(the frames above the line name it).",
+        "{unfit} {old} is installed, and a package here takes it only above {above}: pip install "
+        "--upgrade {unfit}, or uninstall it if nothing else needs it.",
         "The installed NumPy is too new for Numba: install NumPy {numpy} or older.",
         "{pair} are built for different releases of CUDA: install both from one index "
         "(https://download.pytorch.org/whl/...).",
@@ -194,6 +209,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "package index that its instructions name.",
         "The packages require releases that exclude each other: install the engine in its own "
         "environment, and do not pin packages that it pins.",
+    ),
+    "python.conflict": (
+        "pip installed {have}, and {user}, which is there, requires {wants}: what uses {user} may "
+        "fail to import. If it does, restore that release (pip install '{wants}'), or better "
+        "install the engine and the rest in environments of their own, each by one pip command, "
+        "so that pip finds releases for all.",
     ),
     "python.fetch": (
         "{source} could not be downloaded; the next line says why. 404: the index does not have "
