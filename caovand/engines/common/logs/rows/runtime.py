@@ -23,7 +23,8 @@ ABSENT = (
 NO_KERNEL = (
     r"no kernel image is available for execution on the device"
     r"|(?:CUDA|HIP) error: invalid device function|CUDA kernel \w{1,200} has no device code"
-    r"|device kernel image is invalid|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
+    r"|(?P<image>device kernel image is invalid)"
+    r"|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
     r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
     r"|\brequires (?:gfx\d\w{1,6}|[Ss][Mm]_?\d{2,3}[af]?)\b.{0,60}\bgot\b"
     r"|Assertion [`'].{1,300}\bis only supported on \w{1,40}['\"]{0,2}' failed"
@@ -62,6 +63,13 @@ ROWS = (
          r"|cudaErrorPeerAccessUnsupported"),
 )  # fmt: skip
 """Codes that mean the same for each of these engines."""
+OLD_DRIVER = (
+    "The driver refuses a compiled kernel ({image}): mostly it was compiled by a newer CUDA than "
+    " the driver supports, as with PyTorch and Triton of CUDA 12 on a driver for CUDA 11. "
+    "Compare nvidia-smi's CUDA version with torch.version.cuda: update the host's driver, or "
+    "install PyTorch and the engine built for that CUDA."
+)
+"""Where the driver, not the build, is mostly at fault."""
 NO_CODE = (
     "A kernel has no code for this card: PyTorch, or a package with kernels of its own, was built "
     "without its compute capability (`python -c 'import torch; print(torch.cuda.get_arch_list())'` "
