@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows.runtime import NO_CODE
+from caovand.engines.common.logs.rows.runtime import NO_CODE, OLD_DRIVER
 from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
 from caovand.engines.vllm.healing import advice_arguments, advice_model
 
@@ -57,10 +57,6 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "model-missing": (
         "Check the model's path ([model] path): its folder must contain config.json, the tokenizer "
         "and all weights; download missing or broken files again.",
-    ),
-    "network": (
-        "The model hub could not be reached: check the network, or download the model once and set "
-        "HF_HUB_OFFLINE=1.",
     ),
     "access-denied": (
         "Permission denied: let the engine's user read the model's files, pass the folders above "
@@ -188,6 +184,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE if that is set.",
     ),
     "cuda.arch": (
+        OLD_DRIVER,
         NO_CODE,
         "If the list has the card, the driver is older than the engine's CUDA: update it.",
     ),
@@ -295,6 +292,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release.",
     ),
     "ray.resources": (
+        "Ray has no card for the process that starts vLLM ({driver}). Under Ray Serve give the "
+        "replica a placement group in place of a card of its own: placement_group_bundles=[{{'CPU':"
+        " 1, 'GPU': 1}}] times the number of ranks, placement_group_strategy STRICT_PACK, no "
+        "num_gpus in ray_actor_options. Elsewhere start vLLM on a node with a card, not on a head "
+        "without. On one machine --distributed-executor-backend mp does without Ray.",
         "Ray offers fewer cards than the plan has ranks: check that CUDA_VISIBLE_DEVICES on each "
         "node names as many cards as on the head, and that nothing else uses this Ray.",
     ),

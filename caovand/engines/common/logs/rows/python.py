@@ -100,6 +100,9 @@ ROWS = (
     signature("args.connector", "cause", "bad-arguments",
          r"[Uu]nsupported connector type: (?P<connector>\w{1,80})"
          r"|^AssertionError at \S{1,200}: assert issubclass\(connector_cls, (?P<base>\w{1,60})"),
+    # TRL before 0.16 gives vLLM the card after those that train
+    signature("args.device", "cause", "bad-arguments",
+         r"The requested device for vllm \((?P<device>\S{1,20})\) is not available"),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),

@@ -147,6 +147,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "of them. Use one that the release has in --kv-transfer-config, or change the release "
         "(VLLM_USE_V1=1 where it chose V0).",
     ),
+    "args.device": (
+        "The trainer (TRL) wants to give vLLM a card of its own, {device}, and there is none left. "
+        'On one card let vLLM share it: vllm_device="cuda:0" with a vllm_gpu_memory_utilization of '
+        '0.3 or so, in TRL from 0.17 on vllm_mode="colocate". On several cards start one process '
+        "less than there are cards (--num_processes).",
+    ),
     "args.adapter": (
         "The adapter (LoRA) does not fit: it has weights for parts of the model for which the "
         "engine accepts none (the line names them). Merge it into its base model, or train it "
