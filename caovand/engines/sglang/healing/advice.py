@@ -87,6 +87,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "SGLang's options have dashes where {underscored} has underscores (--enable-metrics, not "
         "--enable_metrics): write it with dashes. If it is refused then, too, this release does "
         "not have it (`python -m sglang.launch_server --help` lists the options).",
+        "{passed} is no option of the installed SGLang any more: {instead}.",
+        "{foreign} is an option of vLLM; what SGLang has in its place is {ours}.",
         "This release of SGLang does not know {options}: releases add, rename and remove options "
         "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
         "or install a newer release.",

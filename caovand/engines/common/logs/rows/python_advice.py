@@ -219,6 +219,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "quantization together.",
     ),
     "engine.mismatch": (
+        "{later} came with a later release of the engine than the installed one: install a newer "
+        "one (pip install -U vllm), which what passes it was written for.",
+        "The engine dropped {gone}, which older releases had: {instead}. If it is not your own "
+        "code that passes it, update the package that does, or install the older release that it "
+        "requires.",
+        "{callee} is of {owner}, and {renamed} is not among its arguments in the installed "
+        "release: it is renamed or dropped there. See the documentation of {owner} for what that "
+        "release calls it, or update {owner}; the engine has no part in it.",
         "{caller} passes {argument}, which the installed release of the engine does not have: the "
         "two are of different releases. Install the release of the engine that {caller} requires "
         "(its page names it; many packages install it as pip install '{caller}[vllm]'), or another "

@@ -314,7 +314,7 @@ def caller(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, s
     callee = captures.get("callee", "")
     unnamed = callee == "__init__" and bool(frames) and _ENTRY.search(frames[-1])  # before 3.10
     if not unnamed and not _ARGUMENTS.match(callee):
-        return {}
+        return _owner(frames, captures)
     for frame in reversed(frames):
         file = frame.rpartition(":")[0]
         package = _package_of(frame) if "-packages/" in file else ""
@@ -323,6 +323,13 @@ def caller(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, s
             continue
         return {"caller": package} if package else {"script": file.rpartition("/")[2]}
     return {}
+
+
+def _owner(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
+    """The package, other than an engine, that calls its own class with an unknown argument."""
+    package = _package_of(frames[-1]) if frames and "argument" in captures else ""
+    own = package and package not in (*_ENGINES, "transformers") and not package.endswith(".py")
+    return {"owner": package, "renamed": captures["argument"]} if own else {}
 
 
 def _package_of(frame: str) -> str:
