@@ -191,6 +191,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install the releases that its build requires.",
     ),
     "engine.cuda": (
+        "This build is for NVIDIA's cards (CUDA {major}), and none was found here ({nowhere}). On "
+        "a machine with AMD's or Intel's cards, or with none, install the build for it instead "
+        "(AMD: the image rocm/vllm or vLLM's wheels for ROCm); CUDA's libraries do not help. On "
+        "one with an NVIDIA card see first that nvidia-smi shows it there.",
         "A package was built for CUDA {major}, and the loader does not find lib{compiler}. If it "
         "is there (find / -name '{library}*'), in site-packages/nvidia/*/lib by pip or in "
         "/usr/local/cuda-{major}*/lib64 by the toolkit, add its folder to LD_LIBRARY_PATH of the "
