@@ -53,6 +53,12 @@ ROWS = (
     # What a template's author wrote for messages that it does not take
     signature("args.raised", "consequence", "bad-arguments",
          r"jinja2\.exceptions\.TemplateError: (?P<raised>.{3,300})", _LATER),
+    # 1 validation error for list[function-wrap[__log_extra_fields__()]]: Invalid JSON: EOF while
+    # parsing an object, for an answer that must be a tool call
+    signature("args.call", "consequence", "bad-arguments",
+         r"validation error for list\[function.{0,200}?Invalid JSON: (?P<cut>EOF while parsing)?"
+         r"|[Ii]nvalid tool[_ ]call|tool_calls? .{0,40}(?:not valid JSON|could not be parsed)",
+         _LATER),
     signature("args.runner", "cause", "bad-arguments",
          r"Model Runner V2 (?:supports|does not|doesn't|requires|is not)\b"
          r"|V2 model runner does not"),
@@ -189,6 +195,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "client, or what stores its history, send them as that requires (for reasoning and tool "
         "calls often without one of two fields), or set another template (--chat-template-file); a "
         "newer release may convert them. Neither the model's file nor the server is broken.",
+    ),
+    "args.call": (
+        "The answer ended before the tool call in it was complete ({cut}): a request that forces a "
+        "call (tool_choice required, or a named tool) fails then. Let the client allow longer "
+        "answers (max_tokens; a reasoning model thinks first), or let the model choose "
+        "(tool_choice auto).",
+        "What the model wrote is not a valid tool call: check that --tool-call-parser is the one "
+        "that the model's page names, and let the client try again.",
     ),
     "args.runner": (
         "vLLM's newer model runner (V2) does not support this: set VLLM_USE_V2_MODEL_RUNNER=0, or "
