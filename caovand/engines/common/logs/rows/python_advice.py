@@ -219,6 +219,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "quantization together.",
     ),
     "engine.mismatch": (
+        "{caller} passes {argument}, which the installed release of the engine does not have: the "
+        "two are of different releases. Install the release of the engine that {caller} requires "
+        "(its page names it; many packages install it as pip install '{caller}[vllm]'), or another "
+        "release of {caller}.",
         "{later} came with a later release of the engine than the installed one: install a newer "
         "one (pip install -U vllm), which what passes it was written for.",
         "The engine dropped {gone}, which older releases had: {instead}. If it is not your own "
@@ -227,10 +231,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{callee} is of {owner}, and {renamed} is not among its arguments in the installed "
         "release: it is renamed or dropped there. See the documentation of {owner} for what that "
         "release calls it, or update {owner}; the engine has no part in it.",
-        "{caller} passes {argument}, which the installed release of the engine does not have: the "
-        "two are of different releases. Install the release of the engine that {caller} requires "
-        "(its page names it; many packages install it as pip install '{caller}[vllm]'), or another "
-        "release of {caller}.",
         "{script} passes {argument}, which the installed release of the engine does not have: "
         "remove it there, or install the release of the engine that it was written for.",
         "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
