@@ -10,16 +10,13 @@ import re
 from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
-    IMPORTS,
-    MISMATCH,
-    caller,
     family_of,
-    importer,
     packages,
 )
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, first

@@ -15,16 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure, Finding
+from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.hit import after_remedy, explain_lost_process
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
-    IMPORTS,
-    MISMATCH,
     REFUSED_VALUE,
-    caller,
     family_of,
-    importer,
     packages,
 )
 from caovand.engines.vllm.log.component import (

@@ -87,6 +87,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "it), it does not fit this model: remove --reasoning-parser and --tool-call-parser, or "
         "choose those that the model's page names.",
     ),
+    "tokenizer.absent": (
+        "Transformers found no tokenizer for this model's type: mostly the folder lacks "
+        "tokenizer_config.json or tokenizer.json, which name it. Download the whole repository "
+        "again (`hf download`), or copy the tokenizer's files of the base model into the folder. "
+        "If they are there, the installed Transformers is older than the model.",
+    ),
     "model.tokenizer": (
         "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
         "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
@@ -238,6 +244,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "again in its own environment.",
         "{callee} is called without {lacks}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
+        "{asks} uses {attribute} of {module}, which the installed release of {lib} lacks: it "
+        "is mostly older than {asks} needs, sometimes newer. Install the release of {lib} that "
+        "{asks} requires (its page or `pip check` names it), or another release of {asks}.",
         "{module} has no {attribute}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
         "{holder} has no {asked}: what asks for it was written for another release of the engine. "
