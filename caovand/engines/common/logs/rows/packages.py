@@ -101,6 +101,9 @@ ROWS = (
          r"|[Tt]his event loop is already running|signal only works in main thread"),
     signature("python.main", "cause", "bad-arguments",
          r"before the\s+current process has finished its bootstrapping phase"),
+    signature("python.pickle", "generic", "bad-arguments",
+         r"(?:^|Error: )(?:Can't (?:pickle|get) (?:local object )?'?(?P<object>[\w.<>]{3,120})"
+         r"|cannot pickle '(?P<kind>[\w.]{1,80})')"),
     signature("python.locale", "cause", "bad-arguments",
          r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
     # No module named 'ray.util'; 'ray' is not a package
@@ -251,6 +254,16 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.main": (
         "The script starts processes while they import it: put its code below "
         '`if __name__ == "__main__":`.',
+    ),
+    "python.pickle": (
+        "What is passed to the engine's own process cannot be pickled ({object}): it is defined "
+        "within a function, or another package put it in place of the engine's own. Define it at "
+        "a module's top level; run vLLM's engine in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0"
+        ", before 0.11 also VLLM_USE_V1=0); or, if a package did so (Unsloth patches vLLM), update "
+        "it, or install the release of vLLM that it was made for.",
+        "An object of {kind} cannot be pickled, and so not be passed to the engine's own process: "
+        "remove it from what is passed, or run vLLM's engine in this process "
+        "(VLLM_ENABLE_V1_MULTIPROCESSING=0).",
     ),
     "python.locale": (
         "A text file was read as {codec}: set PYTHONUTF8=1 (or LANG=C.UTF-8) in the environment.",
