@@ -75,3 +75,15 @@ def test_an_allocation_in_a_model_s_constructor_is_of_its_weights() -> None:
     assert found is not None
     assert found[1].finding is not None
     assert found[1].finding.phase == "load"
+
+
+def test_a_measured_step_that_does_not_fit_is_told_by_the_frames() -> None:
+    found = explain_log(
+        "INFO 12-06 14:02:10 llm_engine.py:73] Initializing an LLM engine with config: model='m'\n"
+        "Traceback (most recent call last):\n"
+        '  File "/opt/env/lib/python3.10/site-packages/vllm/worker/worker.py", line 92, in '
+        "profile_num_available_blocks\n"
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.50 GiB.\n"
+    )
+    assert found is not None
+    assert "Lower --max-model-len" in found[1].advice[0]

@@ -130,6 +130,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "disk.full": ("The disk is full: free some space, then start again.",),
     "oom.others": ("Without them the model may fit as it is configured.",),
+    "oom.measured": (
+        "The step that the engine measures before it sizes the cache did not fit beside the "
+        "weights: a shorter context, fewer tokens and requests in a step, smaller images, a "
+        "smaller quantization or more cards.",
+    ),
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",

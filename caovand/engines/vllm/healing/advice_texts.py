@@ -150,6 +150,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "max_num_batched_tokens and max_model_len; for images and video --limit-mm-per-prompt); "
         "or CUDA graphs have no room (lower gpu_memory_utilization).",
     ),
+    "oom.measured": (
+        "The step that vLLM measures before it sizes the cache did not fit beside the weights. "
+        "Lower --max-model-len (older releases measure a step as long as the context, as do models "
+        "with images), --max-num-batched-tokens and --max-num-seqs; for images and video also "
+        "--limit-mm-per-prompt, or make them smaller (max_pixels in --mm-processor-kwargs).",
+        "If the weights alone nearly fill the card: a smaller quantization, or more GPUs "
+        "(tensor_parallel_size). See with nvidia-smi what else uses it.",
+    ),
     "states.short": (
         "Set max_num_seqs = {most}: the states of {most} requests fit.",
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
@@ -174,6 +182,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "then reports the card as too old: install a CUDA toolkit that supports the card (12.8 for "
         "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
+    ),
+    "gpu.unlinked": (
+        "The driver's library libcuda.so.1 is not there for this process, so that vLLM sees no "
+        "card. In a container it comes with the card: Docker: --gpus all, with the NVIDIA "
+        "Container Toolkit; Kubernetes: resources.limits nvidia.com/gpu, the device plugin or GPU "
+        "Operator, and runtimeClassName: nvidia where the node's default is another. Outside of "
+        "one install the NVIDIA driver; a machine without such a card needs another build of vLLM.",
     ),
     "gpu.count": (
         "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "

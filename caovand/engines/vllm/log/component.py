@@ -49,6 +49,7 @@ _MISFIT = re.compile(
 
 # Functions of vLLM's workers that belong to one phase of a start alone.
 _PHASE_OF = {
+    "profile_num_available_blocks": "profile",
     "load_model": "load", "determine_num_available_blocks": "profile",
     "determine_available_memory": "profile", "profile_run": "profile",
     "capture_model": "capture", "compile_or_warm_up_model": "warmup",

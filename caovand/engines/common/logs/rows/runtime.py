@@ -84,12 +84,14 @@ _ABSENT = (
     "host's NVIDIA driver, or install PyTorch and the engine built for the driver's CUDA.",
     "The kernel's part of the driver is of another release than its libraries ({releases}): reboot "
     "after an update.",
-    "This build of the engine found nothing that it can run on ({platform}): it may be for another "
+    "No usable card was found: run nvidia-smi where the engine runs. If it fails in a container "
+    "only, start that with its cards (Docker: --gpus all, with the NVIDIA Container Toolkit; "
+    "Kubernetes: resources.limits nvidia.com/gpu and, where the node's default is another, "
+    "runtimeClassName: nvidia); after a driver update, reboot; after suspend, reload the kernel "
+    "module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
+    "If there is a card, this build ({platform}) may be for another "
     "machine, as a CUDA wheel is for AMD's or Intel's cards; `python -c 'import torch; "
     "print(torch.version.cuda, torch.version.hip)'` shows for which.",
-    "No usable card was found: run nvidia-smi where the engine runs. If it fails in a container "
-    "only, start that with its cards (--gpus all); after a driver update, reboot; after suspend, "
-    "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
     "If nvidia-smi shows the card, CUDA_VISIBLE_DEVICES names none that is there, or the installed "
     "PyTorch is a build without CUDA (torch.version.cuda is None).",
 )
