@@ -18,6 +18,7 @@ from caovand.engines.common.healing.advice import sentences
 from caovand.engines.common.healing.advice_texts import GENERAL
 from caovand.engines.common.healing.answer import answer_of
 from caovand.engines.common.logs import refusals
+from caovand.engines.common.logs.elsewhere import with_system
 from caovand.engines.common.logs.excerpts import is_alarming, pieces
 from caovand.engines.common.logs.failed_requests import of_request
 from caovand.engines.common.logs.hit import MAX_TEXT
@@ -115,7 +116,8 @@ def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
     if found and (engine := found[0].engine):
         found = found[0], of_request(found[1], lines, engine.explain)
     found = _with_name(found, text, lines)
-    return _with_lead(_cut_short(found, lines), lines)
+    found = _with_lead(_cut_short(found, lines), lines)
+    return found and (found[0], with_system(found[1], found[0].name or engine_named(lines), lines))
 
 
 def answer_for(writer: LogWriter, finding: Finding, plan: Plan | None) -> FailureAnswer:

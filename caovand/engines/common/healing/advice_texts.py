@@ -82,7 +82,12 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "backend-unsupported": ("The engine has no kernels for this card and these settings.",),
     "compile-failed": ("torch.compile failed.",),
     "model-missing": ("The model cannot be read: correct its path, or download it again.",),
-    "network": ("The model hub could not be reached: check the network.",),
+    "network": (
+        "The model hub could not be reached from where the engine runs (in a container or pod: "
+        "from inside it): check its network, DNS and HTTPS_PROXY, or set HF_ENDPOINT to a mirror.",
+        "Without a way to the hub, download the model elsewhere, mount or copy its folder, pass "
+        "the folder's path as the model, and set HF_HUB_OFFLINE=1.",
+    ),
     "access-denied": (
         "The engine's user may not use what the line names: it must read a model's files, pass "
         "the folders above them, and write caches and logs. `namei -l` with the path shows the "
@@ -125,6 +130,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "disk.full": ("The disk is full: free some space, then start again.",),
     "oom.others": ("Without them the model may fit as it is configured.",),
+    "oom.measured": (
+        "The step that the engine measures before it sizes the cache did not fit beside the "
+        "weights: a shorter context, fewer tokens and requests in a step, smaller images, a "
+        "smaller quantization or more cards.",
+    ),
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",
@@ -244,7 +254,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or add the library's folder to LD_LIBRARY_PATH.",
     ),
-    **dict.fromkeys(("cuda.arch", "sglang.arch"), (runtime.NO_CODE,)),
+    **dict.fromkeys(("cuda.arch", "sglang.arch"), (runtime.OLD_DRIVER, runtime.NO_CODE)),
     "weights.fp8": (
         "{kernel}, a kernel of Triton for FP8 weights, needs a card that computes in FP8 (compute "
         "capability 8.9: Ada, Hopper and newer). On Ampere (8.0 to 8.7) vLLM multiplies FP8 "

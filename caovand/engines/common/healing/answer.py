@@ -14,12 +14,13 @@ from caovand.core.healing.ladder import REACTIONS, LadderRules
 from caovand.core.healing.rung import Healing
 from caovand.core.plan import Plan
 from caovand.engines.common.logs import refusals
-from caovand.engines.common.logs.rows import host, kernel, network
+from caovand.engines.common.logs.rows import clients, host, kernel, network
 
 _KINDS_OF_ALL = {row.id: row.kind for row in (*kernel.ROWS, *host.ROWS, *network.ROWS)}
 """Kinds of the rows that no engine's own lines are needed for."""
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
+_ASKED_WRONGLY = frozenset(row.id for row in clients.ROWS)
 _OF_CLIENT = "a client failed, and no engine that caovan runs"
 _ANSWERED = re.compile(
     r"Error code: 4\d\d\b|^\W{0,3}4\d\d[ :]|\b(?:HTTP|status code)\b.{0,12} 4\d\d\b"
@@ -60,7 +61,9 @@ def answer_of(
     reports = similar_reports(engine.name if engine else "", finding)
     found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports, ours=ours)
     if not ours and finding.signature in (*refusals.OF_CLIENTS, "ollama.client"):
-        return replace(found, heals="no", how=_OF_CLIENT)
+        found = replace(found, heals="no", how=_OF_CLIENT)
+        asked = finding.signature in _ASKED_WRONGLY
+        return replace(found, certainty="certain", why=_WHY_REFUSED) if asked else found
     if found.heals == "no" and _refuses_a_request(finding, plan):
         return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
     if not ours and finding.signature in refusals.OF_COMMANDS:

@@ -15,6 +15,8 @@ UNSTAGED = "oom.unstaged"
 """Key of the sentences about memory that ran out at an unknown step."""
 OTHERS = "oom.others"
 """Key of the sentences about memory that other processes use."""
+MEASURED = "oom.measured"
+"""Key of the sentences about a step that the engine measures before it sizes the cache."""
 _OF_ANY_STEP = frozenset({"oom.cuda", "sglang.oom", "sglang.oom.plain"})
 _LOADING = ("load", "drafter")
 _OF_CARD: frozenset[Failure] = frozenset(
@@ -32,6 +34,8 @@ _SHARE = 0.125
 def key_of(finding: Finding) -> str:
     """The key of a finding's sentences: its signature, unless its line proves another cause than
     that, or no step."""
+    if finding.phase == "profile" and finding.signature in _OF_ANY_STEP:
+        return OTHERS if of_others(finding) else MEASURED
     if finding.failure != "device-oom-load" or finding.signature not in _OF_ANY_STEP:
         return finding.signature
     if of_others(finding):

@@ -46,6 +46,11 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "need different --port, --nccl-port and --dist-init-addr.",
         "Another program listens on port {port} of {host}: `ss -ltnp` names it. End it, or change "
         "--port ([server] port).",
+        "Port {joined}, over which the ranks find each other, is taken: `ss -ltnp` names the "
+        "program (in a container with --network host any of the machine). End it, if it is left "
+        "from an earlier start, or choose another one: --nccl-port, or --dist-init-addr HOST:PORT.",
+        "A port is taken ({any}): `ss -ltnp` names the program. End it, or choose others (--port, "
+        "--nccl-port, --dist-init-addr).",
     ),
     "hang": ("A step did not end within {seconds} s, and SGLang's own watchdog ended it.",),
     "start-stall": ("The start made no progress: its disk may be slow.",),
@@ -82,13 +87,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "SGLang's options have dashes where {underscored} has underscores (--enable-metrics, not "
         "--enable_metrics): write it with dashes. If it is refused then, too, this release does "
         "not have it (`python -m sglang.launch_server --help` lists the options).",
+        "{passed} is no option of the installed SGLang any more: {instead}.",
+        "{foreign} is an option of vLLM; what SGLang has in its place is {ours}.",
         "This release of SGLang does not know {options}: releases add, rename and remove options "
         "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
         "or install a newer release.",
     ),
     "sglang.cc": COMPILER_ADVICE,
     "sglang.args": (CHOICE, "SGLang refused its options: {why}. Correct [engine] extra_args."),
-    "sglang.arch": (runtime.NO_CODE,),
+    "sglang.arch": (runtime.OLD_DRIVER, runtime.NO_CODE),
     "sglang.graphs": (
         "SGLang failed while it captured CUDA graphs: {why}.",
         "That is the reason; the possible solutions that it prints below are the same for any "

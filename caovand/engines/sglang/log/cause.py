@@ -10,20 +10,18 @@ import re
 from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Finding
+from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
-    IMPORTS,
-    MISMATCH,
-    caller,
     family_of,
-    importer,
     packages,
 )
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.sglang.log.line import take_apart
+from caovand.engines.sglang.log.options import known_of
 from caovand.engines.sglang.log.phases import read
 from caovand.engines.sglang.log.signatures import (
     BY_ID,
@@ -214,6 +212,8 @@ def find_cause(
                 row = (trace.row_of(message) or row[0], {**row[1], **packages(trace.frames)})
             elif row[0] is BY_ID["sglang.unbalanced"] and trace.sets_up_drafts:
                 row = (UNBALANCED, row[1])
+            elif row[0].id == "sglang.args.unknown":
+                row = (row[0], known_of(row[1]))
             elif row[0].id == IMPORTS:
                 row = (row[0], {**row[1], **importer(trace.frames, row[1])})
             elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):

@@ -108,7 +108,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']{1,400})'"),
     signature("sglang.port", "cause", "port-busy",
          r"error while attempting to bind on address \('(?P<host>[^']{1,100})', (?P<port>\d{1,5})"
-         r"|The server socket has failed to (?:listen|bind)"
+         r"|The server socket has failed to (?:listen|bind)(?:.{0,80} port: (?P<joined>\d{1,5}))?"
+         r"|(?P<any>\[Errno 98\] (?!error while att)|ZMQError: Address already in use)"
          r"|(?P<what>(?:\w{1,20}_)?port) at (?P<taken>\d{1,5}) is not available in \d{1,6} seconds"
          r"(?:.{0,80}process\.name\(\)='(?P<program>[^']{1,60})')?"),
     signature("sglang.transfer", "consequence", "collective-timeout",

@@ -14,6 +14,7 @@ from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.advice import ladder_changes, sentences
+from caovand.engines.vllm.flags.history import known_of
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.healing.advice_texts import GENERAL, SPECIAL
 from caovand.engines.vllm.healing.cures import HEALING
@@ -33,6 +34,7 @@ _WHERE: Mapping[str, str] = {
     "weights": "The weights do not fit config.json, or this release cannot read them: check that "
     "both are of the same model and revision, then try a newer release of the engine.",
 }
+_ARGUMENTS = frozenset({"args.cli", "engine.mismatch"})
 _OF_FILES: frozenset[Failure] = frozenset({"model-missing", "access-denied"})
 _ELSEWHERE = "The line is of a worker on another node ({node}): what it says holds there."
 _FILES_ELSEWHERE = (
@@ -51,6 +53,12 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     first.
     """
     known = {**figures, **finding.captures}
+    if finding.signature in _ARGUMENTS:
+        known |= known_of(finding.captures)
+    if known.keys() & {"gone", "later", "foreign"}:
+        known.pop("unknown", None)
+    if "owner" in known:
+        known.pop("argument", None)
     if "fits" in finding.captures:
         known["context"] = usable_context(finding.captures["fits"])
     where = _WHERE.get(finding.captures.get("component", ""))

@@ -12,6 +12,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "start the server with OpenAI's interface instead, `vllm serve MODEL` (in releases before "
         "0.6 python -m vllm.entrypoints.openai.api_server). If it was that one already, the "
         "release is too old for the option.",
+        "vLLM dropped {gone}, which older releases had: {instead}.",
+        "{foreign} is an option of {whose}; what vLLM has in its place is {ours}.",
+        "{later} came with a later release of vLLM than the installed one: install a newer one "
+        "(pip install -U vllm, or a newer image), or leave it out.",
         "This release of vLLM has no argument {unknown}: remove it, or install a release or the "
         "package that has it.",
         "{positional} stands where only options are taken: the entry point of the container image "

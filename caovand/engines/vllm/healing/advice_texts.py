@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.logs.rows.runtime import NO_CODE
+from caovand.engines.common.logs.rows.runtime import NO_CODE, OLD_DRIVER
 from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
 from caovand.engines.vllm.healing import advice_arguments, advice_model
 
@@ -57,10 +57,6 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "model-missing": (
         "Check the model's path ([model] path): its folder must contain config.json, the tokenizer "
         "and all weights; download missing or broken files again.",
-    ),
-    "network": (
-        "The model hub could not be reached: check the network, or download the model once and set "
-        "HF_HUB_OFFLINE=1.",
     ),
     "access-denied": (
         "Permission denied: let the engine's user read the model's files, pass the folders above "
@@ -154,6 +150,14 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "max_num_batched_tokens and max_model_len; for images and video --limit-mm-per-prompt); "
         "or CUDA graphs have no room (lower gpu_memory_utilization).",
     ),
+    "oom.measured": (
+        "The step that vLLM measures before it sizes the cache did not fit beside the weights. "
+        "Lower --max-model-len (older releases measure a step as long as the context, as do models "
+        "with images), --max-num-batched-tokens and --max-num-seqs; for images and video also "
+        "--limit-mm-per-prompt, or make them smaller (max_pixels in --mm-processor-kwargs).",
+        "If the weights alone nearly fill the card: a smaller quantization, or more GPUs "
+        "(tensor_parallel_size). See with nvidia-smi what else uses it.",
+    ),
     "states.short": (
         "Set max_num_seqs = {most}: the states of {most} requests fit.",
         "A hybrid model keeps a state for each request that it decodes, and CUDA graphs are "
@@ -179,6 +183,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "compute capability 12.0, 12.9 for 12.1 and the f-variants), or do without its sampler: "
         "VLLM_USE_FLASHINFER_SAMPLER=0.",
     ),
+    "gpu.unlinked": (
+        "The driver's library libcuda.so.1 is not there for this process, so that vLLM sees no "
+        "card. In a container it comes with the card: Docker: --gpus all, with the NVIDIA "
+        "Container Toolkit; Kubernetes: resources.limits nvidia.com/gpu, the device plugin or GPU "
+        "Operator, and runtimeClassName: nvidia where the node's default is another. Outside of "
+        "one install the NVIDIA driver; a machine without such a card needs another build of vLLM.",
+    ),
     "gpu.count": (
         "{found} GPUs were found, {wanted} are needed: a card is missing (nvidia-smi), or "
         "tensor_parallel_size is too high.",
@@ -188,6 +199,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "kv_cache_memory_bytes, or VLLM_CPU_KVCACHE_SPACE if that is set.",
     ),
     "cuda.arch": (
+        OLD_DRIVER,
         NO_CODE,
         "If the list has the card, the driver is older than the engine's CUDA: update it.",
     ),
@@ -295,6 +307,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release.",
     ),
     "ray.resources": (
+        "Ray has no card for the process that starts vLLM ({driver}). Under Ray Serve give the "
+        "replica a placement group in place of a card of its own: placement_group_bundles=[{{'CPU':"
+        " 1, 'GPU': 1}}] times the number of ranks, placement_group_strategy STRICT_PACK, no "
+        "num_gpus in ray_actor_options. Elsewhere start vLLM on a node with a card, not on a head "
+        "without. On one machine --distributed-executor-backend mp does without Ray.",
         "Ray offers fewer cards than the plan has ranks: check that CUDA_VISIBLE_DEVICES on each "
         "node names as many cards as on the head, and that nothing else uses this Ray.",
     ),

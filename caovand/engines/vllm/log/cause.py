@@ -15,16 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from caovand.core.healing.failure import Failure, Finding
+from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.hit import after_remedy, explain_lost_process
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
-    IMPORTS,
-    MISMATCH,
     REFUSED_VALUE,
-    caller,
     family_of,
-    importer,
     packages,
 )
 from caovand.engines.vllm.log.component import (
@@ -72,6 +69,7 @@ _BETTER: Mapping[str, frozenset[str]] = {
 _ANNOUNCED = re.compile(r"Error in applying chat template")
 _REPORT = 100  # lines of such a traceback
 
+_NOWHERE = re.compile(r"^.{0,100}(?:No platform detected|Failed to infer device type)")
 _ALONE = "Started a local Ray instance"
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
 _ELSEWHERE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
@@ -198,6 +196,8 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
     silent = silent or "silent" in captures
     if silent:
         captures["silent"] = "yes"
+    if row is not None and row.id == "engine.cuda" and any(map(_NOWHERE.search, lines)):
+        captures["nowhere"] = "no platform was detected"
     read = row and as_raised_by_reader(row) if raised_by_reader(hit) else row
     failure = read.means(hit.phase) if read else "unknown"
     if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):

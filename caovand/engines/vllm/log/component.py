@@ -49,12 +49,17 @@ _MISFIT = re.compile(
 
 # Functions of vLLM's workers that belong to one phase of a start alone.
 _PHASE_OF = {
+    "profile_num_available_blocks": "profile",
     "load_model": "load", "determine_num_available_blocks": "profile",
     "determine_available_memory": "profile", "profile_run": "profile",
     "capture_model": "capture", "compile_or_warm_up_model": "warmup",
     "initialize_model": "load", "process_weights_after_loading": "load", "_dummy_run": "profile",
     "initialize_kv_cache": "kv", "initialize_cache": "kv", "initialize_from_config": "kv",
 }  # fmt: skip
+_BUILT = re.compile(
+    r"/vllm/model_executor/(?:models|layers)/[^:]{1,100}:(?:__init__|create_weights)$"
+)
+"""Code that allocates a model's weights."""
 _GRAPHS = "/torch/cuda/graphs.py:"
 _SERVES = frozenset({"run_busy_loop", "run_engine_loop", "engine_step", "_process_engine_step"})
 """Functions that run requests; none runs during a start."""
@@ -121,6 +126,8 @@ def phase_behind(frames: Sequence[str], call: str) -> str:
         return "capture"
     names = (*(frame.rpartition(":")[2] for frame in reversed(frames)), call)
     started = next((_PHASE_OF[name] for name in names if name in _PHASE_OF), "")
+    if not started and any(map(_BUILT.search, frames)):
+        return "load"
     return started or ("serving" if _SERVES.intersection(names) else "")
 
 

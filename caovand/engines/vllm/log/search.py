@@ -23,6 +23,8 @@ from caovand.engines.vllm.log.line import VllmLine, take_apart
 from caovand.engines.vllm.log.phases import phase_of, read_figures
 from caovand.engines.vllm.log.signatures import BY_ID, is_evidence, is_exception, match_text
 
+_EARLY = ("resolve", "engine")
+"""Phases that old releases mark, which then load, measure and capture without a mark of ours."""
 WENT_ON = 2  # statistics in a row with new tokens: a single one may still count older tokens
 _CALL = 400  # lines in which workers report a failed call, before the engine core does
 _ANSWERED = re.compile(r'.{0,60}"POST /\S{1,100} HTTP/[\d.]{1,3}" 200\b')
@@ -113,6 +115,8 @@ class CauseSearch:
         if phase == "serving" and (_is_of_request(parts, row) or _in_handler(parts, row, behind)):
             return
         self._generating = 0
+        if self._shown_phase in _EARLY:
+            phase = phase_behind(behind, "") or phase
         if not self._shown_phase:
             answers = row is not None and _ANSWERING.match(parts.source)
             written = _WRITTEN.match(parts.message) and REASON not in text

@@ -29,7 +29,8 @@ _RAW = re.compile(
     r"|internal compiler error|out of heap space|virtual memory exhausted|died due to signal"
     r"|Failed building wheel|Building wheel for .{1,60} error$|subprocess-exited|: build failed"
     r"|Configuring incomplete|CMake (?:build|configuration|Generate step) failed"
-    r"|LLVM ERROR: )"
+    r"|LLVM ERROR: |(?:Assertion|Runtime|OS)Error: (?:CUDA_HOME |Cannot find CUDA_HOME"
+    r"|Unknown runtime environment))"
 )
 ROWS = (
     signature("build.memory", "cause", "host-oom",
@@ -44,6 +45,10 @@ ROWS = (
          r"|unsupported (?:CUDA|HIP) gpu architecture: (?P<named>\w{1,40})"
          r"|invalid target ID '(?P<target>[\w:+-]{1,40})'"
          r"|Value '(?P<value>\w{1,20})' is not defined for option 'gpu-(?:architecture|code)'"),
+    # pip builds a package that has no wheel: AssertionError: CUDA_HOME is not set
+    signature("build.toolkit", "cause", "jit-toolchain",
+         r"Error: (?P<toolkit>CUDA_HOME (?:environment variable )?is not set"
+         r"|Cannot find CUDA_HOME|Unknown runtime environment)"),
     signature("build.host-compiler", "cause", "jit-toolchain",
          r"unsupported (?P<compiler>GNU|clang|Microsoft Visual Studio) version"),
     signature("build.old-cmake", "cause", "jit-toolchain",
@@ -115,6 +120,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and name only your card's architecture.",
         "The toolkit cannot compile for {value}: install a CUDA toolkit that supports the card, "
         "and name only your card in CMAKE_CUDA_ARCHITECTURES.",
+    ),
+    "build.toolkit": (
+        "pip found no finished package (wheel) for this Python, system and processor, and its own "
+        "build of the sources found no CUDA toolkit ({toolkit}). Take what has a wheel: a Python "
+        "that the release supports (mostly 3.10 to 3.12) on Linux, a current pip, a newer release; "
+        "of flash-attn the wheel on its page of releases, for this PyTorch and Python.",
+        "To build it nevertheless install the CUDA toolkit of PyTorch's CUDA release, and set "
+        "CUDA_HOME to it (/usr/local/cuda); without a card VLLM_TARGET_DEVICE=cpu.",
     ),
     "build.host-compiler": (
         "The CUDA toolkit does not support this host compiler: install an older one and pass it in "

@@ -54,6 +54,9 @@ ROWS = (
          r"|There is no module or parameter named '?(?:"
          r"(?=[\w.]{0,80}(?:projector|vision|visual|audio|multi_modal|lm_head|router|\.gate\.|embed))"
          rf"(?P<packed>[\w.]{{0,200}})\.{_QUANTIZED}|(?P<scales>[\w.]{{0,200}}\.{_QUANTIZED})"
+         r"|(?P<peft>base_model(?:\.model)?|[\w.]{0,120}lora_[AB]\w{0,20}|[\w.]{0,120}base_layer)(?=['.])"
+         r"|(?P<native>mm_(?:whisper|streams)_embeddings|tok_embeddings|patch_merger"
+         r"|vision_language_adapter|pre_mm_projector_norm)(?=['.])"
          r"|(?P<fallback>[\w.]{1,200})(?=' in Transformers\w{0,40}For)"
          r"|(?P<parameter>[\w.]{1,200}))"
          r"|Unexpected key\(s\) in state_dict|Error\(s\) in loading state_dict for"
@@ -172,6 +175,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{scales} is part of a quantization, which this release may not support for this "
         "architecture: try a newer release, another quantization of the model, or the checkpoint "
         "without one.",
+        "{peft} is a name that PEFT gives to the tensors of a model with an adapter (LoRA): it was "
+        "saved without being merged. Merge it (merge_and_unload(), then save_pretrained(); "
+        "llamafactory-cli export, swift export --merge_lora true) and serve the result, or serve "
+        "the base model with the adapter (--enable-lora --lora-modules NAME=FOLDER). A trainer "
+        "that sends weights must send merged ones.",
+        "{native} is a name of Mistral's own format, read here as if it were that of Transformers: "
+        "pass --tokenizer-mode mistral --config-format mistral --load-format mistral, as the "
+        "model's page says, or leave consolidated.safetensors out where the folder has both.",
         "This release has no code of its own for the model's architecture and runs it by that of "
         "Transformers, which has no {fallback}: install a newer release, or the one that the "
         "model's page names (some models bring a plugin, or code for --trust-remote-code).",

@@ -23,6 +23,7 @@ _RAW = re.compile(
     r"(?:\[notice\] |ERROR: |error: |[×✗x╰─▶ ]{1,8})(?:Could not find a version|No matching dist"
     r"|Cannot install |ResolutionImpossible|No solution found|externally-managed|Package .{1,100} "
     r"requires a different Python|Ignored the following versions that require)"
+    r"| {0,6}[\w.\[\]-]{1,60} \d\S{0,30} requires .{1,120}, but you"
     r"|(?:error: |  [×x╰─▶ ]{1,6})?Failed to (?:fetch|download):? `http"
     r"|.{0,200}\bha(?:s|ve) no wheels with a matching|[ ×✗x╰─▶]{1,8}hint: You require \w{1,20} \d"
     r"|.{0,200}is not a supported wheel on this platform"
@@ -32,12 +33,20 @@ ROWS = (
     signature("python.linux", "cause", "engine-unusable",
          r"^ModuleNotFoundError: No module named "
          r"'(?P<module>uvloop|resource|fcntl|termios|pwd|grp)'|uvloop does not support Windows"),
+    # torchvision 0.22.1 requires torch==2.7.1, but you have torch 2.8.0 which is incompatible.
+    signature("python.conflict", "consequence", "bad-arguments",
+         rf"^ {{0,6}}(?P<user>[\w.\[\]-]{{1,60}} {_VERSION}) requires (?P<wants>\S.{{0,120}}?), "
+         rf"but you(?:'ll)? have (?P<have>[\w.-]{{1,60}} {_VERSION}) which is incompatible"),
     signature("python.versions", "cause", "bad-arguments",
          rf"(?P<package>[\w.-]{{1,60}}) version \(?(?P<installed>{_VERSION})\)? does not match "
          rf"(?P<other>[\w.-]{{1,60}})(?: version)? \(?(?P<wanted>{_VERSION})"
          r"|(?P<needs>[\w.-]{1,60}[<>=!~]{1,2}[\w.,<>=!~* -]{1,60}) is required for a normal "
          rf"functioning of this module, but found (?P<found>[\w.-]{{1,60}}=={_VERSION})"
          rf"|Numba needs NumPy (?P<numpy>{_VERSION}) or less"
+         rf"|Requires (?P<narrow>[\w.-]{{1,60}}) version (?P<range>[<>=!~]{{1,2}}{_VERSION}"
+         rf"(?:, ?[<>=!~]{{1,2}}{_VERSION})?) but got (?P<got>{_VERSION}\w)"
+         rf"|Found an incompatible version of (?P<unfit>[\w.-]{{1,60}})\. Found version "
+         rf"(?P<old>{_VERSION}), but only versions above (?P<above>{_VERSION})"
          r"|(?P<pair>PyTorch and torchvision) were compiled with different CUDA"
          rf"|(?P<user>[\w.-]{{1,60}}) requires (?:the )?(?P<base>(?:torch|transformers|triton|numpy"
          r"|accelerate|tokenizers|huggingface[_-]hub|flashinfer|vllm|pydantic)\w{0,20})"
@@ -92,6 +101,9 @@ ROWS = (
          r"|[Tt]his event loop is already running|signal only works in main thread"),
     signature("python.main", "cause", "bad-arguments",
          r"before the\s+current process has finished its bootstrapping phase"),
+    signature("python.pickle", "generic", "bad-arguments",
+         r"(?:^|Error: )(?:Can't (?:pickle|get) (?:local object )?'?(?P<object>[\w.<>]{3,120})"
+         r"|cannot pickle '(?P<kind>[\w.]{1,80})')"),
     signature("python.locale", "cause", "bad-arguments",
          r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
     # No module named 'ray.util'; 'ray' is not a package
@@ -134,7 +146,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.versions": (
         "{package} {installed} and {other} {wanted} are of different releases: install the same "
         "release of both, or the engine again in its own environment.",
-        "{found} is installed, but {needs} is needed: install it.",
+        "{found} is installed, but {needs} is needed: pip install '{needs}' into the engine's "
+        "environment.",
+        "{narrow} {got} is installed, and a package here takes only {range}: pip install "
+        "'{narrow}{range}', uninstall it if nothing else needs it, or update the package that asks "
+        "(the frames above the line name it).",
+        "{unfit} {old} is installed, and a package here takes it only above {above}: pip install "
+        "--upgrade {unfit}, or uninstall it if nothing else needs it.",
         "The installed NumPy is too new for Numba: install NumPy {numpy} or older.",
         "{pair} are built for different releases of CUDA: install both from one index "
         "(https://download.pytorch.org/whl/...).",
@@ -195,6 +213,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The packages require releases that exclude each other: install the engine in its own "
         "environment, and do not pin packages that it pins.",
     ),
+    "python.conflict": (
+        "pip installed {have}, and {user}, which is there, requires {wants}: what uses {user} may "
+        "fail to import. If it does, restore that release (pip install '{wants}'), or better "
+        "install the engine and the rest in environments of their own, each by one pip command, "
+        "so that pip finds releases for all.",
+    ),
     "python.fetch": (
         "{source} could not be downloaded; the next line says why. 404: the index does not have "
         "that release for this system (see what it lists, or leave the version or the extra index "
@@ -230,6 +254,16 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.main": (
         "The script starts processes while they import it: put its code below "
         '`if __name__ == "__main__":`.',
+    ),
+    "python.pickle": (
+        "What is passed to the engine's own process cannot be pickled ({object}): it is defined "
+        "within a function, or another package put it in place of the engine's own. Define it at "
+        "a module's top level; run vLLM's engine in this process (VLLM_ENABLE_V1_MULTIPROCESSING=0"
+        ", before 0.11 also VLLM_USE_V1=0); or, if a package did so (Unsloth patches vLLM), update "
+        "it, or install the release of vLLM that it was made for.",
+        "An object of {kind} cannot be pickled, and so not be passed to the engine's own process: "
+        "remove it from what is passed, or run vLLM's engine in this process "
+        "(VLLM_ENABLE_V1_MULTIPROCESSING=0).",
     ),
     "python.locale": (
         "A text file was read as {codec}: set PYTHONUTF8=1 (or LANG=C.UTF-8) in the environment.",

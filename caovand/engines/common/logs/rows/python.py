@@ -50,6 +50,9 @@ ROWS = (
     *packages.ROWS,
     *links.ROWS,
     *requests.ROWS,
+    # Without tokenizer_config.json Transformers looks for a tokenizer by the model's type
+    signature("tokenizer.absent", "cause", "model-missing",
+         r"Unrecognized configuration class .{1,200} to build an AutoTokenizer"),
     signature("engine.transformers", "cause", "bad-arguments",
          r"^AttributeError: .{1,80} has no attribute '?(?P<removed>all_special_tokens_extended)"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"
@@ -100,6 +103,9 @@ ROWS = (
     signature("args.connector", "cause", "bad-arguments",
          r"[Uu]nsupported connector type: (?P<connector>\w{1,80})"
          r"|^AssertionError at \S{1,200}: assert issubclass\(connector_cls, (?P<base>\w{1,60})"),
+    # TRL before 0.16 gives vLLM the card after those that train
+    signature("args.device", "cause", "bad-arguments",
+         r"The requested device for vllm \((?P<device>\S{1,20})\) is not available"),
     signature("args.adapter", "cause", "bad-arguments",
          r"expected target modules in .{1,2000}but received|is unsupported LoRA weight"
          r"|is not a supported LoRA|LoRA modules? .{1,200} (?:is|are) not supported", SERVED),

@@ -87,6 +87,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "it), it does not fit this model: remove --reasoning-parser and --tool-call-parser, or "
         "choose those that the model's page names.",
     ),
+    "tokenizer.absent": (
+        "Transformers found no tokenizer for this model's type: mostly the folder lacks "
+        "tokenizer_config.json or tokenizer.json, which name it. Download the whole repository "
+        "again (`hf download`), or copy the tokenizer's files of the base model into the folder. "
+        "If they are there, the installed Transformers is older than the model.",
+    ),
     "model.tokenizer": (
         "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
         "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
@@ -146,6 +152,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "engine end in V1 (LMCacheConnectorV1, not LMCacheConnector), and the V0 engine has none "
         "of them. Use one that the release has in --kv-transfer-config, or change the release "
         "(VLLM_USE_V1=1 where it chose V0).",
+    ),
+    "args.device": (
+        "The trainer (TRL) wants to give vLLM a card of its own, {device}, and there is none left. "
+        'On one card let vLLM share it: vllm_device="cuda:0" with a vllm_gpu_memory_utilization of '
+        '0.3 or so, in TRL from 0.17 on vllm_mode="colocate". On several cards start one process '
+        "less than there are cards (--num_processes).",
     ),
     "args.adapter": (
         "The adapter (LoRA) does not fit: it has weights for parts of the model for which the "
@@ -217,6 +229,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "two are of different releases. Install the release of the engine that {caller} requires "
         "(its page names it; many packages install it as pip install '{caller}[vllm]'), or another "
         "release of {caller}.",
+        "{later} came with a later release of the engine than the installed one: install a newer "
+        "one (pip install -U vllm), which what passes it was written for.",
+        "The engine dropped {gone}, which older releases had: {instead}. If it is not your own "
+        "code that passes it, update the package that does, or install the older release that it "
+        "requires.",
+        "{callee} is of {owner}, and {renamed} is not among its arguments in the installed "
+        "release: it is renamed or dropped there. See the documentation of {owner} for what that "
+        "release calls it, or update {owner}; the engine has no part in it.",
         "{script} passes {argument}, which the installed release of the engine does not have: "
         "remove it there, or install the release of the engine that it was written for.",
         "{callee} does not accept the argument {argument}: it is not a setting of this release, or "
@@ -224,6 +244,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "again in its own environment.",
         "{callee} is called without {lacks}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
+        "{asks} uses {attribute} of {module}, which the installed release of {lib} lacks: it "
+        "is mostly older than {asks} needs, sometimes newer. Install the release of {lib} that "
+        "{asks} requires (its page or `pip check` names it), or another release of {asks}.",
         "{module} has no {attribute}: two packages of the installation do not fit together. "
         "Install the engine again, in its own environment.",
         "{holder} has no {asked}: what asks for it was written for another release of the engine. "

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.callers import ENTRY, package_of
 from caovand.engines.common.logs.rows.python import REFUSES, SERVED, UNSURE
 from caovand.engines.common.logs.signature import Signature, signature
 
@@ -265,23 +266,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
 }
 BUILDING = frozenset({"raised.model", "raised.configuration", "raised.weights", "raised.template"})
 """Families of code that reads and builds: it fails the same way at every start."""
-IMPORTS = "python.part"
-"""The row of what a package lacks, which `importer` completes."""
-_ENTRY = re.compile(
-    r"/(?:vllm/(?:entrypoints|engine|v1/engine/(?:llm_engine|async_llm|core_client|utils)|utils)"
-    r"|sglang/srt/(?:entrypoints|server\.py)|sglang/(?:api|launch_server)\.py|uvloop|asyncio)\b"
-)
-"""Code around the part that is missing in an excerpt."""
-
-
-MISMATCH = "engine.mismatch"
-"""The row of calls that the called code does not accept, which `caller` completes."""
-_ARGUMENTS = re.compile(
-    r"(?:\w{0,20}EngineArgs|LLM|ServerArgs|Engine|SamplingParams|PoolingParams)\b"
-)
-"""Classes of engines that other programs pass arguments to."""
-_ENGINES = frozenset({"vllm", "sglang"})
-_STANDARD = re.compile(r"/lib(?:64)?/python3\.\d{1,2}/")
 
 
 def packages(frames: Sequence[str]) -> Mapping[str, str]:
@@ -289,45 +273,9 @@ def packages(frames: Sequence[str]) -> Mapping[str, str]:
     imports = [frame for frame in frames[-MAX_DEPTH:] if _PACKAGES.frames.search(frame)]
     if not imports:
         return {}
-    importing, raising = _package_of(imports[-1]), _package_of(frames[-1])
+    importing, raising = package_of(imports[-1]), package_of(frames[-1])
     known = importing and raising and importing != raising
     return {"importing": importing, "raising": raising} if known else {}
-
-
-def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
-    """Who imports what a package lacks, by the last frame: another program, or the package."""
-    lacking = captures.get("package") or captures.get("of", "")
-    own = [frame for frame in frames if "importlib" not in frame and not frame.startswith("<")]
-    if not own:
-        return {}
-    file = own[-1].rpartition(":")[0]
-    package = _package_of(own[-1]) if "-packages/" in file else ""
-    # A source tree has the package's folders below it; a single file there may be anyone's.
-    part = file.rpartition(f"/{lacking}/")
-    inside = package == lacking or (not package and bool(part[1]) and "/" in part[2])
-    return {"mixed": lacking} if inside else {"importer": package or file.rpartition("/")[2]}
-
-
-def caller(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str, str]:
-    """Who passes the engine an argument that it does not accept, by the frames: the nearest code
-    outside of the engine, a package or a script."""
-    callee = captures.get("callee", "")
-    unnamed = callee == "__init__" and bool(frames) and _ENTRY.search(frames[-1])  # before 3.10
-    if not unnamed and not _ARGUMENTS.match(callee):
-        return {}
-    for frame in reversed(frames):
-        file = frame.rpartition(":")[0]
-        package = _package_of(frame) if "-packages/" in file else ""
-        inside = package in _ENGINES or (not package and _ENTRY.search(frame))
-        if inside or not file.endswith(".py") or (not package and _STANDARD.search(file)):
-            continue
-        return {"caller": package} if package else {"script": file.rpartition("/")[2]}
-    return {}
-
-
-def _package_of(frame: str) -> str:
-    """The package of a frame's file; "" for a file outside of packages."""
-    return frame.rpartition("-packages/")[2].partition("/")[0]
 
 
 def family_of(frames: Sequence[str], text: str) -> Signature | None:
@@ -339,5 +287,5 @@ def family_of(frames: Sequence[str], text: str) -> Signature | None:
                 continue
             if family.frames.search(frame) and family.row.pattern.match(text):
                 return family.row
-    unseen = not frames or "/" not in frames[-1] or _ENTRY.search(frames[-1])
+    unseen = not frames or "/" not in frames[-1] or ENTRY.search(frames[-1])
     return REFUSED_VALUE if unseen and REFUSED_VALUE.pattern.match(text) else None

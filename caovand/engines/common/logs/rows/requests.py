@@ -53,6 +53,16 @@ ROWS = (
     # What a template's author wrote for messages that it does not take
     signature("args.raised", "consequence", "bad-arguments",
          r"jinja2\.exceptions\.TemplateError: (?P<raised>.{3,300})", _LATER),
+    signature("args.task", "consequence", "bad-arguments",
+         r"[Tt]he model does not support (?:(?P<pools>(?:Embeddings?|Pooling|Scor\w{1,5}"
+         r"|Rerank\w{0,4}|Classif\w{1,10})(?: \(\w{1,30}\))?)"
+         r"|(?P<writes>(?:Chat )?Completions?)|(?P<hears>Transcriptions?|Translations?)"
+         r"|(?P<api>.{1,40}?)) API\b", _LATER),
+    # 1 validation error for list[function-wrap[__log_extra_fields__()]]: Invalid JSON: EOF while
+    # parsing an object, for an answer that must be a tool call
+    signature("args.call", "consequence", "bad-arguments",
+         r"validation error for list\[function.{0,200}?Invalid JSON: (?P<cut>EOF while parsing)?",
+         _LATER),
     signature("args.runner", "cause", "bad-arguments",
          r"Model Runner V2 (?:supports|does not|doesn't|requires|is not)\b"
          r"|V2 model runner does not"),
@@ -189,6 +199,24 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "client, or what stores its history, send them as that requires (for reasoning and tool "
         "calls often without one of two fields), or set another template (--chat-template-file); a "
         "newer release may convert them. Neither the model's file nor the server is broken.",
+    ),
+    "args.task": (
+        "The server generates text, and one server does one task: for {pools} start another with a "
+        "model made for that (--runner pooling, for a generative one also --convert embed or "
+        "classify; before 0.10 --task embed or score), on another port.",
+        "The model, or the task that the server was started for, only embeds, scores or "
+        "classifies, so that it has no {writes}: let the client use /v1/embeddings, /score or "
+        "/rerank, or start a generative model (--runner generate).",
+        "{hears} need a speech model, such as Whisper, and this is none.",
+        "This model has no {api}: serve one that was made for it.",
+    ),
+    "args.call": (
+        "The answer ended before the tool call in it was complete ({cut}): a request that forces a "
+        "call (tool_choice required, or a named tool) fails then. Let the client allow longer "
+        "answers (max_tokens; a reasoning model thinks first), or let the model choose "
+        "(tool_choice auto).",
+        "What the model wrote is not a valid tool call: check that --tool-call-parser is the one "
+        "that the model's page names, and let the client try again.",
     ),
     "args.runner": (
         "vLLM's newer model runner (V2) does not support this: set VLLM_USE_V2_MODEL_RUNNER=0, or "

@@ -23,7 +23,8 @@ ABSENT = (
 NO_KERNEL = (
     r"no kernel image is available for execution on the device"
     r"|(?:CUDA|HIP) error: invalid device function|CUDA kernel \w{1,200} has no device code"
-    r"|device kernel image is invalid|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
+    r"|(?P<image>device kernel image is invalid)"
+    r"|(?:CUDA|HIP|Triton) [Ee]rror.{0,40}: named symbol not found"
     r"|CUDA_ERROR_(?:NO_BINARY_FOR_GPU|INVALID_IMAGE)|cudaError(?:NoKernelImage|InvalidKernelImage)"
     r"|\brequires (?:gfx\d\w{1,6}|[Ss][Mm]_?\d{2,3}[af]?)\b.{0,60}\bgot\b"
     r"|Assertion [`'].{1,300}\bis only supported on \w{1,40}['\"]{0,2}' failed"
@@ -62,6 +63,13 @@ ROWS = (
          r"|cudaErrorPeerAccessUnsupported"),
 )  # fmt: skip
 """Codes that mean the same for each of these engines."""
+OLD_DRIVER = (
+    "The driver refuses a compiled kernel ({image}): mostly it was compiled by a newer CUDA than "
+    " the driver supports, as with PyTorch and Triton of CUDA 12 on a driver for CUDA 11. "
+    "Compare nvidia-smi's CUDA version with torch.version.cuda: update the host's driver, or "
+    "install PyTorch and the engine built for that CUDA."
+)
+"""Where the driver, not the build, is mostly at fault."""
 NO_CODE = (
     "A kernel has no code for this card: PyTorch, or a package with kernels of its own, was built "
     "without its compute capability (`python -c 'import torch; print(torch.cuda.get_arch_list())'` "
@@ -76,12 +84,14 @@ _ABSENT = (
     "host's NVIDIA driver, or install PyTorch and the engine built for the driver's CUDA.",
     "The kernel's part of the driver is of another release than its libraries ({releases}): reboot "
     "after an update.",
-    "This build of the engine found nothing that it can run on ({platform}): it may be for another "
+    "No usable card was found: run nvidia-smi where the engine runs. If it fails in a container "
+    "only, start that with its cards (Docker: --gpus all, with the NVIDIA Container Toolkit; "
+    "Kubernetes: resources.limits nvidia.com/gpu and, where the node's default is another, "
+    "runtimeClassName: nvidia); after a driver update, reboot; after suspend, reload the kernel "
+    "module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
+    "If there is a card, this build ({platform}) may be for another "
     "machine, as a CUDA wheel is for AMD's or Intel's cards; `python -c 'import torch; "
     "print(torch.version.cuda, torch.version.hip)'` shows for which.",
-    "No usable card was found: run nvidia-smi where the engine runs. If it fails in a container "
-    "only, start that with its cards (--gpus all); after a driver update, reboot; after suspend, "
-    "reload the kernel module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
     "If nvidia-smi shows the card, CUDA_VISIBLE_DEVICES names none that is there, or the installed "
     "PyTorch is a build without CUDA (torch.version.cuda is None).",
 )

@@ -91,7 +91,8 @@ ROWS = (
          r"|failed to map segment)"
          r"|'NoneType' object has no attribute "
          r"'(?P<native>c(?:(?:de)?quantize_|get_|i?gemm)\w{1,60})'"
-         r"|operator (?P<operator>[\w:.]{1,100}) does not exist", SERVED),
+         r"|operator (?:(?P<pair>torch(?:vision|audio))::\w{1,60}|(?P<operator>[\w:.]{1,100})) "
+         r"does not exist", SERVED),
     # The reasons are in the lines after it
     signature("engine.kernels", "generic", "bad-arguments",
          r"Could not load any common_ops library", SERVED),
@@ -190,6 +191,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install the releases that its build requires.",
     ),
     "engine.cuda": (
+        "This build is for NVIDIA's cards (CUDA {major}), and none was found here ({nowhere}). On "
+        "a machine with AMD's or Intel's cards, or with none, install the build for it instead "
+        "(AMD: the image rocm/vllm or vLLM's wheels for ROCm); CUDA's libraries do not help. On "
+        "one with an NVIDIA card see first that nvidia-smi shows it there.",
         "A package was built for CUDA {major}, and the loader does not find lib{compiler}. If it "
         "is there (find / -name '{library}*'), in site-packages/nvidia/*/lib by pip or in "
         "/usr/local/cuda-{major}*/lib64 by the toolkit, add its folder to LD_LIBRARY_PATH of the "
@@ -216,6 +221,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{library} was built for another Python ({of_python}).",
         "bitsandbytes did not find its CUDA library, and so has no {native}: install the release "
         "of bitsandbytes that fits PyTorch's CUDA.",
+        "{pair} and PyTorch are of different releases: install the pair that belongs together "
+        "(torch 2.7 with torchvision 0.22, 2.8 with 0.23, 2.9 with 0.24) from one index: pip "
+        "install --force-reinstall torch=={{the release that the engine requires}} torchvision "
+        "torchaudio.",
         "The package that has {operator} was built for another PyTorch.",
         "The library {library} cannot be loaded: it is missing, damaged, or belongs to another "
         "PyTorch or CUDA.",

@@ -33,7 +33,7 @@ _NO_ADDRESS = (
 _RAW = re.compile(
     r".{0,300}(?:\bECONNREFUSED\b|\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN)\b|Cannot connect to host "
     r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside"
-    r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT"
+    r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT|server can't be reached at "
     r"|Failed to connect to Ollama\b|\[Errno -[235]\] |\[Errno 111\] Connection refused"
     r"|[Cc]ould(?:n't| not) connect to [Oo]llama"
     r"|Ollama (?:could not be reached|is not reachable) at)"
@@ -61,6 +61,9 @@ ROWS = (
          rf"|Failed to resolve '(?P<failed>{_UNRESOLVED}|{_NAME})'"),
     signature("client.name", "cause", "network",
          rf"(?:httpx|httpcore)\.ConnectError: \[Errno -[235]\] (?P<why>{_NO_ADDRESS})"),
+    # ConnectionError: The vLLM server can't be reached at 0.0.0.0:8000 after 240.0 seconds.
+    signature("client.trainer", "cause", "network",
+         r"The (?:vLLM|SGLang) server can't be reached at (?P<at>[\w.:/-]{3,100}) after"),
     signature("client.slow", "consequence", "start-stall",
          r"UND_ERR_(?P<what>HEADERS|BODY)_TIMEOUT"),
 )  # fmt: skip
@@ -127,6 +130,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "host: connect them to one, or write the host's address.",
     ),
     "client.name": _NOT_RESOLVED,
+    "client.trainer": (
+        "The trainer (TRL) waits for a server that it does not start itself, at {at}: start it "
+        "first, on cards that do not train (`trl vllm-serve --model MODEL`; its own log shows why "
+        "it ended), and correct vllm_server_host and vllm_server_port. To train and generate in "
+        'one process set vllm_mode="colocate". Where Unsloth starts vLLM (fast_inference), its '
+        "release and TRL's do not fit: update unsloth and unsloth_zoo.",
+    ),
     "client.slow": (
         "The client gave up while it waited for the server's answer (Node waits 300 seconds for "
         "the first byte): the model still loaded, or a long prompt was computed slowly, often on "

@@ -54,7 +54,6 @@ ROWS: tuple[Signature, ...] = (
          r"|invalid (?:tool call|reasoning) parser: (?P<parser>[\w.-]{1,60})"
          r"|(?:does not|doesn't) support (?:LoRA|pipeline parallel)|[Pp]ipeline parallelism is "
          r"not supported"
-         r"|[Tt]he model does not support .{1,60}\bAPI\b"
          r"|block_size \(\d+\) must be <= max_num_batched_tokens"
          r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
     signature("args.address", "generic", "unknown",

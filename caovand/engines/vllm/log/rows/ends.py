@@ -22,8 +22,9 @@ ROWS: tuple[Signature, ...] = (
          r"No available node types can fulfill resource request.{0,60}"
          r"'node:(?:(?P<address>[\da-fA-F.:]{3,45})|(?P<name>[^']{1,200}))'"),
     signature("ray.resources", "cause", "node-lost",
-         r"Cannot provide a placement group|Ray does not allocate any GPUs on the driver node"
-         r"|^ValueError: Current node has no GPU available"
+         r"Cannot provide a placement group"
+         r"|(?P<driver>Ray does not allocate any GPUs on the driver node"
+         r"|^ValueError: Current node has no GPU available)"
          r"|No available node types can fulfill resource request"
          r"|^ValueError: Attempting to start raylet with (?P<wanted>\d+) GPU, but"),
     # vLLM waits for them: a cluster may still grow
