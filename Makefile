@@ -62,12 +62,12 @@ test-system:
 
 .PHONY: test
 test: test-system .venv/ready ## all but the long tests
-	@packaging/parts.py lint,test-needs test-newest,test-engine+test-torch+test-oldest
+	@packaging/parts.py lint+test-newest,test-needs+test-engine+test-torch+test-oldest
 
 # A machine that cannot have vLLM's Python skips what needs vLLM, with the reason in the table.
 WITH_ENGINE := packaging/with-engine.sh
 
-# pip downloads while mypy runs.
+# It downloads while the other lane runs mypy, and then tests that need nothing of this.
 .PHONY: test-needs
 test-needs: oldest
 	@$(WITH_ENGINE) $(MAKE) -s --no-print-directory $(TEST_MODELS)
@@ -152,6 +152,10 @@ ray: .caovan/ray/ready ## a Ray for the test of clusters over it
 	@$(PY) -m venv $(@D) && $(@D)/bin/python $(PIP) ray==2.60.0
 	@touch $@
 
+# Another part of the tests may be installing at the same time.
+APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+	-o DPkg::Lock::Timeout=600
+
 # Debian's Prometheus and promtool, unpacked: installing the package would start a server.
 AS_ROOT := -o APT::Sandbox::User=root
 .PHONY: prometheus
@@ -170,7 +174,7 @@ browser: .caovan/browser/ready ## a browser for the tests of the page
 
 .caovan/browser/ready: .venv/ready
 	@command -v chromium chromium-browser google-chrome > /dev/null \
-		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+		|| { apt-get update -qq && $(APT_INSTALL) chromium; } \
 		|| { echo "cannot test the page: there is no Chromium, and apt could not install one: apt install chromium" >&2; exit 1; }
 	@$(PY) $(PIP) --target $(@D) --upgrade playwright axe-playwright-python
 	@touch $@
@@ -179,16 +183,18 @@ browser: .caovan/browser/ready ## a browser for the tests of the page
 .PHONY: firewall
 firewall:
 	@test $$(id -u) != 0 || command -v nft > /dev/null \
-		|| { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nftables; } \
+		|| { apt-get update -qq && $(APT_INSTALL) nftables; } \
 		|| { echo "cannot test closed links: there is no nft, and apt could not install one: apt install nftables" >&2; exit 1; }
 
-# The long tests, as selected by LONG. Strangers' attacks are timed, so nothing else may run. Then a
-# real vLLM gets one core, and building and installing, a test at a time, the other. Tests that can
-# run many at a time come last.
+# The long tests, as selected by LONG. Strangers' attacks are timed, so nothing else may run. Then
+# what is left to download comes while llama.cpp compiles, and a real vLLM gets one core, and building
+# and installing, a test at a time, the other. The shorter of these lanes goes on with tests that run
+# many at a time: they use both cores once the other lane is done.
 LONG := long and not exhaustive
 .PHONY: test-long
-test-long: .venv/ready ## the long tests but for the exhaustive ones: CI runs these after `make test`
-	@packaging/parts.py test-fetched test-strangers test-real+test-gateway+test-plugin,llamacpp+test-made test-daemons
+test-long: test-system .venv/ready ## the long tests but for the exhaustive ones: CI runs these after `make test`
+	@packaging/parts.py test-needs test-strangers \
+		test-fetched+test-real+test-gateway+test-plugin+test-daemons,llamacpp+test-made
 
 .PHONY: test-all
 test-all: .venv/ready ## every test there is, with all examples of the properties; an hour and more
@@ -258,7 +264,7 @@ bench-clients: llamacpp .caovan/clients/ready ## what client libraries see while
 
 .PHONY: kernels
 kernels: compiler ## csrc/build/libcaovan_sm75.so, with nvcc from the system or from PyPI's wheels
-	@$(MAKE) -C csrc
+	@flock csrc/Makefile $(MAKE) -C csrc
 
 .PHONY: bench-gpu
 bench-gpu: ## the kernels on this machine's GPU: correctness, then a table (PYTHON= one with torch)

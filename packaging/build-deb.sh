@@ -23,9 +23,9 @@ if [ -n "$missing" ]; then
     fi
     echo "installing$missing" >&2
     export DEBIAN_FRONTEND=noninteractive
-    # shellcheck disable=SC2086 # one word a package
-    apt-get install -y -q --no-install-recommends $missing >&2 ||
-        { apt-get update -q >&2 && apt-get install -y -q --no-install-recommends $missing >&2; } ||
+    # Another program may be installing at the same time.
+    install="apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=600$missing"
+    $install >&2 || { apt-get update -q >&2 && $install >&2; } ||
         { echo "cannot install$missing: see above; is the package archive reachable?" >&2; exit 1; }
 fi
 

@@ -4,7 +4,7 @@
     packaging/parts.py [--show] STAGE...      STAGE is LANE[,LANE...], LANE is PART[+PART...]
 
 A part is a target of make. Stages run one after the other, the lanes of a stage at once, the parts
-of a lane in order: `parts.py lint,test-needs test-newest,test-engine+test-oldest`. Everything runs,
+of a lane in order: `parts.py test-strangers test-real+test-plugin,test-made`. Everything runs,
 whatever failed before. While parts run, a line at least every 20 s says which, for how long, and
 how far pytest is. A failed part's output is printed when it ends, with --show every part's; all
 output stays in .caovan/parts/PART.log. A part is skipped if the last line it prints

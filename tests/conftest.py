@@ -37,12 +37,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Tests of whole daemons mostly wait for them. Each worker of pytest-xdist gets a share of the
+# list, and who is done takes from the end of another's: the first worker waits for daemons while
+# the others compute. As the last ones all workers would wait, and no core compute.
+WAITING = ("tests/scenarios/", "tests/faults/")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Exhaustive tests also take long, so mark them as slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Exhaustive tests also take long, so mark them as slow; workers begin with those that wait."""
     for item in items:
         if item.get_closest_marker("exhaustive"):
             item.add_marker("long")
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(WAITING))
 
 
 @pytest.fixture

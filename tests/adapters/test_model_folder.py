@@ -232,6 +232,7 @@ def test_any_json_in_a_folder_makes_a_card_or_a_problem(name: str, content: Any)
         except ModelProblem:
             return
     assert card.max_model_len > 0
+    hash(card)  # plans are searched once for equal cards
 
 
 def test_a_configuration_nobody_foresaw_is_refused_all_the_same(

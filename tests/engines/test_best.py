@@ -115,3 +115,13 @@ def test_only_what_has_to_gives_way_for_context(
     bases = (OWN, EIGHT_BITS, OWN.but(quantization="fp8"), EIGHT_BITS.but(quantization="fp8"))
     found = choose(Space(bases=bases, **fixed), LLAMA, named(card)).candidate
     assert found.kv_dtype + ", weights in 8 bits" * bool(found.quantization) == kind
+
+
+def test_equal_spaces_are_searched_once_and_no_other_is_taken_for_them() -> None:
+    best.cache_clear()
+    found = chosen("RTX 3090", OPEN)
+    assert chosen("RTX 3090", {"bases": (OWN.but(), EIGHT_BITS.but())}) is found
+    graphs = OWN.but(compilation={"cudagraph_capture_sizes": [1]})
+    assert hash(graphs) == hash(OWN)
+    others: tuple[dict[str, Any], ...] = ({"bases": (graphs, EIGHT_BITS)}, {"sequences": 2})
+    assert all(chosen("RTX 3090", fixed) is not found for fixed in others)

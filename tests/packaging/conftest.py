@@ -53,7 +53,9 @@ def need(*commands: str) -> None:
     packages = " ".join(TOOLS[command] for command in missing)
     if os.getuid() != 0 or not shutil.which("apt-get"):
         pytest.skip(f"needs {packages}: sudo apt-get install {packages}")
-    install = f"apt-get install -y -q --no-install-recommends {packages}"
+    # make installs some in another lane
+    wait = "-o DPkg::Lock::Timeout=600"
+    install = f"apt-get install -y -q --no-install-recommends {wait} {packages}"
     done = subprocess.run(
         ["sh", "-c", f"{install} || {{ apt-get update -q && {install}; }}"],
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},

@@ -146,8 +146,8 @@ class Candidate:
     offload_gib: float = 0.0
     kv_bytes: int | None = None
     alignment: int = 16
-    compilation: Mapping[str, Any] = field(default_factory=dict)
-    """--compilation-config, which says what graphs are captured."""
+    compilation: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """--compilation-config, which says what graphs are captured; a mapping has no hash."""
     quantization: str = ""
     """--quantization, which shrinks an unquantised checkpoint while it loads."""
     kv_blocks: int | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import product
 from math import ceil
 
@@ -148,7 +148,7 @@ def _search_all(
 
     def search(stages: tuple[int, ...]) -> Choice:
         dealt = tuple(base.but(stages=stages) for base in bases)
-        found = best(replace(space, bases=dealt), model, gpus)
+        found = best(replace(space, bases=dealt), model, tuple(gpus))
         return replace(found, base=among[found.base])
 
     if not lean.stages or not space.deals_layers:
@@ -173,7 +173,10 @@ def _fits_unquantized(
     return free != tuple(gpus) or longest_lean(bases, model, free) >= least
 
 
-def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+# Reasons and advice compare plans that share most of their spaces: more than half of a plan's
+# searches repeat one of the same plan or of the plan before.
+@lru_cache(maxsize=128)
+def best(space: Space, model: ModelCard, gpus: tuple[Gpu, ...]) -> Choice:
     """The best candidate with its runner-up; with offloading if none holds the context on the
     cards.
 
