@@ -101,13 +101,18 @@ def _choose_cache_type(
 
 def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     """Whether the first base's cache holds what the workload needs: for a batch all sequences that
-    the cards decode at once, for long prompts the model's whole context.
+    the cards decode at once, or a replica's share of them; for long prompts the model's whole
+    context.
 
     More sequences justify 8 bits, but not 4, whose price nobody measured on real text.
     """
     limit = space.context or model.max_model_len
     decodes = space.workload.batch and model.task not in POOLING and not model.sliding_window
-    if decodes and space.bases[0].kv_dtype == "auto" and "sequences" in choice.spared:
+    short = "sequences" in choice.spared
+    if space.bases[0].replicas > 1:  # a batch's sequences are about twice what the cache holds
+        held = choice.candidate.sequences / 2 * space.bases[0].replicas
+        short = short and held < space.workload.users
+    if decodes and space.bases[0].kv_dtype == "auto" and short:
         return False
     enough = limit if space.workload.long else max(ENOUGH_EXACT, space.workload.length)
     return choice.candidate.context >= min(limit, enough)
