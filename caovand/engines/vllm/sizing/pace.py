@@ -235,8 +235,8 @@ class CandidatePace:
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
 
     def _prompt_s(self, candidate: Candidate) -> float:
-        """Seconds to read the workload's prompt. In a batch these steps also decode, and so read the
-        weights and wait for the host anyway."""
+        """Seconds to read the workload's prompt. In a batch these steps also decode, so that they
+        read the weights and wait for the host anyway."""
         steps = ceil(self._workload.prompt / candidate.batch_tokens)
         if self._mixes and not candidate.offload_gib:
             steps = 0
