@@ -27,9 +27,9 @@ BATCH = {"policy": {"workload": "batch"}}
         ("4090", "gpt-oss-20b", 192, 4096),
         ("a100-80g", "gpt-oss-20b", 256, 8192),
         ("a100-80g", "gpt-oss-120b", 192, 8192),
-        ("h100", "gpt-oss-120b", 192, 4096),
+        ("h100", "gpt-oss-120b", 192, 8192),
         ("4090", "Llama-3.1-8B", 96, 2048),
-        ("h200-x8", "DeepSeek-R1", 1024, 4096),
+        ("h200-x8", "DeepSeek-R1", 128, 8192),
         ("h200", "gpt-oss-20b", 1024, 8192),
     ],
 )
@@ -40,6 +40,32 @@ def test_a_batch_fills_the_cache_in_large_steps_with_graphs(
     assert found.value("enforce_eager") is None
     assert found.value("max_num_seqs") == sequences
     assert found.value("max_num_batched_tokens") == step
+
+
+@pytest.mark.parametrize(
+    ("cards", "name"), [(2, "Qwen3-Next-80B-A3B-FP8"), (4, "Qwen3-Next-80B-A3B")]
+)
+def test_a_batch_of_few_active_parameters_keeps_the_engines_own_steps(
+    cards: int, name: str
+) -> None:
+    found = plan(_some_cards("h100-x8", cards, name), **BATCH)
+    assert found.value("max_num_batched_tokens") == 8192
+
+
+def test_a_small_step_holds_few_answers_at_once() -> None:
+    card, batch = model("Qwen3-Next-80B-A3B-FP8"), WORKLOADS["batch"]
+    base = Candidate(context=8192, sequences=1024, batch_tokens=8192, utilization=0.9)
+    pace = CandidatePace(card, base, BOXES["h200"], batch)
+    large, small = (pace.seconds(base.but(batch_tokens=size), 600) for size in (8192, 2048))
+    assert 1.1 * large < small
+
+
+def test_a_replica_has_about_twice_the_sequences_that_its_cache_holds() -> None:
+    machine = box_with("h200-x8", model("Qwen3-235B-A22B-FP8"))
+    found = plan(machine, **BATCH)
+    held = forecast(found, machine).kv_tokens / WORKLOADS["batch"].cached_tokens
+    assert 1.5 * held < found.value("max_num_seqs") < 3 * held
+    assert found.value("kv_cache_dtype") is None
 
 
 def test_turings_few_sequences_are_for_people_not_for_batches() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from caovand.core.plan import Plan
 from caovand.engines.registry import engine_of
 from tests.boxes.machines import box_with
 from tests.boxes.models import model
@@ -71,6 +72,42 @@ def test_a_model_for_images_keeps_its_tower_for_a_shorter_context() -> None:
     kept = made["Qwen3VLForConditionalGeneration"]
     assert kept.value("language_model_only") is None
     assert 16_384 <= kept.value("max_model_len") < 32_768
+
+
+def _on_12_gb(architecture: str, free_mib: int, workload: str = "chat") -> Plan:
+    card = replace(model("Qwen3.5-9B-AWQ"), architecture=architecture)
+    box = box_with("3060-12g", card)
+    gpu = replace(box.gpus[0], total_mib=free_mib + 300, free_mib=free_mib)
+    return plan(replace(box, gpus=(gpu,)), policy={"workload": workload})
+
+
+@pytest.mark.parametrize("workload", ["chat", "batch"])
+@pytest.mark.parametrize(
+    ("architecture", "sees"),
+    [
+        ("MllamaForConditionalGeneration", True),
+        ("Qwen3VLForConditionalGeneration", True),
+        ("Qwen3_5ForConditionalGeneration", False),
+    ],
+)
+def test_images_outweigh_speed_only_where_the_model_is_for_them(
+    architecture: str, sees: bool, workload: str
+) -> None:
+    made = _on_12_gb(architecture, 10_500, workload)
+    assert (made.value("language_model_only") is None) == sees
+    assert made.value("max_model_len") >= (8192 if sees else 32_768)
+    none = _on_12_gb(architecture, 9_500, workload)  # less than 8,192 tokens would fit with them
+    assert none.value("language_model_only")
+
+
+def test_fewer_bits_are_a_remedy_only_above_four() -> None:
+    four = _on_12_gb("Qwen3_5ForConditionalGeneration", 10_500)
+    (told,) = [one for one in four.warnings if one.startswith("images are off")]
+    assert told.endswith("to serve them set [model] text_only = false")
+    box = box_with("a10", model("Qwen3.5-9B"))
+    box = replace(box, gpus=(replace(box.gpus[0], free_mib=22_000),))
+    (told,) = [one for one in plan(box).warnings if one.startswith("images are off")]
+    assert "use a checkpoint of fewer bits" in told
 
 
 def test_a_cache_that_we_size_leaves_room_to_encode_the_largest_image() -> None:

@@ -145,8 +145,29 @@ def test_what_a_small_card_cannot_hold_stays_in_host_memory() -> None:
     found = plan(inventory)
     assert 0 < found.value("gpu_layers") < 20
     assert forecast(found, inventory).fits
-    assert found.value("max_model_len") == 16384
+    assert (found.value("max_model_len"), found.value("unified")) == (32768, True)
     assert "as many as the cards hold" in found.settings["gpu_layers"].reason
+
+
+@pytest.mark.parametrize(
+    ("box", "separate", "shared"),
+    [
+        (machine(MOE_30B, 8192), 16384, 32768),
+        (machine(QWEN_8B, host=replace(HOST, ram_mib=12288, available_mib=10000)), 10752, 21504),
+    ],
+)
+def test_slots_share_one_cache_also_where_weights_are_in_host_memory(
+    box: Inventory, separate: int, shared: int
+) -> None:
+    found = plan(box)
+    assert (found.value("parallel"), found.value("unified")) == (2, True)
+    assert found.value("max_model_len") == shared
+    assert found.settings["max_model_len"].reason.endswith("2 slots share it")
+    lacking = replace(box, engine=replace(box.engine, flags=frozenset({"--ctx-size"})))
+    assert plan(lacking).value("unified") is None
+    assert plan(lacking).value("max_model_len") == separate
+    apart = plan(box, engine={"extra_args": ["--no-kv-unified"]})
+    assert apart.value("max_model_len") == separate
 
 
 def test_experts_leave_the_cards_before_layers_do() -> None:
@@ -216,7 +237,7 @@ def test_prompts_seen_before_count_in_host_memory_and_give_way() -> None:
     assert memory.fits
     assert "earlier prompts leave" in found.settings["max_model_len"].reason
     asked = plan(tight, engine={"extra_args": ["--cache-ram", "4096"]})
-    assert asked.value("max_model_len") < found.value("max_model_len")
+    assert forecast(asked, tight).kv_tokens < memory.kv_tokens
     crowded = machine(model(36, 340), host=replace(HOST, ram_mib=16384, available_mib=14900))
     found = plan(crowded)
     assert (found.value("cache_ram"), forecast(found, crowded).fits) == (0, True)

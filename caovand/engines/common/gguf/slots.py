@@ -108,11 +108,19 @@ def share(
     rooms: Sequence[int],
     workload: str,
 ) -> PlacedLoad:
-    """The load with one cache for all its slots, if each may then have a longer context."""
+    """The load with one cache for all its slots, if each may then have a longer context; where
+    weights are in host memory, with as many tokens as the separate caches hold."""
     limit = model.max_model_len or sized.load.context
-    if not gpus or sized.load.slots == 1 or sized.load.context >= limit:
+    if sized.load.slots == 1 or sized.load.context >= limit:
         return sized
-    one = find_longest(model, host, replace(sized.load, shared=True), gpus, rooms, workload)
+    if not gpus and not sized.fits:
+        return sized  # prompts kept in host memory give way first
+    load = replace(sized.load, shared=True)
+    if sized.whole:
+        one = find_longest(model, host, load, gpus, rooms, workload)
+    else:
+        load = replace(load, context=min(sized.load.context * sized.load.slots, limit))
+        one = place_fixed(model, host, load, gpus, rooms)
     # No longer than the model's limit, one cache may hold far less than many.
     if one.load.context < AS_MUCH * sized.load.context * sized.load.slots:
         return sized

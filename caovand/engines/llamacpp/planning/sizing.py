@@ -268,8 +268,8 @@ def _choose_context(
         reason = "no context fits; trying the smallest useful one"
     elif gpus and sized.whole:
         reason = "the longest with every layer on the cards"
-        if (slots := sized.load.slots) > 1:
-            reason += f"; {slots} slots share it" if sized.load.shared else f" for {slots} slots"
+        if sized.load.slots > 1 and not sized.load.shared:
+            reason += f" for {sized.load.slots} slots"
     elif gpus:
         reason = f"enough for workload {workload}; a longer one would push layers off the cards"
     elif context == sizing.longest_on_host(model, host, sizing.SUFFICIENT_CONTEXT[workload]):
@@ -279,6 +279,8 @@ def _choose_context(
             f"the longest that fits {inventory.host.available_mib} MiB: the free memory that "
             "earlier prompts leave"
         )
+    if sized.load.shared and sized.load.slots > 1:
+        reason += f"; {sized.load.slots} slots share it"
     return sized, Setting(context, "policy", reason)
 
 

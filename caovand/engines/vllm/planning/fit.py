@@ -12,6 +12,7 @@ from caovand.engines.vllm.machine.attention import attended_by_flashinfer, cuts_
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.machine.ranks import tensor_groups
+from caovand.engines.vllm.machine.tiles import is_fp8
 from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
@@ -160,7 +161,9 @@ def vision_warnings(partial: PartialPlan) -> list[str]:
     ours = setting is not None and setting.origin == "policy" and setting.value
     if not ours or not setting or not partial.model.size("vision"):
         return []
+    model = partial.model
+    fewer = model.quantization is None or is_fp8(model, "")  # no common checkpoint has under 4 bits
+    smaller = "use a checkpoint of fewer bits, or " if fewer else ""
     return [
-        f"images are off: {setting.reason}; to serve them use a checkpoint of fewer bits, or set"
-        " [model] text_only = false"
+        f"images are off: {setting.reason}; to serve them {smaller}set [model] text_only = false"
     ]

@@ -51,10 +51,11 @@ little."""
 AS_QUICK = 0.9
 """Text alone must make a token take less than this share of its time for the vision tower to be
 dropped although it leaves a context long enough."""
-FOR_IMAGES = ("VL", "Glm4v", "Llava", "MiniCPMV", "Pixtral")
-"""Parts of the architectures that people choose for their vision tower."""
-ENOUGH_FOR_IMAGES = 16_384
-"""A context for which the vision tower of such a model is kept: seven images of 2,000 tokens."""
+ALSO_SEE = ("Gemma", "Mistral3", "Qwen3_5", "Llama4", "KimiK25")
+"""Beginnings of the architectures of general models, which people choose for text as often as for
+images. Any other architecture with a tower exists for it (Qwen3VL, InternVL, Mllama, Pixtral)."""
+ENOUGH_FOR_IMAGES = 8192
+"""A context for which the tower of such a model is kept: three images of 2,000 tokens, and text."""
 MIN_EXACT = 8192
 """If 16-bit weights leave no room for a context this long, they are quantised to 8 bits."""
 BEHIND_EXACT = 1e6
@@ -94,35 +95,43 @@ def _choose_cache_type(
     little; and the bases that were searched."""
     own = [at for at in among if space.bases[at].kv_dtype == space.bases[0].kv_dtype]
     choice = _search(space, own, model, gpus)
-    if len(own) == len(among) or (choice.sound and _holds_enough(space, choice, model)):
+    enough = choice.sound and _holds_enough(space, choice, model)
+    blind = is_for_images(model) and not choice.candidate.vision
+    if len(own) == len(among) or (enough and not blind):
         return own, choice
-    return among, _search(space, among, model, gpus)
+    found = _search(space, among, model, gpus)
+    return (own, choice) if enough and not found.candidate.vision else (among, found)
 
 
 def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     """Whether the first base's cache holds what the workload needs: for a batch all sequences that
-    the cards decode at once, for long prompts the model's whole context.
+    the cards decode at once, or a replica's share of them; for long prompts the model's whole
+    context.
 
     More sequences justify 8 bits, but not 4, whose price nobody measured on real text.
     """
     limit = space.context or model.max_model_len
     decodes = space.workload.batch and model.task not in POOLING and not model.sliding_window
-    if decodes and space.bases[0].kv_dtype == "auto" and "sequences" in choice.spared:
+    short = "sequences" in choice.spared
+    if space.bases[0].replicas > 1:  # a batch's sequences are about twice what the cache holds
+        held = choice.candidate.sequences / 2 * space.bases[0].replicas
+        short = short and held < space.workload.users
+    if decodes and space.bases[0].kv_dtype == "auto" and short:
         return False
     enough = limit if space.workload.long else max(ENOUGH_EXACT, space.workload.length)
     return choice.candidate.context >= min(limit, enough)
 
 
 def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
-    """The best of these bases; one with the vision tower if that costs no speed and holds enough,
-    however much more text alone would."""
+    """The best of these bases; one with the vision tower if that holds enough, and costs no speed
+    or is what the model is for, however much more text alone would hold."""
     choice = _search_all(space, among, model, gpus)
     seeing = [at for at in among if space.bases[at].vision]
-    if choice.candidate.vision or not seeing or space.workload.batch:
+    images = is_for_images(model)
+    if choice.candidate.vision or not seeing or (space.workload.batch and not images):
         return choice
     kept = _search_all(space, seeing, model, gpus)
-    images = any(mark in model.architecture for mark in FOR_IMAGES)
-    enough = images and kept.candidate.context >= ENOUGH_FOR_IMAGES
+    enough = images and kept.candidate.context >= min(ENOUGH_FOR_IMAGES, model.max_model_len)
     if not kept.sound or not (enough or _holds_enough(space, kept, model)):
         return choice
     times = [
@@ -132,8 +141,13 @@ def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence
         for one in (choice, kept)
     ]
     slower = times[0] / times[1]
-    quick = slower >= AS_QUICK
-    return replace(kept, runner_up=RunnerUp(choice.candidate, slower)) if quick else choice
+    worth = enough or slower >= AS_QUICK
+    return replace(kept, runner_up=RunnerUp(choice.candidate, slower)) if worth else choice
+
+
+def is_for_images(model: ModelCard) -> bool:
+    """Whether people choose the model for what its tower reads."""
+    return model.vision and not model.architecture.startswith(ALSO_SEE)
 
 
 def _search_all(

@@ -31,7 +31,7 @@ from caovand.engines.vllm.machine.link_time import (
     NodeGroup,
     all_reduce_s,
 )
-from caovand.engines.vllm.memory.candidate import Candidate
+from caovand.engines.vllm.memory.candidate import Candidate, are_large
 from caovand.engines.vllm.memory.kv_cache import STATE, state_bytes
 from caovand.engines.vllm.memory.shards import (
     BYTES_EACH,
@@ -112,6 +112,10 @@ WORTH_OF_CUT, WORTH_OF_CUT_IN_BATCH = 0.93, 0.98
 """The worth of a context below the model's own limit: clients that rely on the model card are
 refused. The last tenth of the limit is not worth more sequences or larger steps, except in a batch,
 where the lengths of requests are known."""
+USUAL_STEP, USUAL_STEP_OF_LARGE = 2048, 8192
+WORTH_OF_SHORT_STEPS = 0.98
+"""vLLM's own default steps for a server, on most cards and on large ones; and the relative worth of
+shorter ones in a batch: prompts come unevenly, and some are longer than usual."""
 LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 """Number of usual requests that half of all conversations outgrow, and the fraction of the
 workload's users who are active half the time."""
@@ -133,6 +137,7 @@ class CandidatePace:
         nodes: NodeGroup = ONE_NODE,
     ) -> None:
         self._model, self._gpus, self._workload = model, gpus, workload
+        self._mixes = workload.batch and model.task not in POOLING  # prompts and answers in a step
         self._bytes: dict[str, float] = defaultdict(float)
         for weights in model.weights:
             self._bytes[weights.part] += on_rank(weights, model, base)
@@ -178,8 +183,7 @@ class CandidatePace:
         reached = context / (context + workload.length * LENGTHS_SPREAD)
         reached *= min(context / workload.length, 1)  # even a usual request is too long
         if context < self._model.max_model_len:
-            known = workload.batch and self._model.task not in POOLING
-            reached *= WORTH_OF_CUT_IN_BATCH if known else WORTH_OF_CUT
+            reached *= WORTH_OF_CUT_IN_BATCH if self._mixes else WORTH_OF_CUT
         waiting = 0 if workload.batch else workload.users * USERS_SPREAD
         served = candidate.sequences / (candidate.sequences + waiting)
         seconds = self.seconds(candidate, room)
@@ -187,6 +191,9 @@ class CandidatePace:
             seconds = (seconds + self.seconds(candidate, short)) / 2
         cut = not candidate.eager and MAX_CAPTURE_KEY in candidate.compilation
         worth = self._worth * (WORTH_OF_SMALL_GRAPHS if cut else 1.0)
+        usual = USUAL_STEP_OF_LARGE if are_large(self._gpus) else USUAL_STEP
+        if workload.batch and candidate.batch_tokens < usual:
+            worth *= WORTH_OF_SHORT_STEPS
         return seconds / (reached * served * worth)
 
     def seconds(self, candidate: Candidate, room: float = inf) -> float:
@@ -198,6 +205,10 @@ class CandidatePace:
         users = max(workload.users / self._replicas, 1)
         together = min(users, candidate.sequences, max(room, 1.0))
         steps = workload.answer / tokens_of_step(candidate.mtp)
+        if self._mixes:
+            # Steps have room for the tokens of all answers, and for the prompts of the next.
+            each = 1 + candidate.mtp + workload.prompt / steps
+            together = min(together, candidate.batch_tokens / each)
         turn = together * self._prompt_s(candidate) + steps * self._step_s(candidate, together)
         return turn / (together * workload.answer * min(self._replicas, workload.users))
 
@@ -224,8 +235,11 @@ class CandidatePace:
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
 
     def _prompt_s(self, candidate: Candidate) -> float:
-        """Seconds to read the workload's prompt."""
+        """Seconds to read the workload's prompt. In a batch these steps also decode, so that they
+        read the weights and wait for the host anyway."""
         steps = ceil(self._workload.prompt / candidate.batch_tokens)
+        if self._mixes and not candidate.offload_gib:
+            steps = 0
         tokens = self._workload.prompt * (1 + STEP_TOKENS / candidate.batch_tokens)
         read = self._bytes["layers"]
         read += self._bytes["experts"] * experts_read(self._model, candidate.batch_tokens)

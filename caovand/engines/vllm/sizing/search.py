@@ -55,6 +55,9 @@ TURING_SEQUENCES, TURING_TOKENS = 8, 32
 TFLOP/s), and a step of more tokens makes all users wait. Batches have no such bound."""
 PASSAGE = 512
 """Tokens of a text to embed or rank."""
+COUNTS_APART = 1.5
+"""How far apart the numbers of sequences are that the search tries for a batch: the smallest that
+uses the whole cache may be this many times what fits."""
 FEW_SEQUENCES = 16
 """Up to this number the search tries steps of 1.5: one sequence more may be a third of the
 users."""
@@ -227,9 +230,13 @@ class CandidateSearch:
             sized = with_context(candidate, context, self._gpus, space)
         if lacks_states(self._model, sized, self._gpus):
             return None
-        users = 0 if self._model.encoder_tokens else space.workload.users  # no recording is short
-        few = space.sequences or sized.sequences <= max(USUAL_SEQUENCES, users)
-        return sized if few or sized.sequences <= self._let_in(sized) else None
+        few = USUAL_SEQUENCES
+        if not space.workload.batch and not self._model.encoder_tokens:  # no recording is short
+            few = max(few, space.workload.users)
+        if space.sequences or sized.sequences <= few:
+            return sized
+        most = self._let_in(sized) * (COUNTS_APART if space.workload.batch else 1)
+        return sized if sized.sequences <= most else None
 
     def _let_in(self, candidate: Candidate) -> int:
         """Number of requests that the cache holds, rounded: vLLM admits no more than fit."""
