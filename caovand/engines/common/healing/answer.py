@@ -59,7 +59,7 @@ def answer_of(
     rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
     found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports, ours=ours)
-    if not ours and finding.signature in (*refusals.OF_CLIENTS, "ollama.client"):
+    if not ours and finding.signature in refusals.OF_UNREACHED:
         return replace(found, heals="no", how=_OF_CLIENT)
     if found.heals == "no" and _refuses_a_request(finding, plan):
         return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
