@@ -14,9 +14,10 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import REACTIONS
 from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
-from caovand.engines.common.healing import backends, stages
+from caovand.engines.common.healing import backends, programs, stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
 from caovand.engines.common.healing.line_hints import line_hints
+from caovand.engines.common.logs.refusals import OF_UNREACHED
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS
 
 _OTHERS = (
@@ -40,6 +41,8 @@ def adviser(
 
     def advise(finding: Finding) -> tuple[str, ...]:
         found = sentences(finding, finding.captures, special, general)
+        if finding.signature in OF_UNREACHED:
+            return tuple(found)
         return (*found, *ladder_changes(finding, healing, setting))
 
     return advise
@@ -80,6 +83,7 @@ def sentences(
     texts = [
         text for text in (_fill(template, known) for template in (_OTHERS, *templates)) if text
     ]
+    texts = [*programs.first_remedy(finding), *texts]
     if failure == "unknown" and signature in UNSURE_ROWS:
         texts.append(_UNSURE)
     return [*texts, *line_hints(finding, texts)]

@@ -20,6 +20,7 @@ from caovand.engines.common.logs.rows import (
     kernel,
     links,
     loader,
+    network,
     packages,
     python_advice,
     raised,
@@ -27,6 +28,7 @@ from caovand.engines.common.logs.rows import (
     rocm,
     runtime,
     servers,
+    studio,
     system,
     toolchain,
     unreached,
@@ -116,17 +118,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **rocm.ADVICE,
     **runtime.ADVICE,
     **servers.ADVICE,
+    **studio.ADVICE,
     **system.ADVICE,
     **clients.ADVICE,
     **toolchain.ADVICE,
     **unreached.ADVICE,
     **links.ADVICE,
     **loader.ADVICE,
+    **network.ADVICE,
     **packages.ADVICE,
     **python_advice.ADVICE,
     "ollama.client": (
-        "No Ollama server answers: start it (`sudo systemctl start ollama`, or `ollama serve`). "
-        + unreached.IN_CONTAINER,
+        "No Ollama server answers: start it (`sudo systemctl start ollama`, or `ollama serve`). If "
+        "it was installed or started just before, it ended at once, and its own log says why: "
+        "`systemctl status ollama`, `journalctl -u ollama -e` (macOS ~/.ollama/logs/server.log, "
+        "Windows %LOCALAPPDATA%\\Ollama\\server.log). " + unreached.IN_CONTAINER,
     ),
     "disk.full": ("The disk is full: free some space, then start again.",),
     "oom.others": ("Without them the model may fit as it is configured.",),
@@ -278,6 +284,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "`wsl --update` and `wsl --shutdown`. If it fails in a container only, update Docker and "
         "the NVIDIA Container Toolkit there.",
     ),
+    "unit.missing": (
+        "This system has no unit {unit}: the program was installed without a service (an archive, "
+        "a package of another kind, a container, WSL without systemd). Start it by hand (Ollama: "
+        "`ollama serve`), or install it with its own script, which makes the unit.",
+    ),
     "unit.absent": (
         "The unit's program did not start: 127 means that it, or a library that it needs, is not "
         "found, 126 that it may not be executed. Run the ExecStart= line by hand as the unit's "
@@ -293,10 +304,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release of NCCL), a driver's to the driver, ggml's and PyTorch's to the "
         "release of the engine.",
     ),
-    "signal.instruction": (
-        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
-        "build for it.",
-    ),
+    "signal.instruction": (exits.INSTRUCTION,),
     "unit.killed": (
         "The kernel or its supervisor killed it for lack of memory: add memory or swap, or raise "
         "the limit of its container or unit (resources.limits.memory, --memory, MemoryMax).",
@@ -307,21 +315,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "unit.user": (
         "systemd cannot prepare the unit: its User=, Group=, WorkingDirectory= or a mounted folder "
         "does not exist.",
-    ),
-    "net.clock": (
-        "A certificate is not valid at this machine's time: see whether its clock is right (`date`,"
-        " `timedatectl`) first; if it is, the server or the proxy in between has an old one.",
-    ),
-    "net.certificate": (
-        "A certificate is not trusted, as behind a proxy that inspects traffic: add its authority "
-        "to those that the server's system trusts (Debian and Ubuntu: a .crt file in "
-        "/usr/local/share/ca-certificates, update-ca-certificates; Fedora: "
-        "/etc/pki/ca-trust/source/anchors, update-ca-trust; Windows and macOS: their own store; an "
-        "image: built into it or mounted), and restart the server, which fetches, not the client.",
-    ),
-    "net.failed": (
-        "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
-        "in its unit). Downloaded parts are kept: try again.",
     ),
 }
 """Sentences by signature, for every engine."""

@@ -60,7 +60,7 @@ def answer_of(
     rules = rules or LadderRules(engine.healing if engine else _NO_RUNGS)
     reports = similar_reports(engine.name if engine else "", finding)
     found = answer(finding, kinds.get(finding.signature, ""), plan, rules, reports, ours=ours)
-    if not ours and finding.signature in (*refusals.OF_CLIENTS, "ollama.client"):
+    if not ours and finding.signature in refusals.OF_UNREACHED:
         found = replace(found, heals="no", how=_OF_CLIENT)
         asked = finding.signature in _ASKED_WRONGLY
         return replace(found, certainty="certain", why=_WHY_REFUSED) if asked else found

@@ -19,6 +19,8 @@ MAX_LINE = 1000
 _TITLES: Mapping[tuple[str, ...], str] = {
     (*(row.id for row in unreached.ROWS), "ollama.client"): "Client of a server",
     ("container.",): "Container",
+    ("studio.",): "LM Studio",
+    ("localai.",): "LocalAI",
     (
         "driver.", "nvml.", "system.", "files.", "loader.", "net.", "pod.", "unit.", "shm.",
         "sandbox.", "env.",

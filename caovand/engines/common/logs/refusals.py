@@ -38,6 +38,8 @@ FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
 OF_CLIENTS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
 """What a client printed that did not reach its server, or asked it wrongly."""
+OF_UNREACHED = OF_CLIENTS | {"ollama.client"}
+"""The same with the words of Ollama's own client: no plan for a server is at fault."""
 NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED, requests.NO_PATH))
 MAX_PASSES = 64
 

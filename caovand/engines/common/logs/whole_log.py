@@ -14,6 +14,7 @@ from caovand.core.health.observation import LogMark
 from caovand.core.plan import Plan, Setting
 from caovand.core.secrets import hide
 from caovand.engines.common.healing.backends import DRIVEN_BY, backend_in_log
+from caovand.engines.common.healing.programs import RUN_BY, program_in_log
 from caovand.engines.common.logs.signature import MAX_LINE, Signature, first
 from caovand.engines.common.logs.wrapping import unwrap, without_colours
 
@@ -77,6 +78,8 @@ class Explainer:
             finding = without_secrets(finding, finding.line + begin)
             if backend := backend_in_log(lines):
                 finding = replace(finding, captures={**finding.captures, DRIVEN_BY: backend})
+            if program := program_in_log(finding, lines):
+                finding = replace(finding, captures={**finding.captures, RUN_BY: program})
         return Explanation(
             None if version is None else str(version), durations(times), reached, finding,
             self.advise(finding) if finding else (), figures, {}, harmless,

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
+from caovand.engines.llamacpp.healing.advice_python import PYTHON
+from caovand.engines.llamacpp.healing.advice_requests import REQUESTS
 from caovand.engines.llamacpp.healing.cures import HEALING
 
 _NEWER = (
@@ -26,6 +28,10 @@ _REFUSED = (
     "`llama-server --help` lists what this build takes: install a newer llama.cpp for a newer "
     "option."
 )
+_BUFFERS = (
+    "The card has no memory left for the buffers of a step: keep fewer layers on it (--gpu-layers, "
+    "-ngl), or shorten the context."
+)
 # One row for each failure with its own text; a sentence with an unknown {name} is dropped.
 _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "device-oom-load": (
@@ -33,7 +39,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "layers on the card (--gpu-layers), or see what else uses it.",
     ),
     "kv-cache-none": ("No memory is left on the card for the cache.",),
-    "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
+    "device-oom-capture": (_BUFFERS,),
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little free memory for an allocation of {mib} MiB.",
@@ -52,8 +58,12 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **PYTHON,
+    **REQUESTS,
     "llama.file.missing": (
         "The file {path} is missing: correct its path, or download it with all its parts.",
+        "The file {named} is missing: correct its path, or download it. In a container the path "
+        "counts inside it: check that the folder is mounted there.",
         "The file {absent} is missing: correct its path, or download it. In a container the path "
         "counts inside it: check that the folder is mounted there.",
         "The file {unopened} cannot be opened: either there is none, so that its path must be "
@@ -78,6 +88,14 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or install such a package), or its backend finds none: "
         "`llama-server --list-devices` shows what it sees.",
     ),
+    "llama.cards.unbuilt": (
+        "Nothing failed in these lines, but this llama.cpp was built for the processor alone "
+        "(BLAS = 0). For a card install it again with its backend: llama-cpp-python with "
+        "`CMAKE_ARGS=-DGGML_CUDA=on pip install --force-reinstall --no-cache-dir llama-cpp-python` "
+        "(Windows: set CMAKE_ARGS first; releases before 0.2.77 -DLLAMA_CUBLAS=on), or a prebuilt "
+        "wheel for its CUDA; nvcc must be installed for a build. Then BLAS = 1 is shown, and "
+        "n_gpu_layers has an effect.",
+    ),
     "llama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: use a GGUF"
         " file of fewer bits, or check with nvidia-smi what else uses the card.",
@@ -86,6 +104,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The cards cannot copy to each other as this release wants: split by layers (--split-mode "
         "layer), use one card (CUDA_VISIBLE_DEVICES), or build with -DGGML_CUDA_NO_PEER_COPY=ON; a "
         "virtual machine or the firmware's IOMMU often forbids it.",
+    ),
+    "llama.cuda.compute": (
+        "The buffers of one step take {large} bytes, more than the card has left or its driver "
+        "gives at once: lower --ubatch-size first (-ub 256 or 128), turn --flash-attn on, and "
+        "shorten the context.",
+        _BUFFERS,
     ),
     "llama.cache.long": (
         "The cache alone asks for {mib} MiB on one card: the context is far too long for it. "
@@ -158,40 +182,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "correct the name and the quantization, or set HF_TOKEN to a token with access. A mirror "
         "in HF_ENDPOINT or MODEL_ENDPOINT may lack it: unset that, or name a local file with -m.",
     ),
-    "llama.python.load": (
-        "llama-cpp-python could not load the file, and hid llama.cpp's reason: pass verbose=True "
-        "to see it. The path may be wrong, the file damaged, or in a format or architecture that "
-        "only another release of the package supports; or memory is short.",
-    ),
-    "llama.request.image": (
-        "The server has no projector for images or audio: start it with --mmproj and the file "
-        "published with the model (or -hf, which downloads it), and use a model with vision.",
-    ),
-    "llama.python.cards": (
-        "The installed package has no support for cards: install it again for CUDA, ROCm or Metal "
-        "(CMAKE_ARGS=-DGGML_CUDA=on, or a prebuilt wheel).",
-    ),
-    "llama.request.context": (
-        "llama-cpp-python: the request needs {needed} tokens, and the context has {window} (its "
-        "default is only 512 or 2048). Raise n_ctx: Llama(n_ctx=...), --n_ctx of its server or "
-        "the variable N_CTX, n_ctx of LangChain's LlamaCpp, context_window of LlamaIndex's; 0 "
-        "takes what the model was trained with. Or send less, with a smaller max_tokens.",
-        "The request ({asked} tokens) is longer than a slot's context ({slot}): raise --ctx-size, "
-        "which all slots share (--parallel), or let the client send less.",
-        "The request is longer than a slot's context ({context}): raise --ctx-size, which all "
-        "slots share (--parallel), or let the client send less; Ollama: num_ctx.",
-    ),
-    "llama.request.key": (
-        "The server was started with --api-key (or LLAMA_API_KEY): let the client send that key as "
-        "`Authorization: Bearer KEY`.",
-    ),
-    "llama.request.early": (
-        "The server was still loading the model when the request came: wait until /health answers "
-        "200; a large model takes minutes.",
-    ),
-    "llama.request.refused": (
-        "The server refused a request, and went on: {why}. Correct what the client sends.",
-    ),
     "llama.threads.pool": (
         "The engine may start no more threads: raise its limit (TasksMax of its unit, `ulimit -u`, "
         "docker --pids-limit), or lower --threads.",
@@ -233,77 +223,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "keep its tensors as they are (--tensor-type with that layer's name), convert again "
         "without it, or use a newer release.",
     ),
-    "llama.request.tools": (
-        "This server does not take {param}: start llama-server with --jinja, of a newer release "
-        "(before b4600 it does not support tools).",
-    ),
-    "llama.request.batch": (
-        "A text for an embedding or a reranking must fit one physical batch: raise --ubatch-size "
-        "and --batch-size (such as -ub 8192 -b 8192) as far as the model's own context goes, or "
-        "let the client send shorter pieces.",
-    ),
-    "llama.convert.tokenizer": (
-        "The conversion finds no tokenizer in the model's folder that it can use: copy "
-        "tokenizer.json, tokenizer_config.json and, where the base model has one, tokenizer.model "
-        "from the base model into it, and use convert_hf_to_gguf.py of the newest llama.cpp.",
-    ),
-    "llama.template.request": (
-        "The model's chat template refuses this request: the roles, their order or the tools. Let"
-        " the client send one system message, first; or set another template"
-        " (--chat-template-file), or use a newer release.",
-    ),
-    "llama.request.grammar": (
-        "llama.cpp cannot use the grammar, or the grammar that it made from a JSON schema or from "
-        "the tools: simplify patterns and repetitions in the schema, pass GBNF to --grammar, or "
-        "install a newer release.",
-    ),
     "llama.health": (
         "The server did not answer its supervisor's health check in time: a large model or slow"
         " disk needs a longer time-out; the server's own lines show how far it came.",
     ),
-    "llama.convert.quantized": (
-        "The model is quantized already ({quantized}; GPTQ, AWQ, bitsandbytes or the like), which "
-        "the script does not convert: convert the original with full weights (merge an adapter "
-        "into that), then quantize the result with llama-quantize.",
-    ),
-    "llama.convert": (
-        "This release of the conversion script does not support the model: use "
-        "convert_hf_to_gguf.py of the newest llama.cpp with its own gguf package, and all files of "
-        "the model; if that does not support it either, search for a GGUF file that others made.",
-    ),
-    "llama.backend.missing": (
-        "The program does not find its own llama.cpp: install or choose a backend in its settings,"
-        " or install the program again.",
-    ),
-    "llama.kobold.image": (
-        "The image model could not be set up: pass all files that its kind needs (VAE, T5, CLIP),"
-        " and do not load an image model as a text model.",
-    ),
-    "llama.kobold.screen": (
-        "There is no screen ({why}): pass the model and options on the command line instead.",
-    ),
-    "llama.python.library": (
-        "The library {library} of the Python package is missing, or needs another one (CUDA, ROCm, "
-        "Visual C++ runtime, libgomp) that is: install the package again, or a prebuilt wheel for "
-        "this CUDA, and the runtime it was built for.",
-    ),
-    "llama.llamafile.large": (
-        "Windows does not run a program of more than 4 GiB, which most llamafiles with a model in "
-        "them are: download the llamafile program alone (llamafile.exe from its releases), and "
-        "pass the file as the model: llamafile.exe -m FILE.llamafile.",
-    ),
-    "llama.python.package": (
-        "The Python package that has the module {module} is not in the environment that runs: "
-        "llama_cpp is of llama-cpp-python (pip install llama-cpp-python, or a prebuilt wheel for "
-        "this CUDA); llama_cpp_binaries and other names are wheels of the program itself "
-        "(text-generation-webui): run its update script, or install its requirements file that "
-        "fits this machine.",
-    ),
-    "llama.python.context": (
-        "The context is too short for a single token: start the server with a larger --n_ctx (such "
-        "as 4096).",
-    ),
-    "llama.python.path": ("There is no file {path}: correct its path.",),
     "llama.model.template": (
         "The chat template is broken: correct [model] chat_template, or remove it.",
     ),

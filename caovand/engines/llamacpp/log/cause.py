@@ -35,6 +35,7 @@ _RAW = re.compile(
     r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"
     r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
     r"|'https' scheme is not supported"
+    r"|\[(?:PYI-)?\d{1,9}(?::ERROR)?\] (?:Could not|Failed to e)|Failed to execute script "
     r"|  Could not load Llama model from path: "
     r"|.{0,200}\.llamafile\b|.{0,40}Could not load model due to invalid format for "
 )

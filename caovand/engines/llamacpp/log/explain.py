@@ -35,6 +35,8 @@ _CARD_FOUND = re.compile(
     r".{0,60}?(?:found [1-9]\d? (?:CUDA|ROCm|MUSA|Vulkan) dev|using device [A-Z])"
 )
 """Another backend's library may find the card that one cannot start."""
+_UNBUILT = re.compile(r".{0,300}\|(?: CUDA = 0 \|)? BLAS = 0 \|")
+"""The features of a build without any library for a card, as releases before b4400 list them."""
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
@@ -64,6 +66,10 @@ def _find_cause(
         refused = _REFUSED.match(line)
         if refused and (row := first(SIGNATURES, refused["why"])):
             return finding(Hit(number - 1, refused["why"], "serving", *row))
+    unbuilt = [number for number, line in enumerate(lines, 1) if _UNBUILT.match(line)]
+    if unbuilt and not on_card:
+        text = lines[unbuilt[0] - 1].strip()[:MAX_TEXT]
+        return Finding("gpu-absent", text, "resolve", {}, "llama.cards.unbuilt", unbuilt[0])
     return None
 
 

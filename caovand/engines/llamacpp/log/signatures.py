@@ -51,7 +51,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Error allocating (?:vulkan )?memory"
          r"|(?:unable to allocate|alloc_tensor_range: failed to allocate) " + cuda.BUFFER),
     signature("llama.cuda.compute", "cause", "device-oom-capture",
-         r"failed to allocate " + cuda.BUFFER + r" of size (?P<bytes>\d+)"),
+         r"failed to allocate " + cuda.BUFFER
+         + r" of size (?P<bytes>(?P<large>[3-9]\d{9}(?!\d)|\d{11,18})?\d{0,18})"),
     # Memory of the host
     signature("llama.ram.cache", "cause", "host-oom",
          r"(?:insufficient memory \(attempted to allocate +(?P<mib>[\d.]+) MB\)"
@@ -86,6 +87,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.file.missing", "cause", "model-missing",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \((?:errno )?No such file"
          r"|failed to open (?P<absent>[^\s':]{1,400}): No such file"
+         r"|failed to open '(?P<named>[^']{1,400})': '?No such file"
          r"|failed to open (?:GGUF file )?'(?P<unopened>[^']{1,400})'$"
          r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
@@ -150,6 +152,10 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.mcp", "generic", "bad-arguments",
          r"failed to (?:open|parse) MCP config|MCP (?:'[^']{1,100}': failed|starting failed"
          r"|warmup: f)"),
+    signature("llama.request.parse", "cause", "bad-arguments",
+         r"Failed to parse input at pos (?P<position>\d{1,9})"),
+    signature("llama.request.embeddings", "cause", "bad-arguments",
+         r"[Ss]erver does not support embeddings"),
     signature("llama.request.key", "cause", "access-denied", r"Invalid API Key"
          r"|authentication_error"),
     signature("llama.request.early", "generic", "start-stall",
@@ -209,6 +215,13 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Could not load model due to invalid format for (?P<file>\S{1,200}\.(?:gguf|bin))"),
     signature("llama.python.context", "cause", "bad-arguments",
          r"could not broadcast input array from shape \(\d{1,9},\) into shape \(0,\)"),
+    signature("llama.python.decode", "generic", "kv-cache-short",
+         r"RuntimeError: llama_decode returned (?:(?P<full>1)|(?P<code>-\d{1,3}))$"),
+    signature("llama.python.unmade", "consequence", "host-oom",
+         r"ValueError: Failed to create llama_context"),
+    signature("llama.kobold.unpacked", "cause", "unknown",
+         r"PYI-\d{1,9}:ERROR\] (?:Could not create temporary|Failed to extract)"
+         r"|Failed to execute script .{1,80}No space left on device"),
     signature("llama.python.path", "cause", "model-missing",
          r"Model path does not exist: (?P<path>.{1,300})"),
     # Windows runs no program above 4 GiB
@@ -216,7 +229,11 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\.llamafile(?:\.exe)?\b.{0,300}"
          r"(?:not a valid (?:application|Win32)|can't run on your PC)"),
     signature("llama.python.package", "cause", "bad-arguments",
-         r"No module named ['\"](?P<module>llama_cpp\w{0,40})\b"),
+         r"No module named ['\"](?P<module>llama_cpp\w{0,40})\b"
+         r"|'NoneType' object has no attribute '(?P<attribute>Llama(?:Cache)?)'"),
+    # Windows names the library itself where one that it needs is missing
+    signature("llama.python.windows", "cause", "bad-arguments",
+         r"Could not find module '(?P<library>[^']{1,300}\.dll)' \(or one of its dependencies\)"),
     signature("llama.python.library", "cause", "bad-arguments",
          r"(?:Failed to load shared library|Shared library with base name|Could not find module) "
          r"'(?P<library>[^']{1,300})'"),

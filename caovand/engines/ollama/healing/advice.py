@@ -12,6 +12,7 @@ from caovand.core.healing.rung import Rung
 from caovand.engines.common.healing.advice import adviser
 from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
 from caovand.engines.ollama.healing.advice_cards import CARDS
+from caovand.engines.ollama.healing.advice_registry import REGISTRY
 from caovand.engines.ollama.healing.cures import HEALING
 
 _OLD_SERVER = (
@@ -58,6 +59,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
     **CARDS,
+    **REGISTRY,
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "of fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
@@ -75,14 +77,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "tokenizer, or by a converter that does not know it. Convert it again with the newest "
         "llama.cpp from a folder with all tokenizer files, pull the library's tag, or install a "
         "newer Ollama.",
-    ),
-    "ollama.model.unknown": (
-        "The registry or this server has no such model: correct its name and tag, then pull it "
-        "(`ollama pull`).",
-    ),
-    "ollama.capability": (
-        "The model's template does not declare {what}: choose a model whose page lists that "
-        "capability, or do not request it in the client.",
     ),
     "ollama.access.home": (
         "The server may not use {path}, in a folder of homes. A unit with ProtectHome= hides them "
@@ -111,15 +105,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.path": (
         "A file with the folder's name is in the way at {path}: correct HOME or OLLAMA_MODELS of "
         "the server's service.",
-    ),
-    "ollama.address": (
-        "This machine has no address {host}, or not yet when the service starts: set OLLAMA_HOST "
-        "of the server to 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
-        "of another machine for the client only.",
-        "OLLAMA_HOST is malformed ({asked}): let it be an address and a port with one plain colon "
-        "between (0.0.0.0:11434), or the address alone.",
-        "OLLAMA_HOST is malformed ({named}): let it be an address and a port with one plain colon "
-        "between (0.0.0.0:11434), or the address alone.",
     ),
     "ollama.assertion": (
         "A check in the runner's own code failed ({check}): this release does not fit the model's "
@@ -211,13 +196,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "kernel of this release or card is wrong. Set OLLAMA_FLASH_ATTENTION=0 and "
         "OLLAMA_KV_CACHE_TYPE=f16, pull it again or another quantization, and try another release; "
         "num_gpu 0 shows whether the card is at fault.",
-    ),
-    "ollama.cloud": (
-        "That is a model of Ollama's cloud, or a push, which need an account: `ollama signin`, and "
-        "a plan whose limit is not used up; or use a model that runs here.",
-    ),
-    "ollama.plain": (
-        "The registry speaks HTTP without TLS: pass --insecure to `ollama pull` or `push`.",
     ),
     "ollama.mlx": (
         "The model needs MLX, which this installation has not: it takes a Mac with Apple's own "

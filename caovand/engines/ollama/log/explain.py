@@ -43,6 +43,11 @@ _OF_RELEASE = ("ollama.model.newer", "ollama.model.architecture")
 _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
 """A server that cuts prompts answers, but not what was asked."""
 
+_ABSENT = re.compile(
+    r"(?:.{0,60} )?\[GIN\] .{0,40}\| 404 \|.{0,100}\bPOST +\"/"
+    r"(?:api/(?:chat|generate|embed\w{0,8}|show)|v1/(?:chat/)?(?:completions|embeddings))\""
+)
+"""A known path answers 404 for a model that the server does not have."""
 _GAVE_UP = "aborting completion request due to client closing the connection"
 _OFTEN = 3
 """Times from which it is a client's time-out, and not a person who closes a chat."""
@@ -81,7 +86,19 @@ def _find_cause(
         number, text = gave_up[0]
         times = {"times": str(len(gave_up))}
         return Finding("bad-arguments", text, "serving", times, "ollama.gave-up", number)
-    return cut
+    return cut or _absent_model(lines)
+
+
+def _absent_model(lines: Sequence[str]) -> Finding | None:
+    """A request for a model that the server does not have, if it answered nothing else since."""
+    for number in range(len(lines), 0, -1):
+        line = lines[number - 1][:MAX_TEXT]
+        if _ABSENT.match(line):
+            text = line.strip()
+            return Finding("model-missing", text, "serving", {}, "ollama.model.unknown", number)
+        if "POST" in line and "[GIN]" in line:
+            return None
+    return None
 
 
 def _versions(lines: Sequence[str]) -> Mapping[str, str]:

@@ -118,6 +118,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|couldn't (?:open|stat) (?:model file|projector file|blob)|blob \".{1,100}\" not found"
          r"|config \".{1,100}\" not found in manifest|no projector tensors found"
          r"|this model may be incompatible with your version"),
+    signature("ollama.sharded", "cause", "bad-arguments",
+         r"contains sharded GGUF|sharded GGUF.{0,60}not supported"),
+    # Since 0.5.5 clients send fields that older servers do not know, and the other way round
+    signature("ollama.create", "cause", "bad-arguments",
+         r"(?P<server>path or Modelfile are required)|(?P<client>neither 'from' or 'files' was "
+         r"specified)"),
     signature("ollama.import", "cause", "bad-arguments",
          r"error converting from safetensors|(?:unsupported|unknown) architecture"
          r"(?: \"(?P<architecture>\w{1,100})\"|$)|unsupported content type: unknown"
@@ -125,8 +131,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.unsupported", "cause", "bad-arguments",
          r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"),
     signature("ollama.capability", "cause", "bad-arguments",
-         r"does not support (?P<what>chat|generate|completion|embedding|tools|thinking|vision"
-         r"|insert|image|think)s?\b"),
+         r"(?<!server )does not support (?P<what>chat|generate|completion|embedding|tools|thinking"
+         r"|vision|insert|image|think)s?\b"),
     signature("ollama.template", "cause", "bad-arguments",
          r"template: .{0,60}:\d{1,6}: function \\?\"(?P<function>\w{1,40})\\?\" not defined"
          r"|template: .{0,80}: executing .{0,200}error calling (?P<called>\w{1,40})"),
@@ -158,6 +164,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.address", "cause", "bad-arguments",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: (?:cannot assign requested addr"
          r"|.{0,60}address is not valid)"
+         r"|(?P<form>listen tcp:? lookup tcp\S{0,60}: unknown port"
+         r"|listen tcp:? address \S{1,100}: (?:too many colons|missing port|invalid port))"
          r"|listen tcp:? lookup (?P<asked>\S{1,200}): no such host"
          r"|dial tcp:? lookup (?P<named>(?:0\.0\.0\.0|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|https?)"
          r"[^\s\w.]\S{0,100}): no such host"),
@@ -197,7 +205,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.port.reserved", "cause", "access-denied",
          r"listen tcp (?P<host>\S{0,100}):(?P<port>\d{1,5}): bind: .{0,80}forbidden"),
     signature("ollama.request.context", "cause", "bad-arguments",
-         r"input length exceeds (?:the |maximum )?context length"
+         r"input length exceeds (?:the |maximum )?context length|Error: context length exceeded"
          r"|prompt is longer than the context length"),
     signature("ollama.request.image", "cause", "bad-arguments",
          r"only supports one image while more than one|image URLs are not currently supported"
@@ -210,7 +218,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?P<numbers>logits sum to NaN|contains NaN or Inf|unsupported value: [+-]?(?:NaN|Inf)"
          r"|invalid logits(?! id)|failed to sample token)"),
     signature("ollama.cloud", "cause", "access-denied",
-         r"requires sign in|not (?:currently )?signed in|plan upgrade required"
+         r"requires sign in|requires a subscription|not (?:currently )?signed in|plan upgrade requ"
          r"|account unavailable|remote inference is unavailable|cannot run this remote model"
          r"|cloud (?:is )?disabled|couldn't verify sign-in|not authorized to push"
          r"|(?:weekly|hourly|session|usage) limit reached|you've reached your .{0,20}usage limit"),

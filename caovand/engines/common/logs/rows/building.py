@@ -24,10 +24,12 @@ _RAW = re.compile(
     r"|symbol\(s\) not found|ninja: (?:build stopped|error)|make(?:\[\d{1,2}\])?: \*\*\* "
     r"|is not able to compile|is deprecated|or higher is required|has been removed|No CMAKE_"
     r"|By not providing|Build system changed|Makefile build|CMakeLists|FAILED: |CUDA Toolkit not "
-    r"|No CUDA toolset|Compiler requires the CUDA|CMAKE_\w{1,30} |Unable to find cl|Killed signal"
+    r"|No CUDA toolset| {0,12}'nmake' |error: Microsoft Visual C"
+    r"|Compiler requires the CUDA|CMAKE_\w{1,30} |Unable to find cl|Killed signal"
     r"|invalid target ID|is not defined for option|compute_No CUDA|package configuration file"
     r"|internal compiler error|out of heap space|virtual memory exhausted|died due to signal"
-    r"|Failed building wheel|Building wheel for .{1,60} error$|subprocess-exited|: build failed"
+    r"|Failed building wheel|ERROR: Could not build wheels"
+    r"|Building wheel for .{1,60} error$|subprocess-exited|: build failed"
     r"|Configuring incomplete|CMake (?:build|configuration|Generate step) failed"
     r"|LLVM ERROR: |(?:Assertion|Runtime|OS)Error: (?:CUDA_HOME |Cannot find CUDA_HOME"
     r"|Unknown runtime environment))"
@@ -58,14 +60,27 @@ ROWS = (
          r"(?P<option>\w{3,40}) is deprecated(?: and will be removed|\.| in favor)|Build system "
          r"changed|Makefile build (?:is deprecated|has been replaced)"
          r"|does not appear to contain CMakeLists"),
+    # CMake's generator for Visual Studio looks for CUDA in Visual Studio's own folders
+    signature("build.toolset", "cause", "jit-toolchain", r"No CUDA toolset found"),
+    signature("build.windows", "cause", "jit-toolchain",
+         r"^ {0,12}'nmake' '-\?'|[Cc]ould not find any instance of Visual Studio"
+         r"|Unable to find cl\.exe|Microsoft Visual C\+\+ \d{2}\.\d or greater is required"),
+    signature("build.cxx", "cause", "jit-toolchain",
+         r"No CMAKE_C(?:XX)?_COMPILER could be found|The CXX compiler identification is unknown"
+         r"|CMAKE_C(?:XX)?_COMPILER (?:not set|variable)"),
+    signature("build.cuda", "cause", "jit-toolchain",
+         r"No CMAKE_CUDA_COMPILER could be found|CUDA Toolkit not found"
+         r"|Compiler requires the CUDA toolkit|[Ff]ailed to find nvcc"
+         r"|nvcc: (?:not found|command not found|No such)"
+         r"|CMAKE_CUDA_COMPILER (?:not set|variable)"),
     signature("build.compiler", "cause", "jit-toolchain",
          r"No CMAKE_(?P<language>\w{1,10})_COMPILER could be found"
          r"|The (?P<unknown>\w{1,10}) compiler identification is unknown"
          r"|is not able to compile a simple test program"
          r"|[Ff]ailed to find nvcc|nvcc: (?:not found|command not found|No such)"
-         r"|CUDA Toolkit not found|No CUDA toolset found|Compiler requires the CUDA toolkit"
-         r"|CMAKE_(?P<unset>\w{1,10})_COMPILER (?:not set|variable)|Unable to find cl\.exe"
-         r"|[Cc]ould not find (?:any instance of Visual Studio|.{0,30}compiler)"
+         r"|CUDA Toolkit not found|Compiler requires the CUDA toolkit"
+         r"|CMAKE_(?P<unset>\w{1,10})_COMPILER (?:not set|variable)"
+         r"|[Cc]ould not find .{0,30}compiler"
          r"|compiler: \S{1,200} - broken"),
     signature("build.header", "cause", "jit-toolchain",
          r"fatal error: '?(?P<header>[\w./+-]{1,120})'?(?:: No such file| file not found)"
@@ -96,7 +111,8 @@ ROWS = (
          r"CMake Error|CMake Generate step failed|ninja: (?:build stopped|error: )"
          r"|make(?:\[\d{1,2}\])?: \*\*\* \[.{0,200}(?:\.o|\.dir"
          r"|\ball|build|\.gch|ggml)\S{0,40}\] Error \d"
-         r"|Failed building wheel for |Building wheel for .{0,100} error$|CMake build failed"
+         r"|Failed building wheel for |Could not build wheels for "
+         r"|Building wheel for .{0,100} error$|CMake build failed"
          r"|Configuring incomplete|CMake configuration failed|^FAILED: |: build failed"
          r"|subprocess-exited-with-error"),
 )  # fmt: skip
@@ -141,10 +157,36 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The build's options or its tool have changed with the release: use those that the line "
         "names, and its CMake instructions in an empty build folder.",
     ),
+    "build.toolset": (
+        "Visual Studio does not know the CUDA toolkit: the toolkit is missing, or was installed "
+        "before Visual Studio. Copy the files of its folder extras\\visual_studio_integration\\"
+        "MSBuildExtensions into the folder BuildCustomizations of Visual Studio (MSBuild\\Microsoft"
+        "\\VC\\v170), or install the toolkit again with its Visual Studio Integration; then build "
+        "again. A prebuilt wheel or binary for CUDA needs neither.",
+    ),
+    "build.windows": (
+        "There is no C++ compiler of Visual Studio: install the Build Tools for Visual Studio with "
+        'the workload "Desktop development with C++", and build in its Developer PowerShell. A '
+        "prebuilt wheel or binary needs none (llama-cpp-python: pip's --extra-index-url with "
+        "https://abetlen.github.io/llama-cpp-python/whl/cpu, or cu124 for CUDA 12.4).",
+    ),
+    "build.cxx": (
+        "There is no C++ compiler: install one (Debian and Ubuntu: sudo apt install "
+        "build-essential, Fedora: gcc-c++, Alpine: build-base, macOS: xcode-select --install, "
+        "conda: gxx_linux-64, Windows: the Build Tools for Visual Studio with C++), or name it in "
+        "CXX; then build again in an empty folder. A prebuilt wheel or binary needs none.",
+    ),
+    "build.cuda": (
+        "The CUDA toolkit with its compiler nvcc is not found; the driver and PyTorch's packages "
+        "have none. Install it (NVIDIA's package cuda-toolkit; conda: cuda-toolkit of the channel "
+        "nvidia), in a container use an image with devel in its tag, and let PATH or CUDACXX lead "
+        "to /usr/local/cuda/bin/nvcc (-DCMAKE_CUDA_COMPILER=); then build in an empty folder. A "
+        "prebuilt wheel or binary for CUDA needs no toolkit, and without a card leave CUDA off.",
+    ),
     "build.compiler": (
         "CMake finds no working {language} compiler: install the toolkit or compiler, and add it "
-        "to PATH (for CUDA also -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc); then build in an "
-        "empty folder.",
+        "to PATH (for CUDA also -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc; in a container an "
+        "image with devel in its tag); then build in an empty folder.",
         "CMake finds no working {unknown} compiler: install its complete toolkit, with the headers "
         "of one release, and set it in the variables of the engine's build instructions; then "
         "build in an empty folder.",

@@ -60,16 +60,20 @@ ROWS = (
          r"^run-detectors: unable to find|^(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute"
          r"|Exec format error|Invalid argument|Permission denied)"),
 )  # fmt: skip
+INSTRUCTION = (
+    "The build uses instructions that this processor lacks (AVX, AVX2, FMA or AVX-512): install a "
+    "build without them, or compile one on this machine (llama.cpp: cmake -DGGML_NATIVE=ON; "
+    "llama-cpp-python: pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python, "
+    "on old processors with CMAKE_ARGS='-DGGML_AVX2=OFF -DGGML_FMA=OFF -DGGML_F16C=OFF'). A "
+    "virtual machine must pass the host's processor (CPU type host)."
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "exit.library": (
         "Windows did not load a library of the engine, or one of its dependencies: install the "
         "newest Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "
         "the engine again; on an old processor use a build without AVX2.",
     ),
-    "exit.instruction": (
-        "The build uses instructions that this processor lacks (AVX, AVX2 or AVX-512): install a "
-        "build for it.",
-    ),
+    "exit.instruction": (INSTRUCTION,),
     "exit.died": (
         "The engine's process crashed, and left only its exit code: read the engine's own log. If "
         "it began with an update of the engine or driver, go back to the old one; try another "

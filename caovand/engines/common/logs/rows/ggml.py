@@ -120,6 +120,7 @@ FILE = (
          r"|Template application failed: |this custom template is not supported"),
     signature("llama.model.type", "cause", "model-missing",
          r"has invalid ggml type (?P<type>\d{1,6})|(?:invalid|unknown) ggml type (?P<kind>\d{1,6})"
+         r"|of type (?P<number>\d{1,6}) \(\w{1,20}\) is not supported"
          r"|unsupported quantization type|is of type \d{1,6} which is not supported"),
     signature("llama.model.shape", "cause", "model-missing",
          r"tensor '(?P<tensor>[^']{1,200})' has wrong (?:shape|size)"
@@ -133,7 +134,7 @@ FILE = (
          r"|unknown \(magic, version\) combination: )"
          r"(?:(?P<gguf>46554747)|(?P<old>67676a74|67676d66|67676d6c|67676c61|tjgg|fmgg|lmgg|algg)"
          r"|(?P<pointer>73726576|vers)|(?P<zip>0?4034b50|PK)"
-         r"|(?P<page>4f44213c|6d74683c|4d54483c|72746e45|61766e49|7265227b|<!DO|<htm|<HTM|Entr|Inva"
+         r"|(?P<page>4f44213c|6d74683c|4d54483c|72746e45|61766e49|7265227b|<!DO|<!do|<htm|<HTM|Entr|Inva"
          r"|\{\"er)|(?P<zeros>00000000)|(?P<magic>[^'\s]{0,16}))"),
     signature("llama.model.version", "cause", "model-missing",
          r"(?P<first>GGUFv1) is no longer supported"

@@ -16,17 +16,20 @@ from caovand.engines.common.logs.rows import (
     kernel,
     rocm,
     servers,
+    studio,
     system,
     unreached,
 )
 from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
-    r"Failed to initialize NVML\b|NVIDIA-SMI has failed "
+    r"['‘]?(?:The term ['‘])?[\w./-]{1,60}['’] is not recognized as "
+    r"|Failed to initialize NVML\b|NVIDIA-SMI has failed "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
     r"|ERROR \(catatonit|\[FATAL tini "
     r"|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
-    r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |A process of this unit has been killed"
+    r"|.{0,120}\bOOMKilled\b|[\w@.:-]{1,100}\.service: |.{0,60}\bUnit \S{1,60}\.service "
+    r"|A process of this unit has been killed"
     r"|Killed /\S{1,300} due to|sending SIG(?:TERM|KILL) to process|.{0,200}\bnvidia\.com/gpu\b"
     r"|(?:\S{1,60}: line \d{1,6}: +\d{1,10} )?(?:Segmentation fault|Aborted|Illegal instruction"
     r"|Bus error|Floating point exception)\b"
@@ -72,6 +75,7 @@ ROWS = (
     *container.ROWS,
     *rocm.ROWS,
     *servers.ROWS,
+    *studio.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
     signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
@@ -92,6 +96,9 @@ ROWS = (
          r"\.service: .{0,100}status=203/EXEC|\.service: Failed (?:to execute|at step EXEC)"),
     signature("unit.absent", "cause", "engine-unusable",
          r"\.service: [Mm]ain process exited, code=exited, status=12[67]/"),
+    signature("unit.missing", "cause", "engine-unusable",
+         r"Unit (?P<unit>(?:ollama|vllm|sglang|llama[\w-]{0,20})\.service) "
+         r"(?:not found|could not be found|does not exist)"),
     signature("unit.user", "cause", "bad-arguments",
          r"\.service: .{0,100}status=(?:21[67]/\w{4,5}|200/CHDIR|226/NAMESPACE)"
          r"|\.service: Failed to determine user credentials"),
@@ -155,7 +162,7 @@ ROWS = (
 
 def is_raw(line: str) -> bool:
     """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
-    others = (clients, container, rocm, servers, unreached)
+    others = (clients, container, rocm, servers, studio, unreached)
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line)) or any(
         rows.is_raw(line) for rows in others
     )

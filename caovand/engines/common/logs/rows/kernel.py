@@ -63,7 +63,7 @@ _ELSEWHERE = (
     signature("driver.build", "cause", "gpu-absent",
          r"Bad return status for module build|dkms (?:install|build) .{0,120}exited \d"),
     signature("driver.module", "cause", "gpu-absent",
-         r"Unable to load the kernel module 'nvidia|Module nvidia\S{0,20} not found in directory"
+         r"Unable to load the kernel module 'nvidia|Module (?P<module>nvidia[\w-]{0,20}) not found"
          r"|could not insert '?nvidia|NVRM: (?:None of the NVIDIA devices were|NVIDIA init module "
          r"failed|The NVIDIA probe routine failed|This PCI I/O region assigned)"
          r"|nvidia: probe of \S{1,20} failed with error|insmod: ERROR: .{0,200}nvidia"),
@@ -130,6 +130,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "has the error.",
     ),
     "driver.module": (
+        "There is no module {module} for the kernel that runs: the driver is not installed, or was "
+        "built for another kernel, mostly before an update. Install the headers of this one "
+        "(linux-headers-$(uname -r); kernel-devel) and the driver with DKMS again, and reboot. A "
+        "virtual machine needs the card passed through, and WSL2 the driver of Windows alone.",
         "The driver's kernel module does not load: install the headers of the running kernel, "
         "rebuild it (sudo dkms autoinstall) or reinstall the driver, and reboot.",
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from caovand.engines.common.logs.signature import signature
 
 # A server talks to its own runner over loopback, and reports the runner's end in the same words. A
@@ -13,6 +15,14 @@ ROWS = (
     signature("net.certificate", "cause", "network",
          rf"^{_ELSEWHERE}.{{0,900}}(?:x509: |certificate signed by unknown authority"
          r"|SSL server verification failed|tls: failed to verify)"),
+    signature("net.proxy", "cause", "network",
+         r"^(?!.{0,400}\bretrying\b).{0,900}(?:proxyconnect tcp: dial tcp:? "
+         r"(?P<proxy>[\w.:\[\]-]{3,80}?): (?:connect|i/o|lookup)"
+         r"|Unable to connect to proxy|Cannot connect to proxy)"),
+    signature("net.unresolved", "cause", "network",
+         rf"^{_ELSEWHERE}.{{0,900}}\blookup (?P<name>[\w-]{{1,60}}(?:\.[\w-]{{1,60}}){{1,6}})"
+         r"(?: on [\w.:\[\]-]{3,60})?: (?:no such host|server misbehaving|i/o timeout"
+         r"|Temporary failure)"),
     signature("net.failed", "cause", "network",
          rf"^{_ELSEWHERE}.{{0,900}}(?:dial tcp:? |i/o timeout|TLS handshake timeout|no such host"
          r"|server misbehaving|[Cc]onnection reset by peer|proxyconnect |network is unreachable"
@@ -25,3 +35,36 @@ ROWS = (
          r"|curl_easy_perform\(\) failed"),
 )  # fmt: skip
 """The first match is the more precise one."""
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    "net.proxy": (
+        "The proxy {proxy} does not answer; the program has it from HTTPS_PROXY, HTTP_PROXY or "
+        "ALL_PROXY in its own environment (a service's unit, the container, the shell). Start it, "
+        "correct its address (in a container 127.0.0.1 is the container itself: use the host's "
+        "address or host.docker.internal, and let the proxy listen there), or unset the variables "
+        "and restart the server.",
+        "A proxy that is set in the environment (HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be "
+        "used: start it, correct it, or unset the variables.",
+    ),
+    "net.unresolved": (
+        "The name server of this machine does not resolve {name}: try again later, or use another "
+        "one (such as 1.1.1.1 or 8.8.8.8: the connection's settings, /etc/resolv.conf, for "
+        "containers `dns` in /etc/docker/daemon.json); a provider, filter or VPN may block that "
+        "name. Behind a proxy set HTTPS_PROXY for the server.",
+    ),
+    "net.clock": (
+        "A certificate is not valid at this machine's time: see whether its clock is right (`date`,"
+        " `timedatectl`) first; if it is, the server or the proxy in between has an old one.",
+    ),
+    "net.certificate": (
+        "A certificate is not trusted, as behind a proxy that inspects traffic: add its authority "
+        "to those that the server's system trusts (Debian and Ubuntu: a .crt file in "
+        "/usr/local/share/ca-certificates, update-ca-certificates; Fedora: "
+        "/etc/pki/ca-trust/source/anchors, update-ca-trust; Windows and macOS: their own store; an "
+        "image: built into it or mounted), and restart the server, which fetches, not the client.",
+    ),
+    "net.failed": (
+        "A download failed: check the network, DNS, and HTTPS_PROXY of the server (for a service, "
+        "in its unit). Downloaded parts are kept: try again.",
+    ),
+}
+"""Sentences by row; one with an unknown {name} is left out."""

@@ -108,7 +108,9 @@ ROWS = (
          r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
     # No module named 'ray.util'; 'ray' is not a package
     signature("python.shadowed", "cause", "bad-arguments",
-         r"^ModuleNotFoundError: No module named '[\w.]{1,200}'; '(?P<name>\w{1,60})' is not a pa"),
+         r"^ModuleNotFoundError: No module named '[\w.]{1,200}'; '(?P<name>\w{1,60})' is not a pa"
+         r"|partially initialized module '(?P<itself>\w{1,60})'.{0,60}\((?:[^)]{0,300}[/\\])?"
+         r"(?P=itself)\.py\)"),
     # No module named 'vllm.transformers_utils.tokenizer': Python found vllm, but not that part;
     # cannot import name 'X' from 'vllm.utils' (/usr/lib/.../vllm/utils.py)
     signature("python.part", "cause", "bad-arguments",
@@ -269,6 +271,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "A text file was read as {codec}: set PYTHONUTF8=1 (or LANG=C.UTF-8) in the environment.",
     ),
     "python.shadowed": (
+        "The program's own file is called {itself}.py, like the package that it imports, and is "
+        "found first: rename it (and delete __pycache__).",
         "A file {name}.py in the working folder or in PYTHONPATH hides the package {name}: "
         "rename it, or start in another folder.",
     ),

@@ -13,7 +13,10 @@ ROWS = (
          r"Radeon card detected, but permissions not set up|add \w{1,5} user account to the render"
          r"|Unable to open /dev/kfd.{0,40}Permission denied|/dev/kfd: [Pp]ermission denied"),
     signature("rocm.kernel", "cause", "backend-unsupported",
-         r"rocBLAS error: Cannot read (?:[A-Z]:\\.{1,300}? for GPU arch ?: ?(?P<windows>gfx\w{3,8})"
+         r"rocBLAS error: Cannot read .{1,300}? for GPU arch ?: ?"
+         r"(?P<integrated>gfx(?:90c|1036)\b)"
+         r"|rocBLAS error: Cannot read "
+         r"(?:(?:[A-Z]:)?\\.{1,300}? for GPU arch ?: ?(?P<windows>gfx\w{3,8})"
          r"|.{1,300}? for GPU arch ?: ?(?:(?P<rdna2>gfx103[1-6])|(?P<rdna3>gfx11\d[1-3])"
          r"|(?P<arch>gfx\w{3,8})))"
          r"|(?P<text>HIP error: (?:invalid device function|no kernel image|device kernel image is "
@@ -34,6 +37,11 @@ ROWS = (
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (
+        "{integrated} is the graphics part of a processor, for which rocBLAS has no kernels. If "
+        "another card is there, let only that one be seen: HIP_VISIBLE_DEVICES with its number "
+        "(ROCR_VISIBLE_DEVICES on Linux), or switch the graphics part off in the firmware. Alone "
+        "it runs with a build for Vulkan, or on Linux often with HSA_OVERRIDE_GFX_VERSION=10.3.0 "
+        "(gfx1036) or 9.0.0 (gfx90c).",
         "The rocBLAS that was loaded has no kernels for {windows}. On Windows "
         "HSA_OVERRIDE_GFX_VERSION has no effect: use a build for Vulkan, or one whose "
         "rocblas\\library folder lists that architecture (a HIP SDK or package made for it).",
@@ -62,7 +70,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The user may not open the AMD card: add it to the groups render and video (sudo usermod "
         "-aG render,video USER, for a service the unit's user), and log in again or restart the "
         "service. In a container pass /dev/kfd and /dev/dri, and --group-add with the host's "
-        "numbers of both groups.",
+        "numbers of both groups (rootless Podman: --group-add keep-groups, since the container "
+        "has no more rights than the user who starts it).",
     ),
     "rocm.absent": (
         "ROCm sees no AMD card: `rocminfo` must list it for the engine's user. Load the amdgpu "

@@ -16,7 +16,8 @@ _RAW = re.compile(
     r"|(?:\[[\d/ :-]{8,24}\] ?)?\[TRT\] \[E\]|\[TM\]\[(?:ERROR|FATAL)\]|rpc error: code = "
     r"|.{0,60}\bHealth check of container "
     r"|(?:\d{3}: )?unable to start process: |!!! Health check error: "
-    r"|.{0,200}(?:could not load model: rpc error|grpc process not found: )"
+    r"|.{0,200}(?:could not load model: rpc error|grpc process not found: "
+    r"|backend not found: /|backend not found, install)"
     r"|Error: (?:Shard|DownloadError|WebserverFailed|ArgumentValidation)"
 )
 ROWS = (
@@ -55,7 +56,8 @@ ROWS = (
          r"Error occurred|Fatal error)\b.{0,20}?: ?)(?P<why>\S.{1,200})"),
     # LocalAI, whose backends are processes of their own
     signature("localai.absent", "cause", "engine-unusable",
-         r"grpc process not found: (?P<path>\S+)"),
+         r"grpc process not found: (?P<path>\S+)|backend not found: (?P<asset>/\S{1,200})"
+         r"|(?P<backend>[\w-]{2,40}) backend not found, install it"),
     signature("localai.ended", "consequence", "engine-died",
          r"(?:could not load model: |^)rpc error: code = (?:Unavailable|Canceled|Unknown) desc ?="),
     # RamaLama and llama-swap
@@ -122,6 +124,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "trt.other": ("TensorRT-LLM stopped for this reason: {why}. Search its issues for that text.",),
     "localai.absent": (
+        "LocalAI's images and binaries come without backends (since 3.0): install {backend} first "
+        "(`local-ai backends install {backend}`, in a container `docker exec` it, or use the page "
+        "Backends), and keep its folder in a volume (/backends), so that it stays.",
+        "This image has no backend {asset}: pull a current image, name a backend that is there in "
+        "the model's configuration (backend: llama-cpp), or build with it.",
         "This image or build has no backend {path}: install the backend, or name one that is there "
         "in the model's configuration (backend: llama-cpp); a list of tries for other backends may "
         "follow without meaning.",

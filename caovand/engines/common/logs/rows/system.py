@@ -48,6 +48,11 @@ ROWS = (
          r"|unable to (?:create|start) (?:new )?(?:native )?thread"),
     signature("system.program", "cause", "engine-unusable",
          rf"sh: (?:(?:line )?\d{{1,4}}: )?(?P<program>{_PROGRAM}): (?:command )?not found"
+         rf"|sh: command not found: (?P<zsh>{_PROGRAM})\s*$"
+         rf"|['‘](?P<windows>{_PROGRAM}(?:\.exe)?)['’] is not "
+         r"recognized as (?:an internal|the name of)"
+         r"|executable file [`'](?P<smi>nvidia-smi)[`'] not found in \$PATH"
+         r"|exec: \"(?P<smi_too>nvidia-smi)\": executable file not found"
          r"|executable file [`'](?P<sought>[^`']{1,200})[`'] not found in \$PATH"
          r"|(?P<init>catatonit)\b.{0,20}: failed to exec pid1: No such file"
          r"|\[FATAL tini \(\d{1,7}\)\] exec (?P<reaped>\S{1,200}) failed: No such file"
@@ -110,6 +115,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "OPENBLAS_NUM_THREADS=8).",
     ),
     "system.program": (
+        "There is no program {zsh} on the PATH of this shell: install it, open a new terminal, or "
+        "use its full path (on a Mac open the application once, which links the command).",
+        "Windows finds no program {windows} on PATH: install it, open a new terminal (the "
+        "installer changes PATH for those only), or use its full path.",
         "There is no program {program} on the PATH of this user or unit: use its full path, or "
         "activate the environment that it is installed in.",
         "The image has no program {started}: correct the command or the entrypoint, or use the "
@@ -117,6 +126,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "There is no {reaped} in the container: correct the command or the entrypoint. An init "
         "that Docker or Podman adds (--init) must exist on the host: install catatonit or "
         "podman-init, or leave --init out.",
+        "The image has no {smi}, which comes into a container with the card: none was passed. "
+        "Docker: nvidia-container-toolkit, and --gpus all before the image's name; Podman: "
+        "--device nvidia.com/gpu=all after `sudo nvidia-ctk cdi generate "
+        "--output=/etc/cdi/nvidia.yaml` (its --gpus passes nothing); the variable "
+        "NVIDIA_DRIVER_CAPABILITIES must contain utility.",
+        "The image has no {smi_too}, which comes into a container with the card: none was passed. "
+        "Install and configure nvidia-container-toolkit, and pass --gpus all before the image's "
+        "name (Podman: --device nvidia.com/gpu=all); the variable NVIDIA_DRIVER_CAPABILITIES must "
+        "contain utility.",
         "The image has no program {sought}: what follows the image's name is the command to run, "
         "so that options belong before that name; or use the image with the engine.",
         "The image lacks the program that the command names ({init} only reports it): pull the "

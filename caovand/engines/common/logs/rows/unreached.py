@@ -22,6 +22,13 @@ _SERVER = (
     r"|(?P<address>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})"
     rf"|(?P<service>{_NAME})):(?!{_OTHERS})(?P<port>\d{{2,5}})\b"
 )
+# A server in Go reports its own runner's end on loopback in the same words, and Kubernetes a probe
+# of /health, /healthz or /ready
+_DIALLED = (
+    rf"(?<![hzy]\": )(?<![hzy]\\\": )dial tcp (?!{_LOOPBACK}|\[::1)"
+    r"(?=[\w.-]{1,60}:\d{2,5}: (?:connect(?:ex)?: "
+    r"(?:connection refused|no route to host|No connection could be made)|i/o timeout))"
+)
 _UNRESOLVED = r"(?:host|gateway)\.(?:docker|containers)\.internal"
 _UNKNOWN = (
     r"(?:Name or service not known|nodename nor servname|Temporary failure in name|getaddrinfo)"
@@ -32,7 +39,8 @@ _NO_ADDRESS = (
 )
 _RAW = re.compile(
     r".{0,300}(?:\bECONNREFUSED\b|\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN)\b|Cannot connect to host "
-    r"|\bConnectError: |\blookup [\w.-]{1,60} on |origins cannot be reached from inside"
+    r"|\bdial tcp [\w.-]{1,60}:\d{2,5}: |\bConnectError: |\blookup [\w.-]{1,60} on "
+    r"|origins cannot be reached from inside"
     r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT|server can't be reached at "
     r"|Failed to connect to Ollama\b|\[Errno -[235]\] |\[Errno 111\] Connection refused"
     r"|[Cc]ould(?:n't| not) connect to [Oo]llama"
@@ -40,7 +48,7 @@ _RAW = re.compile(
 )
 ROWS = (
     signature("client.refused", "consequence", "network",
-         rf"(?:Cannot connect to host |ECONNREFUSED ){_SERVER}"
+         rf"(?:Cannot connect to host |ECONNREFUSED |{_DIALLED}){_SERVER}"
          rf"(?! ssl:\w{{1,10}} \[(?:Errno -\d\] )?{_UNKNOWN})"
          r"|(?:[Cc]ould(?:n't| not) connect to [Oo]llama|Ollama (?:could not be reached|is not "
          rf"reachable)) at https?://(?:(?P<named>(?:{_LOOPBACK})(?::\d{{1,5}})?)"

@@ -1,0 +1,49 @@
+"""Advice on Ollama's registry, its commands, and the address of its server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+REGISTRY: Mapping[str, tuple[str, ...]] = {
+    "ollama.sharded": (
+        "The repository has the model as a GGUF file in several parts, which this Ollama does not "
+        "pull: download all parts, join them (`llama-gguf-split --merge FIRST-PART whole.gguf` of "
+        "llama.cpp), and name the result in FROM; or run the parts with llama-server as they are; "
+        "or choose a quantization or repository with one file.",
+    ),
+    "ollama.create": (
+        "The server is older than what the client sends ({server}; fields of /api/create that came "
+        "with 0.5.5): install a newer Ollama there (a fork such as ipex-llm's: its newest), or "
+        "send the field modelfile.",
+        "The client is older than the server ({client}: since 0.5.5 /api/create takes from or "
+        "files in place of modelfile): update the client or its library (pip install -U ollama).",
+    ),
+    "ollama.model.unknown": (
+        "The registry or this server has no such model: correct its name and tag (`ollama list` "
+        "shows what is there; a client sends the name that is set in it), then pull it (`ollama "
+        "pull`), on the server that the client asks.",
+    ),
+    "ollama.address": (
+        "This machine has no address {host}, or not yet when the service starts: set OLLAMA_HOST "
+        "of the server to 0.0.0.0 or an address of this machine (`ip addr`), and set the address "
+        "of another machine for the client only.",
+        "OLLAMA_HOST is malformed ({form}): let it be an address and a port with one plain colon "
+        "between (0.0.0.0:11434), or the address alone.",
+        "OLLAMA_HOST is malformed ({asked}): let it be an address and a port with one plain colon "
+        "between (0.0.0.0:11434), or the address alone.",
+        "OLLAMA_HOST is malformed ({named}): let it be an address and a port with one plain colon "
+        "between (0.0.0.0:11434), or the address alone.",
+    ),
+    "ollama.cloud": (
+        "That is a model of Ollama's cloud, or a push, which need an account: `ollama signin`, and "
+        "a plan whose limit is not used up; or use a model that runs here.",
+    ),
+    "ollama.plain": (
+        "The registry speaks HTTP without TLS: pass --insecure to `ollama pull` or `push`.",
+    ),
+    "ollama.capability": (
+        "The model's template does not declare {what}: choose a model whose page lists that "
+        "capability, or do not request it in the client.",
+    ),
+}
+"""Sentences by signature; one with an unknown {name} is left out."""
