@@ -42,6 +42,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),
+    "driver.insufficient": (),
     "container.requirement": (),
     "driver.old": ("processor",),
 }

@@ -47,6 +47,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),
+    "driver.insufficient": (),
     "container.requirement": (),
     "driver.old": (),
     "start.itself": (),

@@ -115,6 +115,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "backend.only": ("attention",),
     "backend.attention": ("kv-dtype-plain", "attention", "half"),
     "driver.behind": (),
+    "driver.insufficient": (),
     "container.requirement": (),
     "kernel.deepgemm": (),
 }

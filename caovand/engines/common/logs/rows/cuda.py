@@ -30,7 +30,7 @@ BUFFER = (
 """A card's buffer, as ggml names it; those with `_Host` are in the machine's memory."""
 ABSENT = (
     r"failed to initialize (?:CUDA|ROCm|MUSA): (?P<why>[^\n]{1,200})"
-    r"|no (?:CUDA|ROCm)-capable device is detected|CUDA driver version is insufficient"
+    r"|no (?:CUDA|ROCm)-capable device is detected"
     rf"|invalid device: (?P<name>(?:CUDA|ROCm|Vulkan|SYCL)\d{{1,3}})|{_OF}(?:initialization error"
     r"|system not yet initialized|invalid device ordinal|forward compatibility was attempted on"
     r"|system has unsupported display driver)"

@@ -32,6 +32,10 @@ ROWS = (
     signature("driver.system", "cause", "gpu-absent",
          r"(?<!CUDA error: )OS call failed or operation not supported|CUDA_ERROR_OPERATING_SYSTEM"
          r"|cudaErrorOperatingSystem", {"serving": "launch-failure"}),
+    # 35
+    signature("driver.insufficient", "cause", "backend-unsupported",
+         r"CUDA driver version is insufficient|cudaErrorInsufficientDriver"
+         r"|\bCUDA error:? 35\b"),
     # 3: ggml_cuda_init: failed to initialize CUDA: initialization error
     signature("driver.start", "cause", "gpu-absent",
          r"failed to initialize CUDA: initialization error|CUDA_ERROR_NOT_INITIALIZED"
@@ -60,6 +64,13 @@ SYSTEM = (
     "module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) or reboot; `sudo dmesg | grep -i "
     "nvrm` shows more."
 )
+INSUFFICIENT = (
+    "The host's NVIDIA driver is older than the CUDA release that this program was built for: "
+    "update the driver, or install a build or image for an older CUDA. The table of `nvidia-smi` "
+    "shows the newest CUDA that the driver supports; a CUDA toolkit (nvcc) does not change it. If "
+    "that is new enough, the program does not find the driver's libcuda.so.1: start a container "
+    "with its cards (--gpus all), and see `ldconfig -p | grep libcuda`."
+)
 START = "The driver's library refuses to start CUDA (CUDA_ERROR_NOT_INITIALIZED). " + _STARTS
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "driver.fabric": (
@@ -81,6 +92,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "the folder `stubs` of the CUDA toolkit from LD_LIBRARY_PATH and /etc/ld.so.conf.d; the "
         "driver's own library must be found.",
     ),
+    "driver.insufficient": (INSUFFICIENT,),
     "driver.system": (SYSTEM,),
     "driver.start": (START,),
 }

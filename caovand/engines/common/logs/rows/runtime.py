@@ -10,7 +10,7 @@ ABSENT = (
     r"No CUDA GPUs are available|no CUDA-capable device is detected|CUDA unknown error"
     r"|cudaErrorUnknown|Found no NVIDIA driver on your system"
     r"|Unexpected error from cudaGetDeviceCount\(\)"
-    r"|(?P<older>CUDA driver version is insufficient|cudaErrorInsufficientDriver)|Error 80[34]: "
+    r"|Error 80[34]: "
     r"|CUDA_ERROR_NO_DEVICE"
     r"|No HIP GPUs are available"
     r"|(?:CUDA|HIP) error: (?:(?P<ordinal>invalid device ordinal)|initialization error)"
@@ -80,8 +80,6 @@ _ABSENT = (
     "A rank asked for a card whose number is not there ({ordinal}): the plan has more ranks "
     "(tensor_parallel_size, --tp) than the cards that CUDA_VISIBLE_DEVICES or the container shows "
     "(nvidia-smi -L).",
-    "The driver is older than the CUDA release that PyTorch was built for ({older}): update the "
-    "host's NVIDIA driver, or install PyTorch and the engine built for the driver's CUDA.",
     "The kernel's part of the driver is of another release than its libraries ({releases}): reboot "
     "after an update.",
     "No usable card was found: run nvidia-smi where the engine runs. If it fails in a container "
