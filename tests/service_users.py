@@ -25,6 +25,9 @@ RIGHTS = "+setuid,+setgid"
 LOCK = Path(tempfile.gettempdir(), "caovan-test-users.lock")
 TAKEN = 9
 """useradd's exit status if the user exists, for example after a killed test."""
+# Users of the packages in a machine that another test boots have numbers from 999 downwards, and
+# its processes are seen here by number.
+NUMBERS = ("SYS_UID_MIN=300", "SYS_UID_MAX=899", "SYS_GID_MIN=300", "SYS_GID_MAX=899")
 SHARED = Path("/dev/shm")
 CARDS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm")
 
@@ -111,7 +114,8 @@ def service_users() -> Iterator[Users]:
         lock = undo.enter_context(open(LOCK, "ab"))
         fcntl.flock(lock, fcntl.LOCK_EX)
         for name in (DAEMON, ENGINE):
-            words = ["useradd", "--system", "--no-create-home", "--user-group", name]
+            words = ["useradd", "--system", "--no-create-home", "--user-group"]
+            words += [word for number in NUMBERS for word in ("--key", number)] + [name]
             if subprocess.run(words, capture_output=True, check=False).returncode not in (0, TAKEN):
                 pytest.skip(f"cannot make the user {name}")
             undo.callback(subprocess.run, ["userdel", name], check=False, capture_output=True)
