@@ -8,11 +8,31 @@ OTHER_KINDS = (
     "The file is a model for images or video ({image}), which no release of llama.cpp or Ollama "
     "runs as a language model: use stable-diffusion.cpp, ComfyUI with its GGUF nodes, or in "
     "LocalAI the backend stablediffusion-ggml; text models have their own files.",
+    "The file names no architecture{nameless}: another program made it, mostly of an image model "
+    "or its text encoder (load it as such: KoboldCpp --sdmodel, ComfyUI with its GGUF nodes, "
+    "stable-diffusion.cpp), or it is a later part of a split file (name the first one), or its "
+    "header is damaged.",
     "The file is a model for speech or sound ({speech}), which llama.cpp does not run: use "
     "whisper.cpp, TTS.cpp or the model's own program.",
 )
 """What the architectures of other programs' GGUF files mean."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "ggml.driver": (
+        "The NVIDIA driver is older than the CUDA release for which this build was made: update "
+        "the host's driver (nvidia-smi shows the newest CUDA that it supports), or use a build or "
+        "image for that CUDA, or one for Vulkan.",
+    ),
+    "ggml.busy": (
+        "The card is there, and takes no other program: its compute mode is exclusive (sudo "
+        "nvidia-smi -c 0), another process holds it (nvidia-smi), or the driver is in a bad state, "
+        "as after an update or suspend (reboot).",
+    ),
+    "ggml.vulkan.none": (
+        "Vulkan finds no card: `vulkaninfo --summary` must list it. Install its Vulkan driver "
+        "(AMD and Intel: mesa-vulkan-drivers; NVIDIA: the driver with its GL libraries), add the "
+        "user to the groups render and video, and pass /dev/dri to a container (NVIDIA: "
+        "NVIDIA_DRIVER_CAPABILITIES=all). WSL has no Vulkan driver for most cards: use CUDA there.",
+    ),
     "ggml.split": (
         "--split-mode tensor cannot split this model: set --split-mode layer, or remove it.",
     ),
@@ -69,6 +89,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "text, and try another release.",
     ),
     "ggml.backend": (
+        "Windows did not load the backend {dll}, mostly because libraries that it needs are "
+        "missing: for CUDA unpack the archive cudart-llama-bin-win-cuda-* of the same release into "
+        "this folder (or install that CUDA), for the card its current driver; and the newest "
+        "Visual C++ Redistributable.",
         "A backend's library does not match the program: remove it, and install one release's "
         "files only.",
     ),
@@ -164,6 +188,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "file.",
     ),
     "llama.model.shape": (
+        "The file has {expected} tensors, and this release of the program makes use of {got}. If "
+        "{expected} is more, the file holds a part that it does not know: in blobs of Ollama the "
+        "vision part lies in the same file, others hold layers for drafts. Use a GGUF file that "
+        "was made for llama.cpp (with its mmproj apart), or a newer release. If it is less, the "
+        "file is damaged or older than the program: download it again.",
         "File and program do not agree on the model's sizes: use a newer release, then a newer "
         "file of the model, or one made by llama.cpp's convert_hf_to_gguf.py (other tools, "
         "Ollama's own import among them, write wrong sizes for some models).",

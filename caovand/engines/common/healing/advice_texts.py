@@ -222,6 +222,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The driver is older than the CUDA release that the engine was built with: update the "
         "NVIDIA driver, or use a build for an older CUDA.",
     ),
+    "driver.ptx": (
+        "The build has no kernels made for this card, and the driver cannot compile its PTX: "
+        "update the NVIDIA driver first; else use a build for an older CUDA, or one for this card "
+        "(CUDA 13 left out Volta and older cards, such as V100 and P40), in LocalAI and others "
+        "another or an older variant of the backend.",
+    ),
     "nvml.argument": (
         "NVML does not find the requested card: CUDA_VISIBLE_DEVICES names one that is not here "
         "(in a container cards count from 0), or a MIG device without its UUID (nvidia-smi "
@@ -257,6 +263,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "heads, those of an image encoder included, and of its quantized blocks.",
     ),
     "host.library": (
+        *exits.OWNERS,
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or add the library's folder to LD_LIBRARY_PATH.",
     ),
@@ -293,6 +300,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The unit's program did not start: 127 means that it, or a library that it needs, is not "
         "found, 126 that it may not be executed. Run the ExecStart= line by hand as the unit's "
         "user (`ldd` lists what is missing), and install it again.",
+    ),
+    "nvml.library": (
+        "The program nvidia-smi is there, and the driver's libraries are not: install the driver "
+        "whole (Debian and Ubuntu: nvidia-driver-*, with libnvidia-compute-* of the same "
+        "release). Under WSL only Windows has a driver, whose libraries are in /usr/lib/wsl/lib: "
+        "remove the packages inside it, and add that folder to LD_LIBRARY_PATH. In a container "
+        "pass the card (--gpus all).",
+    ),
+    "nvml.none": (
+        "The driver is loaded, and no card started: `sudo dmesg | grep -i nvrm` says why "
+        "(RmInitAdapter failed: power, seat, riser or firmware, mostly gone after the machine was "
+        "off and on; a new card needs the driver's open kernel modules, an old one an older "
+        "driver; a virtual machine needs the card passed through).",
     ),
     "nvml.mismatch": (
         "The driver in the kernel does not answer, or is another release than the installed "

@@ -29,6 +29,7 @@ _ON_CRASH: Mapping[str, tuple[str, ...]] = {
     "Vulkan": (
         "The card stopped working for Vulkan: its driver reset it, or the release demands more "
         "than it can do; these lines do not show which. Keep fewer layers on it (--gpu-layers), "
+        "lower --ubatch-size (256), "
         "update its driver (Mesa, AMD, Intel or NVIDIA), and try an older or newer release; the "
         "log of the kernel or of Windows names a reset.",
     ),

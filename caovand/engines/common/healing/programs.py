@@ -106,8 +106,8 @@ _OUTDATED = frozenset({
 })  # fmt: skip
 """A llama.cpp that is older than the file."""
 _NOT_OUTDATED = frozenset({
-    "image", "speech", "old", "pointer", "zip", "page", "zeros", "magic", "first", "swapped",
-    "other",
+    "image", "speech", "nameless", "old", "pointer", "zip", "page", "zeros", "magic", "first",
+    "swapped", "other",
 })  # fmt: skip
 """Captures that prove another cause."""
 _TOO_LONG = frozenset({

@@ -173,11 +173,28 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "too, and the router speaks plain HTTP to them: serve without TLS, behind a proxy that has "
         "it. Otherwise that server ended or still loads: see its own lines.",
     ),
+    "llama.node.context": (
+        "node-llama-cpp finds no room on the card for a context of {context} tokens with "
+        "{sequences} sequences: ask for fewer sequences (createContext({{sequences: 1}})), a "
+        "shorter contextSize ({{max: 4096}} lets it choose), or fewer layers on the card "
+        "(gpuLayers), or use a file of fewer bits.",
+        "node-llama-cpp finds no room on the card for a context of {alone} tokens: ask for a "
+        "shorter contextSize ({{max: 4096}} lets it choose) or fewer layers on the card "
+        "(gpuLayers), or use a file of fewer bits; close other programs on the card.",
+    ),
+    "llama.supervised": (
+        "Tabby starts llama-server with --log-disable, which hides why it ended (status {status}): "
+        "run the command in the line by hand without that option, and explain what it prints. "
+        "Mostly the card has too little memory, or Tabby's llama-server is too old for the file.",
+    ),
     "llama.router": (
         "The router does not hear from the server that it started: let it listen on 127.0.0.1 or "
         "0.0.0.0 without TLS, and put a proxy in front of it.",
     ),
     "llama.download": (
+        "{placed} is a file of this machine, which was looked for in a repository: in a preset "
+        "file [USER/MODEL:QUANTIZATION] names a repository of the hub, and a model = in it a file "
+        "there. Give the section a name without a slash ([my-model]) to load the file.",
         "The hub has no such repository or file (404), or hides one that is private or gated: "
         "correct the name and the quantization, or set HF_TOKEN to a token with access. A mirror "
         "in HF_ENDPOINT or MODEL_ENDPOINT may lack it: unset that, or name a local file with -m.",
@@ -209,6 +226,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "name of the repository; for a private one set HF_TOKEN.",
     ),
     "llama.models": (
+        "{startup} models of the preset file are to be loaded at the start, more than --models-max "
+        "allows: raise that as far as memory goes, or write load-on-startup = false for those that "
+        "may wait (releases before March 2026 load them all the same).",
         "The router does not reach or start the server of a model: its own lines, before this one, "
         "say why; correct the preset file and --models-max.",
     ),

@@ -10,6 +10,13 @@ PYTHON: Mapping[str, tuple[str, ...]] = {
         "to see it. The path may be wrong, the file damaged, or in a format or architecture that "
         "only another release of the package supports; or memory is short.",
     ),
+    "llama.python.unread": (
+        "llama-cpp-python could not load the file, and does not say why. The most common reason: "
+        "a file from before August 2023 (ggml in its name, or .bin at its end), which releases "
+        "since 0.1.79 do not read: download the model as GGUF, and update the package. Or the "
+        "package is older than a GGUF file's architecture, the download is damaged, or memory is "
+        "short; verbose=True shows llama.cpp's own reason.",
+    ),
     "llama.python.cards": (
         "The installed package has no support for cards: install it again for CUDA, ROCm or Metal "
         "(CMAKE_ARGS=-DGGML_CUDA=on, or a prebuilt wheel).",
@@ -72,6 +79,18 @@ PYTHON: Mapping[str, tuple[str, ...]] = {
     "llama.python.context": (
         "The context is too short for a single token: start the server with a larger --n_ctx (such "
         "as 4096).",
+    ),
+    "llama.python.handler": (
+        "llama-cpp-python knows no chat format {handler}: name one that the line lists, as the "
+        "model's page says (Llama(chat_format=...), --chat_format of its server, the variable "
+        "CHAT_FORMAT). None means that neither a format was set nor a template found in the file: "
+        "set one, update the package, or use a GGUF file with a chat template.",
+    ),
+    "llama.python.answer": (
+        "The server's own answer does not fit its description, so that the client gets status 500 "
+        "({count} fields): a fault of this release, or of the releases of FastAPI, Pydantic and "
+        "typing_extensions around it. Update the server's package (llama-cpp-python or its fork), "
+        "or install it anew in an environment of its own; the request is not to blame.",
     ),
     "llama.python.decode": (
         "llama-cpp-python: there was no place left in the context for the tokens ({full}): raise "

@@ -33,10 +33,12 @@ _RAW = re.compile(
     r"|\|?(?:common_sampler_init|parse): |Failed to initialize samplers|Assertion failed: "
     r"|Error: llama\.cpp: |error while handling "
     r"|\S{1,100}: --?\w[\w-]{0,40} unknown argument"
-    r"|(?:\w{1,40}\.){0,4}\w{1,40}Error: "
+    r"|(?:\w{1,40}\.){0,4}\w{1,60}(?:Error|Exception): "
     r"|'https' scheme is not supported"
     r"|\[(?:PYI-)?\d{1,9}(?::ERROR)?\] (?:Could not|Failed to e)|Failed to execute script "
     r"|  Could not load Llama model from path: "
+    r"|\[node-llama-cpp\] llama_|.{0,200}\bllama-server <\w{1,30}> exited with status code "
+    r"| {0,12}assert self\.(?:model|ctx) is not None"
     r"|.{0,200}\.llamafile\b|.{0,40}Could not load model due to invalid format for "
 )
 """Prefixes of lines without a level that can be evidence."""

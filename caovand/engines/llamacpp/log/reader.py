@@ -27,7 +27,7 @@ _FINGERPRINT = re.compile(
     r"|.{0,200}?(?:vendor/llama\.cpp|/llama\.cpp/|ggml/src/|ggml[-_]\w{1,20}\.(?:cu|cpp|dir)"
     r"|GGML_\w"
     r"|for llama[-_]cpp[-_]python|[/\\]llama_cpp[/\\]|(?:Including|Adding) CPU backend"
-    r"|\bllama\.dir/"
+    r"|\bllama\.dir/|node-llama-cpp[/\\]|llama_cpp_server::"
     r"|Could not load Llama model|koboldcpp|\[PYI-\d{1,9}:ERROR\]|\.llamafile\b)"
     r"|\|?(?:common_sampler_init|parse): error (?:initializing|parsing) grammar"
     r"|(?:\w{3} \d\d [\d:]{8} )?ERROR Backend not found backend=\"llama"

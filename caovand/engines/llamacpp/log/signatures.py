@@ -41,8 +41,12 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\d+: cudaMalloc failed: out of mem.{0,200}kv cache"),
     signature("llama.cuda.cache", "cause", "kv-cache-none",
          r"failed to allocate " + cuda.BUFFER + r" for kv cache"
+         r"|Device memory allocation of size \d{1,18} failed.{0,200}buffer for kv cache"
          r"|allocating (?P<mib>[\d.]+) MiB on device \d+: cudaMalloc failed: out of mem.{0,200}"
          r"kv cache"),
+    signature("llama.node.context", "cause", "kv-cache-none",
+         r"InsufficientMemoryError: A context size of (?:(?P<context>\d{1,9}) with "
+         r"(?P<sequences>\d{1,4}) sequences|(?P<alone>\d{1,9})) is too large"),
     signature("llama.cuda.oom", "generic", "device-oom-load",
          cuda.NO_MEMORY, _ROOM),
     signature("llama.metal.oom", "cause", "device-oom-load", cuda.NO_MEMORY_OF_METAL, _ROOM),
@@ -70,6 +74,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"what\(\):  Resource temporarily unavailable"),
     # The card
     *kernel.CARD_LOST,
+    *cuda.STATES,
     signature("llama.cuda.absent", "cause", "gpu-absent",
          cuda.ABSENT),
     signature("llama.metal", "cause", "backend-unsupported", cuda.METAL),
@@ -87,7 +92,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.file.missing", "cause", "model-missing",
          r"failed to open GGUF file '(?P<path>[^']{1,400})' \((?:errno )?No such file"
          r"|failed to open (?P<absent>[^\s':]{1,400}): No such file"
-         r"|failed to open '(?P<named>[^']{1,400})': '?No such file"
+         r"|failed to open '(?P<named>[^']{1,400})': 'No such file"
          r"|failed to open (?:GGUF file )?'(?P<unopened>[^']{1,400})'$"
          r"|FileNotFoundError: .{1,60}: '(?P<file>[^']{1,400})'"),
     signature("llama.file.closed", "cause", "access-denied",
@@ -145,7 +150,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Failed to find \$HOME directory|Failed to determine HF cache directory"
          r"|failed to create cache directory"),
     signature("llama.models", "cause", "bad-arguments",
-         r"number of models to load on startup \(\d|failed to open server preset file"
+         r"(?:failed to initialize router models: )?number of models to load on startup "
+         r"\((?P<startup>\d{1,4})\) exceeds models_max"
+         r"|failed to open server preset file"
          r"|model name is missing from the request"
          r"|failed to (?:spawn server instance|get a port number|load models on startup"
          r"|initialize router models)|proxy error: "),
@@ -162,6 +169,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\"message\": ?\"Loading model\""),
     signature("llama.download", "cause", "model-missing",
          r"(?:failed to (?:download|get|resolve)|[Dd]ownload(?: of)?) .{0,200}(?:404|not found)"
+         r"|file '(?P<placed>(?:/|[A-Z]:)[^']{1,300})' not found in repository"
          r"|file '(?P<file>[^']{1,300})' not found in repository|status: 404"
          r"|\bGET failed \(404\)"
          r"|required file is not available in cache"),
@@ -211,10 +219,18 @@ SIGNATURES: tuple[Signature, ...] = (
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
          r"|Load Text Model OK: False"),
+    # Releases before 0.2.24 raise nothing else
+    signature("llama.python.unread", "generic", "model-missing",
+         r"^ {0,12}assert self\.(?:model|ctx) is not None"),
     signature("llama.gpt4all", "consequence", "model-missing",
          r"Could not load model due to invalid format for (?P<file>\S{1,200}\.(?:gguf|bin))"),
     signature("llama.python.context", "cause", "bad-arguments",
          r"could not broadcast input array from shape \(\d{1,9},\) into shape \(0,\)"),
+    signature("llama.python.handler", "cause", "bad-arguments",
+         r"Invalid chat handler: (?P<handler>[\w.-]{1,60}) \(valid formats"),
+    # FastAPI checks a server's own answer
+    signature("llama.python.answer", "generic", "bad-arguments",
+         r"fastapi\.exceptions\.ResponseValidationError: (?P<count>\d{1,4}) validation"),
     signature("llama.python.decode", "generic", "kv-cache-short",
          r"RuntimeError: llama_decode returned (?:(?P<full>1)|(?P<code>-\d{1,3}))$"),
     signature("llama.python.unmade", "consequence", "host-oom",
@@ -247,6 +263,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"\"code\": ?4\d\d,.{0,20}\"message\": ?\"(?P<why>[^\"]{1,300})"),
     signature("llama.proxied", "consequence", "unknown",
          r"http client error: (?P<why>.{1,200})"),
+    signature("llama.supervised", "consequence", "engine-died",
+         r"llama-server <\w{1,30}> exited with status code (?P<status>-?\d{1,3})"),
     signature("llama.router", "wrapper", "unknown", r"failed to notify router server: "),
     signature("llama.unloaded", "wrapper", "unknown",
          r"error: unable to load model|failed to load model\b"

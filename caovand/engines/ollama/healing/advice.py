@@ -242,6 +242,10 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "server runs and the proxy's address for it.",
     ),
     "ollama.runner": (
+        "The runner ended at a text for an embedding ({embedding}), mostly because the text is "
+        "longer than the embedding model's context (512 tokens for many): let the client cut "
+        "shorter pieces (its chunk size), take a model with a longer context (bge-m3, "
+        "nomic-embed-text), and update Ollama, whose older releases crash there.",
         "The model's runner ended, and this line does not show why: the server's log does, in the "
         "lines before (`journalctl -u ollama`, `docker logs`, server.log on Windows and macOS).",
         "Most often memory is short (lower num_ctx, a smaller model or tag, end what else uses the "

@@ -30,6 +30,11 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
         "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
         "CUDA_VISIBLE_DEVICES.",
+        "CUDA's library and the driver do not fit together (code {symbol}), so Ollama serves on "
+        "the processor. Under WSL update the NVIDIA driver of Windows, run `wsl --update` and `wsl "
+        "--shutdown`, and remove the packages of a Linux driver inside it (nvidia-driver-*, "
+        "libnvidia-*): nvidia-smi must work in WSL first, then in a container (`docker run --rm "
+        "--gpus all ubuntu nvidia-smi`). Elsewhere reboot after an update of the driver.",
         "CUDA does not start (code {code}), so Ollama serves on the processor: run nvidia-smi, and "
         "reboot.",
         "The driver's kernel module is not loaded (NVML's code {unloaded}): run nvidia-smi; load "

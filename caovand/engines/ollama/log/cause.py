@@ -21,7 +21,7 @@ MAX_TRACE_LINES = 40
 _DRIVER = "ollama.driver"
 """The signature of a server without its cards, which serves on the CPU anyway."""
 _REFUSED = "ollama.card.refused"
-_OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", _REFUSED)
+_OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", "driver.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app", "disk.full")
 """Signatures that are evidence at any level but debug."""

@@ -71,7 +71,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:(?:cudart|cuda|nvcuda)\w{0,10} (?:vram |driver library )?init failure: "
          r"|cudaSetDevice err: |cuInit err: )(?:(?P<state>999|205)|(?P<system>304)|(?P<unready>3)"
          r"|(?P<busy>46)|(?P<fabric>802)|(?P<compat>80[34])|(?P<stub>34)|(?P<old>3[56])"
-         r"|(?P<none>100)|(?P<code>\d{1,4}))\b"
+         r"|(?P<none>100)|(?P<symbol>500)|(?P<code>\d{1,4}))\b"
          r"|nvml\w{0,10} (?:vram )?init failure: (?:(?P<unloaded>9)|(?P<mismatch>18)"
          r"|(?P<lost>15)|(?P<nvml>\d{1,4}))\b"),
     signature("ollama.card.old", "generic", "gpu-absent",
@@ -93,6 +93,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|gpu support may not be enabled|GPU discovery watchdog timed out"
          r"|detected GPU .{0,80}not supported)"),
     *kernel.CARD_LOST,
+    *cuda.STATES,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),
     signature("llama.metal", "cause", "backend-unsupported", cuda.METAL),
     signature("ollama.cuda.arch", "cause", "backend-unsupported", cuda.NO_KERNEL),
@@ -260,8 +261,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|llama[ -](?:runner|server) (?:terminated|stopped with error)"
          r"|(?:NewLlamaServer|Load) failed|error loading llama server|llama-server error: "
          r"|an error was encountered while running the model"
-         r"|(?:post predict|do load request|do embedding request|POST predict)(?: error="
-         r"|: ).{1,200}"
+         r"|(?:post predict|do load request|(?P<embedding>do embedding request)"
+         r"|POST predict)(?: error=|: ).{1,200}"
          r"(?:: EOF|connection reset|forcibly closed)"),
     signature("ollama.client", "consequence", "engine-died",
          r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"

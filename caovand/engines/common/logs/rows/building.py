@@ -32,7 +32,10 @@ _RAW = re.compile(
     r"|Building wheel for .{1,60} error$|subprocess-exited|: build failed"
     r"|Configuring incomplete|CMake (?:build|configuration|Generate step) failed"
     r"|LLVM ERROR: |(?:Assertion|Runtime|OS)Error: (?:CUDA_HOME |Cannot find CUDA_HOME"
-    r"|Unknown runtime environment))"
+    r"|Unknown runtime environment)"
+    r"|CUDA::\w{1,30}$|libcuda\.so\S{0,12}, needed by|Target \S{1,60} links to target"
+    r"|(?:.{0,60}: )?Unsloth: (?:No working quant|Quantization failed|The file 'llama)"
+    r")"
 )
 ROWS = (
     signature("build.memory", "cause", "host-oom",
@@ -57,8 +60,8 @@ ROWS = (
          r"CMake (?P<version>\d[\d.]{0,10}) or higher is required"
          r"|Compatibility with CMake < [\d.]{1,8} has been removed"),
     signature("build.options", "cause", "bad-arguments",
-         r"(?P<option>\w{3,40}) is deprecated(?: and will be removed|\.| in favor)|Build system "
-         r"changed|Makefile build (?:is deprecated|has been replaced)"
+         r"(?P<option>[A-Z]\w{2,39}) is deprecated(?: and will be removed|\.| in favor)"
+         r"|Build system changed|Makefile build (?:is deprecated|has been replaced)"
          r"|does not appear to contain CMakeLists"),
     # CMake's generator for Visual Studio looks for CUDA in Visual Studio's own folders
     signature("build.toolset", "cause", "jit-toolchain", r"No CUDA toolset found"),
@@ -96,6 +99,16 @@ ROWS = (
          r"|\b(?:\w{1,30}_)?(?P<program>[A-Z]{2,20})_EXECUTABLE-NOTFOUND"
          r"|(?P<tool>vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
          r"|make): (?:command )?not found"),
+    # The names of CMake's targets for the libraries of a toolkit
+    signature("build.part", "cause", "jit-toolchain",
+         r"^\W{0,12}(?P<part>CUDA::\w{1,30})$"
+         r"|links to target \"(?:Find)?(?P<target>CUDA::\w{1,30})\" but the target was not"),
+    signature("build.stub", "cause", "jit-toolchain",
+         r"libcuda\.so[.\d]{0,4}, needed by|undefined reference to [`']cu(?:Mem|Device|Get|Ctx)"
+         r"[A-Z]"),
+    signature("build.quantizer", "cause", "jit-toolchain",
+         r"Unsloth: (?:No working quantizer found|Quantization failed"
+         r"|The file 'llama\.cpp/\S{1,60}'.{0,80}does not exist)"),
     signature("build.link", "generic", "jit-toolchain",
          r"undefined reference to [`'](?P<symbol>[^'`]{1,120})|error LNK\d{4}|ld returned 1 exit"
          r"|symbol\(s\) not found for architecture|linker command failed"),
@@ -214,6 +227,31 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The build needs the program {tool}: install it.",
         "The build needs the program {program} (for Vulkan: glslc, of the Vulkan SDK or shaderc): "
         "install it.",
+    ),
+    "build.part": (
+        "CMake found a CUDA toolkit, but not its library {part}: only a part of the toolkit is "
+        "installed, or it is split over folders. Install the rest of the same release (packages "
+        "cuda-toolkit-12-x, or cuda-cudart-dev, libcublas-dev, cuda-driver-dev; for conda "
+        "cuda-toolkit), let -DCUDAToolkit_ROOT=/usr/local/cuda name it, and build in an empty "
+        "folder.",
+        "CMake found a CUDA toolkit, but not its library {target}: install the rest of the same "
+        "release (cuda-cudart-dev, libcublas-dev, cuda-driver-dev), use a newer CMake, let "
+        "-DCUDAToolkit_ROOT=/usr/local/cuda name it, and build in an empty folder.",
+    ),
+    "build.stub": (
+        "The linker does not find the driver's libcuda, as in `docker build`, where there is no "
+        "driver: link against the toolkit's stub (`ln -s libcuda.so "
+        "/usr/local/cuda/lib64/stubs/libcuda.so.1`, with "
+        "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,/usr/local/cuda/lib64/stubs), leave out programs "
+        "and tests (-DLLAMA_BUILD_TESTS=OFF), or do without it (-DGGML_CUDA_NO_VMM=ON).",
+    ),
+    "build.quantizer": (
+        "Unsloth finds no llama-quantize that works: build llama.cpp in the folder where it looks "
+        "(`git clone https://github.com/ggml-org/llama.cpp`, `cmake -B build`, `cmake --build "
+        "build --config Release -t llama-quantize llama-gguf-split`) and copy "
+        "build/bin/llama-* into llama.cpp itself; remove a half-built folder first. A newer "
+        "unsloth and unsloth_zoo do this themselves. Or save the merged model, and convert it with "
+        "convert_hf_to_gguf.py and llama-quantize.",
     ),
     "build.link": (
         "The linker does not find symbols that the objects use: objects of another release or "

@@ -34,6 +34,11 @@ ROWS = (
          rf"|HTTP Request: [A-Z]{{3,7}} https?://[^\s/]{{1,100}}(?P<asked>/(?:{_API}))"
          r" \"HTTP/[\d.]{1,3} 404\b"
          rf"|Invalid URL \([A-Z]{{3,7}} (?P<other>/(?:{_API}))\)", _LATER),
+    # HTTP Request: POST http://host:11434/api/embeddings "HTTP/1.1 500 Internal Server Error"
+    signature("client.failed", "consequence", "engine-died",
+         r"HTTP Request: POST https?://[^\s/]{1,100}(?P<route>/(?:api/(?P<embedding>embed\w{0,8})"
+         r"|api/(?:chat|generate)|v1/(?:chat/)?(?:completions|embeddings))) "
+         r"\"HTTP/[\d.]{1,3} 50[0-4]\b", _LATER),
     signature("client.key", "consequence", "access-denied",
          r"\"[A-Z]{3,7} /v1/\S{1,100} HTTP/[\d.]{1,3}\" 401\b"
          r"|openai\.AuthenticationError: Error code: 401", _LATER),
@@ -61,6 +66,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "/v1 (http://HOST:PORT/v1).",
         "The client asks for {other}, where the server has no such route: let its base URL end in "
         "/v1 (http://HOST:PORT/v1).",
+    ),
+    "client.failed": (
+        "The server failed at {embedding}: mostly a text is longer than the embedding model's "
+        "context (512 tokens for many; let the client cut shorter pieces, its chunk size, or take "
+        "a model with a longer context), or its runner ended for lack of memory.",
+        "The server answered {route} with an error of its own, and only its own log says why "
+        "(Ollama: `journalctl -u ollama -e`, `docker logs`, server.log): explain that.",
     ),
     "client.key": (
         "The server wants a key and the client sends none or another one: let the client send the "

@@ -10,7 +10,12 @@ from caovand.engines.common.logs.signature import signature
 _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
     r"|(?:stderr: )?nvidia-container-cli(?:\.real)?: |ERROR: for \S{1,100}  "
-    r"|Error: (?:setting up CDI|OCI runtime|crun: |runc: )"
+    r"|.{0,80}(?:Cannot connect to the Docker daemon|no matching manifest for )"
+    r"|exec \S{1,200}: exec "
+    r"|(?:[IWE]\d{4} .{0,60}\] )?(?:\d{4}/\d\d/\d\d [\d:]{8} )?"
+    r"(?:Incompatible (?:strategy|platform) detected|error starting plugins: )"
+    r"|ERROR: This container was built for NVIDIA Driver Release "
+    r"|Error: (?:statfs |setting up CDI|OCI runtime|crun: |runc: )"
 )
 _CLI = r"nvidia-container-cli(?:\.real)?: ?(?:\w{1,30} error: ){0,2}"
 """How the tool begins, which Docker's hook runs: the kind of step, then what failed."""
@@ -49,6 +54,10 @@ ROWS = (
     signature("container.handler", "cause", "gpu-absent",
          r"RuntimeHandler \"(?P<handler>nvidia[^\"]{0,30})\" not supported"
          r"|no runtime for \"(?P<named>nvidia[^\"]{0,30})\" is configured"),
+    signature("container.plugin", "cause", "gpu-absent",
+         r"Incompatible (?:strategy|platform) detected|Could not find NVML resources"
+         r"|error starting plugins: .{0,200}(?:invalid device discovery strategy"
+         r"|[Nn]o devices|NVML)"),
     signature("container.pod", "cause", "gpu-absent",
          r"Insufficient (?:nvidia|amd|intel)\.com/\w"
          r"|no healthy devices present.{0,60}nvidia\.com/gpu"
@@ -63,11 +72,15 @@ ROWS = (
          r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
          r"|executable file not found)"),
     signature("container.platform", "cause", "bad-arguments",
-         r"(?:Error response from daemon|OCI runtime ).{0,400}[Ee]xec format error"
-         r"|does not match the (?:specified|detected host) platform"),
+         r"no matching manifest for (?P<platform>[\w/]{3,40})"
+         r"|(?:Error response from daemon|OCI runtime |^exec ).{0,400}(?P<format>[Ee]xec format "
+         r"error)|(?P<other>does not match the (?:specified|detected host) platform)"),
+    signature("container.daemon", "cause", "engine-unusable",
+         r"Cannot connect to the Docker daemon"),
     signature("container.port", "cause", "port-busy",
-         r"Error response from daemon.{0,300}(?:address already in use|port is already allocated"
-         r"|[Pp]orts are not available)"),
+         r"Error response from daemon.{0,300}:(?P<ollama>11434)(?:: bind| failed)"
+         r"|Error response from daemon.{0,300}(?P<taken>address already in use"
+         r"|port is already allocated|[Pp]orts are not available)"),
     signature("container.denied", "cause", "access-denied",
          r"permission denied while trying to connect to the [Dd]ocker"
          r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"
@@ -78,16 +91,22 @@ ROWS = (
          r"exceeded)"),
     signature("container.image", "cause", "bad-arguments",
          r"Error response from daemon.{0,200}(?:manifest (?:for .{1,200} )?(?:unknown|not found)"
-         r"|pull access denied|no matching manifest|No such image"
+         r"|pull access denied|No such image"
          r"|repository does not exist)|\b(?:ErrImagePull|ImagePullBackOff)\b"),
+    signature("container.folder", "cause", "bad-arguments",
+         r"Error: statfs (?P<folder>/\S{1,300}): no such file or directory"),
+    signature("container.release", "cause", "gpu-absent",
+         r"This container was built for NVIDIA Driver Release (?P<wanted>[\d.]{3,12}) or later"),
     signature("container.entry", "cause", "bad-arguments",
          r"exec: \"(?P<option>--?[\w-]{1,60})[^\"]{0,200}\": executable file not found"),
     signature("container.options", "cause", "bad-arguments",
-         r"Error response from daemon.{0,200}(?:is already in use by container"
+         r"Error response from daemon.{0,200}?(?:"
+         r"container name \"/(?P<name>[\w.-]{1,100})\" is already"
+         r"|(?P<cannot>is already in use by container"
          r"|invalid (?:mount|volume|reference|mode|IP)|bind source path does not exist"
          r"|mount path must be absolute|can only create .{1,60} if|conflicting options"
          r"|[Rr]ange of CPUs|mount a directory onto a file|[Nn]o such container"
-         r"|cannot allocate shm)"),
+         r"|cannot allocate shm))"),
     signature("container.failed", "consequence", "unknown",
          r"Error response from daemon: ?(?P<why>.{1,200})"
          r"|OCI runtime (?:create )?(?:failed|error)"),
@@ -173,6 +192,21 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Container Toolkit on the node, run `sudo nvidia-ctk runtime configure "
         "--runtime=containerd` (k3s and k0s have a configuration of their own), and restart it.",
     ),
+    "container.plugin": (
+        "NVIDIA's device plugin runs without the driver's libraries, so the node offers no card: "
+        "the pod must start with the NVIDIA runtime. Install the NVIDIA Container Toolkit on the "
+        "node, run `sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default` "
+        "(crio for CRI-O) and restart it, or give the plugin runtimeClassName: nvidia and its "
+        "RuntimeClass. On nodes without a card keep it away with a nodeSelector.",
+    ),
+    "container.port": (
+        "Port {ollama} is Ollama's, and mostly its service on the host holds it already: stop that "
+        "(`sudo systemctl disable --now ollama`; Windows and macOS: quit it at its symbol) to use "
+        "the one in a container, or publish another port (`-p 11435:11434`). A container that only "
+        "calls Ollama publishes none of its ports.",
+        "Another program or container holds the port ({taken}): `ss -ltnp` (Windows: `netstat "
+        "-ano`) and `docker ps` name it. Stop it, or publish another port (-p OTHER:SAME).",
+    ),
     "container.pod": (
         "No node of the cluster offers a free card: see what `kubectl describe node` lists as "
         "allocatable and allocated. Without any, the device plugin (or GPU operator) does not run "
@@ -196,8 +230,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "--runtime=docker`, and restart Docker. On a machine without NVIDIA's card leave out "
         "--gpus.",
     ),
+    "container.daemon": (
+        "Docker's daemon does not run, or DOCKER_HOST names another: start it (`sudo systemctl "
+        "start docker`; Docker Desktop: the application, with WSL integration for this "
+        "distribution).",
+    ),
     "container.platform": (
-        "The image is for another kind of processor: take its tag for this one (arm64 or amd64), "
+        "The image has no variant for {platform}: take a tag that has one, build it on this "
+        "machine, or use the program without a container.",
+        "The image is for another kind of processor ({format}): take its tag for this one (arm64 "
+        "or amd64), or build it here; under emulation engines do not run.",
+        "The image {other}: take its tag for this one (arm64 or amd64), "
         "or name it with --platform; under emulation engines do not run.",
     ),
     "container.denied": (
@@ -214,8 +257,21 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "name, and use a tag that exists for this processor.",
     ),
     "container.options": (
-        "An option of `docker run` cannot be met: the line says which (a name in use, a path that "
-        "does not exist, a value out of range).",
+        "There is a container with the name {name}: start it (`docker start {name}`), or remove it "
+        "first (`docker rm -f {name}`; its volumes stay) to run it with other options.",
+        "An option of `docker run` cannot be met ({cannot}): a name in use, a path that does not "
+        "exist, or a value out of range.",
+    ),
+    "container.folder": (
+        "Podman does not make folders that it mounts, as Docker does, and {folder} is missing: "
+        "`mkdir -p {folder}` as the user who starts the container (in its unit ExecStartPre=mkdir "
+        "-p), or mount a volume by name (-v NAME:PATH).",
+    ),
+    "container.release": (
+        "The image is for the NVIDIA driver {wanted} or later, and the host's is older: update the "
+        "driver on the host (the image needs no change), or use an older tag of the image, for a "
+        "CUDA release that `nvidia-smi` on the host shows or a lower one. Only cards for data "
+        "centres can do with an older driver.",
     ),
     "container.entry": (
         "The container's command begins with the option {option}. If that is one of docker itself, "

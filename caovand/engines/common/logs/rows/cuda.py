@@ -1,5 +1,9 @@
 """ggml's messages when a card fails, on CUDA, ROCm, Vulkan, SYCL or Metal: patterns for tables."""
 
+from __future__ import annotations
+
+from caovand.engines.common.logs.signature import signature
+
 _OF = (
     r"(?:CUDA|ROCm|HIP|MUSA) error(?: \d{1,4} at \S{1,200})?: "
     r"(?:CUDA error: |\S{1,200}:\d{1,6}: )?"
@@ -73,3 +77,12 @@ OTHER = (
 )
 METAL = r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"
 """Kernels that this Mac cannot compile, or no card that Metal can use."""
+STATES = (
+    signature("ggml.driver", "cause", "gpu-absent", r"CUDA driver version is insufficient"),
+    signature("ggml.busy", "cause", "gpu-absent",
+         r"CUDA-capable devices? (?:\(s\) )?(?:is/)?are busy or unavailable"),
+    signature("ggml.vulkan.none", "cause", "gpu-absent",
+         r"ggml_vulkan: No (?:suitable )?devices found"
+         r"|vk::createInstance: ErrorIncompatibleDriver"),
+)  # fmt: skip
+"""Why a card cannot be used: rows for both tables."""

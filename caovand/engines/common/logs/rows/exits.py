@@ -20,6 +20,14 @@ _RAW = re.compile(
     r"|Fatal error\. System\.|.{0,200}\[LMS\w{1,40}\]|\S{1,200}\.llamafile(?:\.exe)?: \w"
     r"|CANNOT LINK EXECUTABLE "
 )
+OWNED = (
+    r"(?:(?P<cuda>lib(?:cudart|cublas(?:Lt)?|cufft|curand|cusparse|cusolver|nvrtc|nvJitLink)\.so"
+    r"(?:\.(?P<release>\d{1,2}))?)"
+    r"|(?P<rocm>lib(?:hipblas(?:lt)?|rocblas|amdhip64|hsa-runtime64|rocsolver|hiprtc|MIOpen)\.so)"
+    r"|(?P<oneapi>lib(?:sycl|mkl_\w{1,30}|svml|imf|intlc|iomp5|ze_loader)\.so)"
+    r"|(?P<musl>libc\.musl-\w{1,20}))?"
+)
+"""Who a missing library belongs to, by the beginning of its name."""
 _CODE = (
     # exit code 3221225781; EXITED (137); ExitStatus(3221225477); no longer running: 3221225781
     r"(?:ExitStatus\(|(?:no longer running|has terminated): (?=32\d{8}\b)"
@@ -29,6 +37,7 @@ _CODE = (
 ROWS = (
     signature("exit.library", "cause", "engine-unusable",
          _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
+         r"|because (?P<dll>[\w.-]{1,60}\.dll) was not found"
          r"|\[WinError (?:126|127|1114|193)\]|llama\.cpp exit status: exit status 0xc0000(?:135"
          r"|139|07b)|Windows Error 0xc0000(?:135|139|07b)"),
     signature("exit.instruction", "cause", "backend-unsupported",
@@ -52,7 +61,7 @@ ROWS = (
          r"shared object file"),
     signature("exit.linked", "cause", "bad-arguments",
          r"(?:^|[\s'\"(])(?!libcuda\.so"
-         r"|libnvidia-ml)(?P<library>[^\s'\":]{1,200}): cannot open shared "
+         rf"|libnvidia-ml)(?P<library>{OWNED}[^\s'\":]{{0,200}}): cannot open shared "
          r"object file|CANNOT LINK EXECUTABLE .{1,200}: library "
          r"\"(?P<linked>[^\"]{1,200})\" not found"
          r"|version [`'](?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,10})' not found"),
@@ -60,11 +69,28 @@ ROWS = (
          r"^run-detectors: unable to find|^(?:-?\w{0,4}sh: )?\S{1,200}: (?:cannot execute"
          r"|Exec format error|Invalid argument|Permission denied)"),
 )  # fmt: skip
+OWNERS = (
+    "{cuda} is of the CUDA runtime, release {release}, for which this build was made; the driver "
+    "has none of it. Install that release: in a Python environment pip install "
+    "nvidia-cuda-runtime-cu{release} nvidia-cublas-cu{release}, on the system NVIDIA's package "
+    "cuda-libraries-{release}-*, in a container an image with runtime in its tag. Where it is "
+    "there (/usr/local/cuda/lib64, site-packages/nvidia/*/lib), add its folder to LD_LIBRARY_PATH. "
+    "Or take a build for the CUDA that is installed, or for the processor alone.",
+    "{rocm} is of ROCm, for which this build was made: install the release of ROCm that the "
+    "build names (its number must fit), and add /opt/rocm/lib to LD_LIBRARY_PATH (or to "
+    "/etc/ld.so.conf.d, then sudo ldconfig); or take a build for Vulkan or the processor.",
+    "{oneapi} is of Intel's oneAPI: run `source /opt/intel/oneapi/setvars.sh` in the shell or "
+    "before the service's program, or install the runtime of its release.",
+    "{musl} is the C library of Alpine: the wheel or binary was built for that, and this system "
+    "has glibc. Install one built for manylinux or for this distribution, or build it here.",
+)
+"""What owns a missing library, and how it gets there."""
 INSTRUCTION = (
     "The build uses instructions that this processor lacks (AVX, AVX2, FMA or AVX-512): install a "
     "build without them, or compile one on this machine (llama.cpp: cmake -DGGML_NATIVE=ON; "
     "llama-cpp-python: pip install --force-reinstall --no-cache-dir --no-binary llama-cpp-python, "
-    "on old processors with CMAKE_ARGS='-DGGML_AVX2=OFF -DGGML_FMA=OFF -DGGML_F16C=OFF'). A "
+    "on old processors with CMAKE_ARGS='-DGGML_AVX2=OFF -DGGML_FMA=OFF -DGGML_F16C=OFF'; "
+    "KoboldCpp: --noavx2, or its oldpc build). A "
     "virtual machine must pass the host's processor (CPU type host)."
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
@@ -92,6 +118,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "broken: take all files of one release, the one before or a newer one.",
     ),
     "exit.linked": (
+        *OWNERS,
         "The library {library} or one of its dependencies is missing: install the engine again "
         "with the CUDA, ROCm or C++ runtime that this build was made for, or add the library's "
         "folder to LD_LIBRARY_PATH.",

@@ -35,7 +35,7 @@ RAM = (
 ARCHITECTURE = (
     r"unknown model architecture: '(?:(?P<image>(?:flux\d?|sd[123]|sdxl|wan|lumina2|qwen_image"
     r"|hidream|ltxv|hyvid|cosmos|aura|chroma|z_image|omnigen|mochi)(?:_\w{1,20})?)"
-    r"|(?P<speech>parler-tts|kokoro|dia|csm|whisper|f5-tts)|(?P<architecture>[^']{0,100}))'"
+    r"|(?P<speech>parler-tts|kokoro|dia|csm|whisper|f5-tts)|(?P<nameless>(?='))|(?P<architecture>[^']{1,100}))'"
 )
 """The model's architecture; GGUF files of image models carry names of ComfyUI and others."""
 ROWS = (
@@ -54,7 +54,8 @@ ROWS = (
          r"|failed to find a compatible buffer type for tensor"),
     signature("ggml.backend", "cause", "bad-arguments",
          r"failed to initialize backend from (?P<library>\S{1,300}): incompatible API version"
-         r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "),
+         r"|failed to load (?P<file>\S{1,300}libggml\S{1,60}): "
+         r"|load_backend: failed to load (?P<dll>.{1,200}\.dll)"),
     signature("ggml.backend.none", "cause", "engine-unusable",
          r"no CPU backend found|no backends are loaded|failed to initialize CPU backend"),
     signature("ggml.template", "cause", "bad-arguments",

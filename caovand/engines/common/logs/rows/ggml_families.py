@@ -69,6 +69,10 @@ ROWS = (
          r"number of (?:repetitions|rules) .{0,80}exceeds sane defaults|unsupported grammar"
          r"|JSON schema conversion failed|failed to parse grammar"
          r"|llguidance .{0,60}not enabled"),
+    # Buffers for a computation were of a fixed size
+    signature("family.pool", "cause", "device-oom-capture",
+         r"not enough space in the (?:context's memory pool|scratch memory)"
+         r"|ggml_allocr_alloc: not enough space in the buffer"),
     signature("family.memory", "consequence", "device-oom-capture",
          r"^(?!.{0,200}pinned).{0,300}(?:failed to allocate|could not reserve) (?:graph|compute"
          r"|output|space|context|HBM"
@@ -134,6 +138,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "family.grammar": (
         "The grammar or JSON schema of the request is not supported: simplify it, or install a "
         "newer release.",
+    ),
+    "family.pool": (
+        "This release (of 2023) computed the size of a buffer too small for this model or batch; "
+        "no memory is missing. Install a newer release of llama.cpp or of the program around it, "
+        "with the model as GGUF. Until then lower --batch-size (n_batch, at most 512), or shorten "
+        "the prompt.",
     ),
     "family.memory": (
         "Memory is short, on the card or in the machine: shorten the context (--ctx-size), lower "

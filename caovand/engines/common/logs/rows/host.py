@@ -12,6 +12,7 @@ from caovand.engines.common.logs.rows import (
     clients,
     container,
     cuda_state,
+    exits,
     files,
     kernel,
     rocm,
@@ -24,7 +25,7 @@ from caovand.engines.common.logs.signature import signature
 
 _RAW = re.compile(
     r"['‘]?(?:The term ['‘])?[\w./-]{1,60}['’] is not recognized as "
-    r"|Failed to initialize NVML\b|NVIDIA-SMI has failed "
+    r"|Failed to initialize NVML\b|NVIDIA-SMI (?:has failed|couldn't find) "
     r"|(?:/bin/|-)?\w{0,4}sh: (?=.{0,250}(?:not found|denied))|/bin/\w{0,4}sh: "
     r"|ERROR \(catatonit|\[FATAL tini "
     r"|Back-off restarting failed |No devices were found|libnvidia-ml\.so in GDK"
@@ -69,6 +70,9 @@ ROWS = (
     signature("driver.old", "cause", "backend-unsupported",
          r"provided PTX was compiled with an unsupported toolchain|cudaErrorUnsupportedPtxVersion"
          r"|undefined symbol: (?P<symbol>cu[A-Z]\w{1,80})"),
+    # The build has no kernels of the card, only PTX that this driver cannot compile
+    signature("driver.ptx", "cause", "backend-unsupported",
+         r"a PTX JIT compilation failed|cudaErrorInvalidPtx|CUDA_ERROR_INVALID_PTX"),
     signature("container.requirement", "cause", "backend-unsupported",
          r"nvidia-container-cli(?:\.real)?: requirement error: "
          r"(?:unsatisfied condition: (?P<condition>[^\\\",]{1,60}[\w.]))?"),
@@ -83,11 +87,13 @@ ROWS = (
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
     signature("nvml.blocked", "cause", "gpu-absent",
          r"GPU access blocked by the operating system"),
+    signature("nvml.library", "cause", "gpu-absent",
+         r"NVIDIA-SMI couldn't find libnvidia-ml\.so"),
+    signature("nvml.none", "cause", "gpu-absent", r"^No devices were found"),
     signature("nvml.mismatch", "cause", "gpu-absent",
          r"Failed to initialize NVML: Driver/library version mismatch"
          r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
          r"|Failed to (?:initialize|start|init) (?:NVML|nvml)\b(?!: Unknown Error)"
-         r"|^No devices were found"
          r"|libnvidia-ml\.so in GDK package is a stub library"),
     signature("unit.killed", "cause", "host-oom",
          r"Failed with result 'oom-kill'|has been killed by the OOM killer|\bOOMKilled\b"
@@ -132,7 +138,7 @@ ROWS = (
          r"|exited, status=(?!0/|1/|2/)\d)"),
     signature("host.library", "cause", "bad-arguments",
          r": error while loading shared libraries: "
-         r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>[^\s:]{1,200}): "
+         r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>" + exits.OWNED + r"[^\s:]{0,200}): "
          r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
     # A library of the machine is found before the program's own
     signature("host.library.other", "cause", "bad-arguments",

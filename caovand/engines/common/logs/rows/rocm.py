@@ -7,11 +7,16 @@ from collections.abc import Mapping
 
 from caovand.engines.common.logs.signature import signature
 
-_RAW = re.compile(r"rocblaslt (?:error|warning): |hipBLASLt error: |MIOpen(?:\(HIP\))?: Error ")
+_RAW = re.compile(
+    r"rocblaslt (?:error|warning): |hipBLASLt error: |MIOpen(?:\(HIP\))?: Error "
+    r"|hsa api call failure at: "
+)
 ROWS = (
     signature("rocm.groups", "cause", "access-denied",
          r"Radeon card detected, but permissions not set up|add \w{1,5} user account to the render"
          r"|Unable to open /dev/kfd.{0,40}Permission denied|/dev/kfd: [Pp]ermission denied"),
+    signature("rocm.info", "cause", "gpu-absent",
+         r"hsa api call failure at: \S{0,200}rocminfo"),
     signature("rocm.kernel", "cause", "backend-unsupported",
          r"rocBLAS error: Cannot read .{1,300}? for GPU arch ?: ?"
          r"(?P<integrated>gfx(?:90c|1036)\b)"
@@ -72,6 +77,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "service. In a container pass /dev/kfd and /dev/dri, and --group-add with the host's "
         "numbers of both groups (rootless Podman: --group-add keep-groups, since the container "
         "has no more rights than the user who starts it).",
+    ),
+    "rocm.info": (
+        "rocminfo could not open the AMD card: if `sudo rocminfo` can, add the user to the groups "
+        "render and video (sudo usermod -aG render,video USER) and log in again. If that fails, "
+        "too, and worked before, reboot, which frees what the driver (amdgpu) still holds; else "
+        "the driver and ROCm's release do not fit, or ROCm has left out the card (older ones run "
+        "with Vulkan). In a container pass /dev/kfd and /dev/dri, and the groups of the host.",
     ),
     "rocm.absent": (
         "ROCm sees no AMD card: `rocminfo` must list it for the engine's user. Load the amdgpu "
