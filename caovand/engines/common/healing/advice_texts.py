@@ -125,6 +125,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     ),
     "disk.full": ("The disk is full: free some space, then start again.",),
     "oom.others": ("Without them the model may fit as it is configured.",),
+    "oom.weights": (
+        "The weights do not fit: by PyTorch's own figures this process alone uses {alone} of the "
+        "card's {card} GiB.",
+        "Use a smaller or quantized model, or split it over more cards (tensor_parallel_size, "
+        "--tp).",
+    ),
+    "oom.alone": (
+        "By PyTorch's own figures this process alone uses {alone} of the card's {card} GiB, so no "
+        "other one is at fault. These lines do not show at which step the memory ran out; the "
+        "lines before them do.",
+        "Most probable first: the weights are larger than the card (a smaller or quantized model, "
+        "more cards: tensor_parallel_size, --tp); a step is too large (a shorter context, fewer "
+        "requests and tokens at once, smaller images); or the engine's share of the card leaves "
+        "too little for it.",
+    ),
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",
