@@ -153,6 +153,7 @@ CULPRITS: Mapping[str, Uses] = {
 CRASH = ("deep drafting", "drafting", "plugin", "compilation", "attention in graphs")
 FAULTS: Mapping[str, tuple[str, ...]] = {
     "device-oom-load": ("weights on the card",),
+    "device-oom-load load": ("weights on the card",),
     "kv-cache-none": ("too small a share",),
     "kv-cache-short": ("context",),
     "vram-busy": ("share",),

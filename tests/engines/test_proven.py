@@ -37,6 +37,13 @@ def advice(text: str) -> str:
         (SGLANG + PLAIN, "do not show at which step", "weights do not fit"),
         (PLAIN, "do not show at which step", "weights do not fit"),
         (LOADING + VLLM + FULL.format(own="23.30"), "weights do not fit", "do not show"),
+        (LOADING + VLLM + FULL.format(own="23.30"), "alone uses 23.3 of the", "nvidia-smi|draft "),
+        (LOADING.replace("load_model", "create_weights") + VLLM + PLAIN, "weights do not fit",
+         "do not show"),
+        (VLLM + FULL.format(own="23.30"), "no other one is at fault", "nvidia-smi"),
+        (SGLANG + FULL.format(own="23.30"), "no other one is at fault", "nvidia-smi"),
+        (VLLM + "Failed to create unquantized linear weights: " + FULL.format(own="23.30")[28:],
+         "weights do not fit: by PyTorch", "do not show|another process|draft "),
         (LOADING + VLLM + FULL.format(own="3.53"), "use 20.0 of this card's 23.7", "do not fit"),
         (VLLM + "RuntimeError: CUDA error: invalid device ordinal", "tensor_parallel", "build for"),
         (VLLM + "RuntimeError: CUDA driver version is insufficient", "driver is older", "build of"),
@@ -94,10 +101,10 @@ def test_only_the_processes_own_figures_show_that_others_use_the_card() -> None:
     def finding(text: str, failure: str = "device-oom-load") -> Finding:
         return Finding(failure, text, "load", {}, "oom.cuda", 1)  # type: ignore[arg-type]
 
-    assert stages.of_others(finding(FULL.format(own="21.00"))) == {}
-    assert stages.of_others(finding(FULL.format(own="20.00")))["others"] == "3.6"
-    assert stages.of_others(finding(PLAIN)) == {}
-    assert stages.of_others(finding(FULL.format(own="3.53"), "unknown")) == {}
+    assert stages.users_of(finding(FULL.format(own="21.00"))) == {"alone": "21.0", "card": "23.7"}
+    assert stages.users_of(finding(FULL.format(own="20.00")))["others"] == "3.6"
+    assert stages.users_of(finding(PLAIN)) == {}
+    assert stages.users_of(finding(FULL.format(own="3.53"), "unknown")) == {}
 
 
 def test_an_integrated_card_alone_is_named_and_not_praised_as_the_cure() -> None:

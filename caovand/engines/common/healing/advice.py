@@ -79,7 +79,7 @@ def sentences(
         or general.get(failure)
         or GENERAL.get(failure, ())
     )
-    known = {**known, **stages.of_others(finding)}
+    known = {**known, **stages.users_of(finding)}
     texts = [
         text for text in (_fill(template, known) for template in (_OTHERS, *templates)) if text
     ]

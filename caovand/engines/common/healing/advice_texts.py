@@ -141,6 +141,21 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "weights: a shorter context, fewer tokens and requests in a step, smaller images, a "
         "smaller quantization or more cards.",
     ),
+    "oom.weights": (
+        "The weights do not fit: by PyTorch's own figures this process alone uses {alone} of the "
+        "card's {card} GiB.",
+        "Use a smaller or quantized model, or split it over more cards (tensor_parallel_size, "
+        "--tp).",
+    ),
+    "oom.alone": (
+        "By PyTorch's own figures this process alone uses {alone} of the card's {card} GiB, so no "
+        "other one is at fault. These lines do not show at which step the memory ran out; the "
+        "lines before them do.",
+        "Most probable first: the weights are larger than the card (a smaller or quantized model, "
+        "more cards: tensor_parallel_size, --tp); a step is too large (a shorter context, fewer "
+        "requests and tokens at once, smaller images); or the engine's share of the card leaves "
+        "too little for it.",
+    ),
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",

@@ -13,10 +13,15 @@ from caovand.core.healing.failure import Failure, Finding
 
 UNSTAGED = "oom.unstaged"
 """Key of the sentences about memory that ran out at an unknown step."""
+ALONE = "oom.alone"
+"""The same, if the failed process uses all the memory that is in use."""
 OTHERS = "oom.others"
 """Key of the sentences about memory that other processes use."""
 MEASURED = "oom.measured"
 """Key of the sentences about a step that the engine measures before it sizes the cache."""
+WEIGHTS = "oom.weights"
+"""Key of the sentences about weights that are larger than the card."""
+_OF_WEIGHTS = frozenset({WEIGHTS, "oom.load"})
 _OF_ANY_STEP = frozenset({"oom.cuda", "sglang.oom", "sglang.oom.plain"})
 _LOADING = ("load", "drafter")
 _OF_CARD: frozenset[Failure] = frozenset(
@@ -34,23 +39,29 @@ _SHARE = 0.125
 def key_of(finding: Finding) -> str:
     """The key of a finding's sentences: its signature, unless its line proves another cause than
     that, or no step."""
-    if finding.phase == "profile" and finding.signature in _OF_ANY_STEP:
-        return OTHERS if of_others(finding) else MEASURED
-    if finding.failure != "device-oom-load" or finding.signature not in _OF_ANY_STEP:
-        return finding.signature
-    if of_others(finding):
+    signature, users = finding.signature, users_of(finding)
+    if finding.phase == "profile" and signature in _OF_ANY_STEP:
+        return OTHERS if "others" in users else MEASURED
+    if finding.failure != "device-oom-load" or signature not in _OF_ANY_STEP | _OF_WEIGHTS:
+        return signature
+    if "others" in users:
         return OTHERS
-    return finding.signature if finding.phase in _LOADING else UNSTAGED
+    if signature in _OF_WEIGHTS or finding.phase in _LOADING:
+        return WEIGHTS if "alone" in users else signature
+    return ALONE if "alone" in users else UNSTAGED
 
 
-def of_others(finding: Finding) -> Mapping[str, str]:
-    """The card's memory that other processes use and its size, in GiB, if the line proves it."""
+def users_of(finding: Finding) -> Mapping[str, str]:
+    """The card's size and what uses it, in GiB, as far as the line proves it: `others` if that is
+    other processes, else `alone`, what the failed process uses by itself."""
     found = _FIGURES.search(finding.text) if finding.failure in _OF_CARD else None
     if found is None:
         return {}
     total, free, own = (_gib(found[name]) for name in ("total", "free", "own"))
-    others = total - free - own
-    return {"others": f"{others:.1f}", "card": f"{total:.1f}"} if others > _SHARE * total else {}
+    others, card = total - free - own, f"{total:.1f}"
+    if others > _SHARE * total:
+        return {"others": f"{others:.1f}", "card": card}
+    return {"alone": f"{own:.1f}", "card": card}
 
 
 def _gib(text: str) -> float:

@@ -17,6 +17,8 @@ _PEAK = ("batch", "sequences", "mtp", "replicas-off", "offload")
 
 CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("device-oom-load", ANY): ("mtp-off", "replicas-off", "offload"),
+    # The draft model is loaded after the model.
+    ("device-oom-load", "load"): ("replicas-off", "offload"),
     ("kv-cache-none", ANY): (
         "gmu-up", "batch", "mtp", "kv-dtype", "sequences", "replicas-off", "eager", "offload",
         "kv-memory",
@@ -95,6 +97,7 @@ WHATEVER_PHASE = frozenset({"jit.nvcc"})
 # Rows more specific than their failure: only these rungs apply, none if a person must act.
 PRECISE: Mapping[str, tuple[str, ...]] = {
     **OTHER_BUILD,
+    "oom.weights": ("replicas-off", "offload"),
     "states.short": ("sequences", "gmu-up"),
     "args.limit": ("limit",),
     "weights.fp8": (),

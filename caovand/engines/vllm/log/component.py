@@ -54,6 +54,7 @@ _PHASE_OF = {
     "determine_available_memory": "profile", "profile_run": "profile",
     "capture_model": "capture", "compile_or_warm_up_model": "warmup",
     "initialize_model": "load", "process_weights_after_loading": "load", "_dummy_run": "profile",
+    "create_weights": "load",
     "initialize_kv_cache": "kv", "initialize_cache": "kv", "initialize_from_config": "kv",
 }  # fmt: skip
 _BUILT = re.compile(

@@ -10,6 +10,10 @@ ROWS: tuple[Signature, ...] = (
     # Memory of the card
     signature("oom.load", "cause", "device-oom-load",
          r"Failed to load model - not enough GPU memory"),
+    # Before the traceback, which vLLM logs later
+    signature("oom.weights", "cause", "device-oom-load",
+         r"Failed to create (?:\w{1,20} ){1,3}weights(?:: .{0,60}out of memory"
+         r"|\. .{0,60}insufficient memory)"),
     signature("oom.sampler", "cause", "sampler-oom",
          r"CUDA out of memory occurred when warming up sampler with (?P<requests>\d+) dummy"),
     signature("oom.kv.none", "cause", "kv-cache-none",
