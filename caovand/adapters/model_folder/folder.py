@@ -163,7 +163,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         config = {**config, "quantization_config": quantised}
     tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
     added = read_sentence_transformer(folder, budget)
-    card = _described(folder, config, tokenizer, added)
+    processor = read_table(folder, "preprocessor_config.json", budget) or {}
+    card = _described(folder, config, tokenizer, processor, added)
     notes = card.notes
     if weights:
         index = index_of(folder, budget)
@@ -224,10 +225,14 @@ def read_gguf(file: Path) -> ModelCard:
 
 
 def _described(
-    folder: Path, config: dict[str, Any], tokenizer: dict[str, Any], files: SentenceTransformer
+    folder: Path,
+    config: dict[str, Any],
+    tokenizer: dict[str, Any],
+    processor: dict[str, Any],
+    files: SentenceTransformer,
 ) -> ModelCard:
     try:
-        return with_task(describe(config, tokenizer, str(folder)), config, files)
+        return with_task(describe(config, tokenizer, str(folder), processor), config, files)
     except BadConfig as problem:
         why = str(problem)
     except SURPRISES as problem:  # last resort: no file may end the daemon

@@ -148,19 +148,3 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
         **partial.values,
     }
     return candidate_of(values, partial.inventory, partial.cards, partial.memory_variables)
-
-
-def text_only_may_help(partial: PartialPlan) -> bool:
-    return "language_model_only" not in partial.verbatim and partial.config.model.text_only is None
-
-
-def vision_warnings(partial: PartialPlan) -> list[str]:
-    """A warning if the policy leaves the vision tower out, with what would bring images back."""
-    setting = partial.settings.get("language_model_only")
-    ours = setting is not None and setting.origin == "policy" and setting.value
-    if not ours or not setting or not partial.model.size("vision"):
-        return []
-    return [
-        f"images are off: {setting.reason}; to serve them use a checkpoint of fewer bits, or set"
-        " [model] text_only = false"
-    ]
