@@ -216,6 +216,9 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "GLM-4.5-Air-FP8": _quantised(GLM_AIR, FP8_CHANNELS),
     "Qwen3-Coder-480B-A35B-FP8": _quantised(CODER_480B, FP8),
     "GLM-4.5-Air-AWQ": _quantised(GLM_AIR, AWQ),
+    "GLM-4.5-Air-AWQ-16bit-shared": _quantised(
+        GLM_AIR, {**AWQ, "modules_to_not_convert": ["shared_experts", "model.layers.0."]}
+    ),
     "MiniMax-M2": _quantised(MINIMAX_M2, FP8),
     "Qwen3-32B-AWQ": _quantised(QWEN_32B, AWQ),
     "Qwen2.5-VL-7B": QWEN_VL_7B,

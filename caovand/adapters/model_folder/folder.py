@@ -34,6 +34,7 @@ from caovand.core.checkpoint.model_task import (
     sentence_transformer,
     with_task,
 )
+from caovand.core.checkpoint.quantisation import kept_as_floats
 from caovand.core.checkpoint.tensors import sum_sizes
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.config.schema import Config
@@ -173,6 +174,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         shards = shards_in(folder, index)
         largest = max((one.stat().st_size for one in shards), default=0)
         card = replace(card, weights=sums, largest_file=largest)
+        if card.quantization:
+            card = replace(card, spared=card.spared | kept_as_floats(tensors))
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
             if declares_mtp(config):

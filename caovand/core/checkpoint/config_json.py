@@ -129,7 +129,8 @@ def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weight
 
 
 def _quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Quantisation:
-    return read_quantisation(_quantisation_table(config, text))
+    dense = _dense_size(text), first_count(text, "first_k_dense_replace")
+    return read_quantisation(_quantisation_table(config, text), *dense)
 
 
 def _quantisation_table(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
