@@ -311,7 +311,8 @@ def test_a_quantisation_in_a_file_of_its_own_is_read(folder: Path) -> None:
     (folder / "config.json").write_text(
         json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq"}})
     )
-    assert read_model(str(folder)).quantization == "awq"
+    card = read_model(str(folder))
+    assert (card.quantization, card.spared) == ("awq", {"MLP"})  # whose weights are BF16
 
 
 @pytest.mark.parametrize(

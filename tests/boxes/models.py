@@ -151,7 +151,18 @@ PHI_4 = {
     "num_key_value_heads": 10, "vocab_size": 100352, "max_position_embeddings": 16384,
     "dtype": "bfloat16",
 }  # fmt: skip
-VISION_GIB = {"Qwen3.6": 0.84, "Qwen3.5": 0.84, "gemma-4": 1.02}
+QWEN_VL_7B = {
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl",
+    "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+    "max_position_embeddings": 128000, "dtype": "bfloat16",
+    "vision_config": {
+        "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+        "out_hidden_size": 3584, "patch_size": 14, "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+    },
+}  # fmt: skip
+VISION_GIB = {"Qwen2.5-VL": 1.26, "Qwen3.6": 0.84, "Qwen3.5": 0.84, "gemma-4": 1.02}
 
 
 def _hybrid(text: Mapping[str, Any], quantised: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -205,8 +216,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "GLM-4.5-Air-FP8": _quantised(GLM_AIR, FP8_CHANNELS),
     "Qwen3-Coder-480B-A35B-FP8": _quantised(CODER_480B, FP8),
     "GLM-4.5-Air-AWQ": _quantised(GLM_AIR, AWQ),
+    "GLM-4.5-Air-AWQ-16bit-shared": _quantised(
+        GLM_AIR, {**AWQ, "modules_to_not_convert": ["shared_experts", "model.layers.0."]}
+    ),
     "MiniMax-M2": _quantised(MINIMAX_M2, FP8),
     "Qwen3-32B-AWQ": _quantised(QWEN_32B, AWQ),
+    "Qwen2.5-VL-7B": QWEN_VL_7B,
+    "Qwen2.5-VL-7B-AWQ": _quantised(QWEN_VL_7B, AWQ),
     "bge-m3": {"architectures": ["XLMRobertaModel"], **XLM_R},
     "bge-reranker-v2-m3": {
         "architectures": ["XLMRobertaForSequenceClassification"], **XLM_R, "num_labels": 1,

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from caovand.core.checkpoint.config_json import describe
+from caovand.core.facts.inventory import LatentAttention
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB
 from caovand.engines.vllm.planning.decisions import forecast
+from tests.boxes.machines import box_with
 from tests.core.machines import inventory, named, plan, turing
 from tests.engines.test_eight_bits import LLAMA, QWEN_2_5, WITH_NVCC, WITHOUT_FLASHINFER
 
@@ -69,6 +71,20 @@ def test_cards_that_cannot_read_it_keep_the_model_s_own_type() -> None:
     found = plan(machine)
     assert found.value("kv_cache_dtype") == "bfloat16"
     assert "no attention reads here" in found.settings["kv_cache_dtype"].reason
+
+
+@pytest.mark.parametrize(
+    ("card", "kind"), [("H200", "fp8"), ("H100", "fp8"), ("RTX 5090", "fp8"), ("A100", "bfloat16")]
+)
+def test_compressed_pairs_are_read_from_eight_bits_from_sm89_on(card: str, kind: str) -> None:
+    """Of MLA's attention only Triton's serves the A100, where it compiles no fp8."""
+    latent = replace(DECLARED, latent=576, mla=LatentAttention(512, 128, 128), head_dim=0)
+    found = plan(inventory(latent, named(card), WITH_NVCC))
+    assert found.value("kv_cache_dtype") == kind
+    sparse = plan(inventory(replace(latent, indexer=132), named(card), WITH_NVCC))
+    assert sparse.value("kv_cache_dtype") == "bfloat16"
+    assert "scales of its own" in sparse.settings["kv_cache_dtype"].reason
+    assert plan(box_with("b200", latent)).value("kv_cache_dtype") == "fp8"
 
 
 def test_its_scales_are_no_reason_for_sixteen_bits() -> None:

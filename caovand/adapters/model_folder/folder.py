@@ -34,6 +34,7 @@ from caovand.core.checkpoint.model_task import (
     sentence_transformer,
     with_task,
 )
+from caovand.core.checkpoint.quantisation import kept_as_floats
 from caovand.core.checkpoint.tensors import sum_sizes
 from caovand.core.checkpoint.values import BadConfig
 from caovand.core.config.schema import Config
@@ -163,7 +164,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         config = {**config, "quantization_config": quantised}
     tokenizer = read_table(folder, "tokenizer_config.json", budget) or {}
     added = read_sentence_transformer(folder, budget)
-    card = _described(folder, config, tokenizer, added)
+    processor = read_table(folder, "preprocessor_config.json", budget) or {}
+    card = _described(folder, config, tokenizer, processor, added)
     notes = card.notes
     if weights:
         index = index_of(folder, budget)
@@ -172,6 +174,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         shards = shards_in(folder, index)
         largest = max((one.stat().st_size for one in shards), default=0)
         card = replace(card, weights=sums, largest_file=largest)
+        if card.quantization:
+            card = replace(card, spared=card.spared | kept_as_floats(tensors))
         if card.mtp_layers and not card.size("mtp"):
             card = replace(card, mtp_layers=0)
             if declares_mtp(config):
@@ -224,10 +228,14 @@ def read_gguf(file: Path) -> ModelCard:
 
 
 def _described(
-    folder: Path, config: dict[str, Any], tokenizer: dict[str, Any], files: SentenceTransformer
+    folder: Path,
+    config: dict[str, Any],
+    tokenizer: dict[str, Any],
+    processor: dict[str, Any],
+    files: SentenceTransformer,
 ) -> ModelCard:
     try:
-        return with_task(describe(config, tokenizer, str(folder)), config, files)
+        return with_task(describe(config, tokenizer, str(folder), processor), config, files)
     except BadConfig as problem:
         why = str(problem)
     except SURPRISES as problem:  # last resort: no file may end the daemon

@@ -23,6 +23,7 @@ from caovand.core.checkpoint.values import (
     table_value,
     text_value,
 )
+from caovand.core.checkpoint.vision import has_tower, vision_tower
 from caovand.core.facts.inventory import LatentAttention, LinearAttention, ModelCard, Weights
 from caovand.core.problem import Problem
 
@@ -30,7 +31,6 @@ LENGTHS = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
     "max_sequence_length", "max_seq_length", "seq_len", "max_target_positions",
 )  # fmt: skip
-TOWER_CONFIG_KEYS = ("vision_config", "audio_config", "visual", "vision_tower_cfg")
 LAYERS = ("decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 HEADS = ("decoder_attention_heads", "num_attention_heads", "n_head", "n_heads")
@@ -50,9 +50,12 @@ MAX_LAYERS = 10_000
 
 
 def describe(
-    config: Mapping[str, Any], tokenizer: Mapping[str, Any] | None = None, path: str = ""
+    config: Mapping[str, Any],
+    tokenizer: Mapping[str, Any] | None = None,
+    path: str = "",
+    processor: Mapping[str, Any] | None = None,
 ) -> ModelCard:
-    """Describe the model from its configuration alone, without weights."""
+    """Describe the model from its configuration, and preprocessor_config.json, without weights."""
     architecture, text = _architecture(config), text_config(config)
     heads = first_count(text, *HEADS)
     hidden = first_count(text, *HIDDEN)
@@ -109,7 +112,8 @@ def describe(
         shared_size=_shared_experts(text),
         dense_size=_dense_size(text) if experts else 0,
         dense_layers=_dense_layers(text, len(layers)) if experts else 0,
-        vision=any(config.get(name) for name in TOWER_CONFIG_KEYS),
+        vision=has_tower(config),
+        tower=vision_tower(config, processor),
         images_both_ways=text.get("use_bidirectional_attention") == "vision",
         encoder_tokens=first_count(text, "max_source_positions"),
         notes=tuple(_notes(text, layers)),
@@ -125,7 +129,8 @@ def invented_weights(config: Mapping[str, Any], card: ModelCard) -> tuple[Weight
 
 
 def _quantisation(config: Mapping[str, Any], text: Mapping[str, Any]) -> Quantisation:
-    return read_quantisation(_quantisation_table(config, text))
+    dense = _dense_size(text), first_count(text, "first_k_dense_replace")
+    return read_quantisation(_quantisation_table(config, text), *dense)
 
 
 def _quantisation_table(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from caovand.core.checkpoint.tensors import DIGITS
 from caovand.core.checkpoint.values import first_count, require_count, table_value, text_value
 from caovand.core.facts.inventory import Gptq
 
@@ -27,6 +28,11 @@ PARTS = {
     "MLP": re.compile(r"mlp(?!\W*(experts|shared_expert|gate(?!_|\w)|router))"),
 }
 """Parts of a layer that a list of unquantised modules may name; routers are never quantised."""
+WHOLE_LAYER = re.compile(r"\blayers\.(\d{1,4})\.?$")
+MAX_LAYERS = 10_000
+FLOATS = ("BF16", "F16", "F32")
+QUANTISED = ("proj.weight", "qweight", "weight_packed", "weight_scale", "weight_scale_inv")
+"""Ends of the names of weights, and of what only quantised weights have."""
 LEFT_OUT = "-:"
 """Prefix of keys in GPTQ's `dynamic` that name unquantised modules; others change how modules are
 stored."""
@@ -47,14 +53,23 @@ class Quantisation:
     spared: frozenset[str] = frozenset()
 
 
-def read_quantisation(config: Mapping[str, Any]) -> Quantisation:
-    """Parse a quantisation table; an empty one means unquantised."""
+def read_quantisation(
+    config: Mapping[str, Any], dense_size: int = 0, dense_first: int = 0
+) -> Quantisation:
+    """Parse a quantisation table; an empty one means unquantised.
+
+    `dense_first` is how many layers begin a mixture of experts, with dense MLPs of `dense_size`.
+    """
     if not config:
         return Quantisation()
     inner = config.get("quantization")  # ModelOpt's format in a separate file
     config = {**config, **inner} if isinstance(inner, Mapping) else config
     method, (block, group) = _method(config), _groups(config)
-    return Quantisation(method, group, block, _bits(config, method, group), _spared(config))
+    spared = _spared(config)
+    broken = dense_size % group if group and not block else 0  # a group is never cut short
+    if broken or _names_first_layers(config, dense_first):
+        spared |= {"MLP"}
+    return Quantisation(method, group, block, _bits(config, method, group), spared)
 
 
 def _method(config: Mapping[str, Any]) -> str:
@@ -102,14 +117,40 @@ def _bits(config: Mapping[str, Any], method: str, group: int) -> float:
     return min(bits + (scale / shared if shared else 0), UNQUANTISED_BITS)
 
 
-def _spared(config: Mapping[str, Any]) -> frozenset[str]:
+def _names(config: Mapping[str, Any]) -> list[str]:
+    """The modules that are listed as unquantised."""
     lists = [config.get(name) for name in SPARED]
     names = [name for listed in lists if isinstance(listed, list) for name in listed]
+    return [name for name in names if isinstance(name, str)]
+
+
+def _spared(config: Mapping[str, Any]) -> frozenset[str]:
+    names = _names(config)
     return frozenset(
-        part
-        for part, mark in PARTS.items()
-        if any(isinstance(name, str) and mark.search(name) for name in names)
+        part for part, mark in PARTS.items() if any(mark.search(name) for name in names)
     )
+
+
+def _names_first_layers(config: Mapping[str, Any], count: int) -> bool:
+    """Whether all of the first layers are listed, whole."""
+    whole = {found[1] for name in _names(config) if (found := WHOLE_LAYER.search(name))}
+    return count > 0 and {str(number) for number in range(min(count, MAX_LAYERS))} <= whole
+
+
+def kept_as_floats(tensors: Iterable[tuple[str, str, int]]) -> frozenset[str]:
+    """The PARTS of which a quantised checkpoint has floats alone, from (name, type, bytes) of every
+    tensor."""
+    floats, others = set[str](), set[str]()
+    kinds = {
+        (name.encode(errors="surrogatepass").translate(None, DIGITS), dtype)
+        for name, dtype, _ in tensors
+    }
+    for written, dtype in kinds:
+        plain = written.decode(errors="replace")
+        kind = floats if dtype in FLOATS and plain.endswith("proj.weight") else others
+        if kind is floats or plain.endswith(QUANTISED):
+            kind.update(part for part, mark in PARTS.items() if mark.search(plain))
+    return frozenset(floats - others)
 
 
 def read_gptq(config: Mapping[str, Any]) -> Gptq | None:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.network import Network
+from caovand.core.facts.vision import VisionTower
 from caovand.core.model_task import ModelTask
 from caovand.core.problem import Problem
 
@@ -272,6 +273,8 @@ class ModelCard:
     dense_layers: int = 0
     """Number of layers with a dense MLP instead of experts."""
     vision: bool = False
+    tower: VisionTower | None = None
+    """Set where a video may be as long as the context."""
     images_both_ways: bool = False
     """Whether config.json says that the tokens of an image attend to later ones of it (Gemma 4)."""
     chat_template: str | None = None

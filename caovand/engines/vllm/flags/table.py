@@ -97,6 +97,8 @@ _KNOWN = (
     FlagRow("disable_custom_all_reduce", "nothing", type=_BOOL),
     FlagRow("enable_flashinfer_autotune", "nothing"),
     FlagRow("language_model_only", "nothing"),
+    FlagRow("limit_mm_per_prompt", type=_TABLE),
+    FlagRow("mm_processor_kwargs", type=_TABLE),
     FlagRow("max_model_len", type=_INT, wanted=LENGTH),
     FlagRow("max_num_seqs", type=_INT, wanted=COUNT),
     FlagRow("async_scheduling", "nothing", type=_BOOL),

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from caovand.core.checkpoint.model_task import ENCODER
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard, version_numbers
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.machine.capabilities import BLACKWELL, HALF, HOPPER, TURING, first_of
+from caovand.engines.vllm.machine.capabilities import ADA, BLACKWELL, HALF, HOPPER, TURING, first_of
 
 NO_NVCC = "there is no nvcc to build it"
 OWN_TOOLKIT = ("CUDA_HOME", "CUDA_PATH", "PATH")
@@ -176,6 +176,15 @@ def attended_by_triton(model: ModelCard, gpus: tuple[Gpu, ...]) -> bool:
     sinks = model.model_type.startswith(WITH_SINKS)
     with_sinks = {HOPPER[0], BLACKWELL[0]} & {gpu.compute_capability[0] for gpu in gpus}
     return images_attend_both_ways(model) or (sinks and not with_sinks)
+
+
+def reads_latent_eight_bits(gpus: tuple[Gpu, ...]) -> bool:
+    """Whether vLLM's attention for compressed key-value pairs (MLA) reads an fp8 cache.
+
+    Its lists of cache types are the same in 0.21 and 0.33: FLASHMLA on Hopper, FLASHINFER_MLA and
+    CUTLASS_MLA on SM100, TRITON_MLA elsewhere, whose fp8 Triton compiles from SM89 on.
+    """
+    return all(gpu.compute_capability >= ADA for gpu in gpus)
 
 
 def cuts_latent_graphs(model: ModelCard, engine: EngineInfo, gpus: tuple[Gpu, ...]) -> bool:

@@ -143,6 +143,9 @@ class Candidate:
     eager: bool = False
     aligned_states: bool = False
     vision: bool = False
+    videos: bool = True
+    pixels: int = 0
+    """The largest image that is not scaled down; 0 for the model's own limit."""
     offload_gib: float = 0.0
     kv_bytes: int | None = None
     alignment: int = 16

@@ -198,7 +198,7 @@ def longest_context(
         # Forecasts err by more than the rest.
         return longest if longest == limit else longest // GRANULE * GRANULE or longest
     varying = (
-        model.mla or candidate.kv_dtype in TURBOQUANT
+        model.mla or model.tower or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
     rooms = [(_Spent.on(one), one.scale) for one in stages_of(model, candidate, gpus)]

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.checkpoint.vision import MAX_PIXELS
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan, is_lookup
@@ -104,6 +105,8 @@ def candidate_of(
             values.get("mamba_cache_mode"), values.get("enable_prefix_caching"), engine.release
         ),
         vision=model.vision and not values.get("language_model_only"),
+        videos=not _without_videos(values.get("limit_mm_per_prompt")),
+        pixels=_pixels(values.get("mm_processor_kwargs")),
         sampled_words=0 if model.task in POOLING else model.vocab_size or SAMPLED_WORDS,
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         kv_bytes=kv_bytes_set(values, env, engine.build),
@@ -142,6 +145,15 @@ def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) 
     if build == "cpu" and space.isdecimal():
         return int(space) * GIB
     return whole_number(values.get("kv_cache_memory_bytes"))
+
+
+def _without_videos(limits: Any) -> bool:
+    video = limits.get("video") if isinstance(limits, Mapping) else None
+    return (video.get("count") if isinstance(video, Mapping) else video) == 0
+
+
+def _pixels(config: Any) -> int:
+    return (whole_number(config.get(MAX_PIXELS)) or 0) if isinstance(config, Mapping) else 0
 
 
 def _depth(config: Any) -> int:

@@ -20,6 +20,7 @@ from caovand.core.model_task import POOLING
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
+from caovand.engines.vllm.memory.towers import encoding_bytes
 
 MAX_GRAPH = 512
 MAX_CAPTURE_KEY = "max_cudagraph_capture_size"
@@ -267,6 +268,7 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
             model, candidate.sequences, candidate.batch_tokens, candidate.drafting
         )
     activations = max(forward_bytes(model, candidate), sampler) + _special_bytes(model, candidate)
+    activations = max(activations, encoding_bytes(model, candidate))
     encodes = not candidate.measured and candidate.vision and candidate.first
     if encodes and not model.model_type.startswith(SMALL_IMAGES):
         activations = max(activations, ENCODING_MIB * MIB)

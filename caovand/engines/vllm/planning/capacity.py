@@ -105,6 +105,7 @@ def _is_worse(second: RunnerUp, candidate: Candidate) -> bool:
     """Whether the runner-up is better in nothing, so that mentioning it helps nobody."""
     other = second.candidate
     alike = other.kv_dtype == candidate.kv_dtype and other.vision == candidate.vision
+    alike = alike and other.videos <= candidate.videos and other.pixels >= candidate.pixels
     return alike and other.context <= candidate.context and second.slower > 0.98
 
 
@@ -125,6 +126,10 @@ def _differing(candidate: Candidate, other: Candidate) -> str:
         )
     if candidate.vision != other.vision:
         differences.append("the vision tower" if other.vision else "text alone")
+    elif candidate.videos != other.videos:
+        differences.append("videos" if other.videos else "no videos")
+    elif candidate.pixels != other.pixels:
+        differences.append("smaller images" if other.pixels else "whole images")
     return " and ".join(differences)
 
 

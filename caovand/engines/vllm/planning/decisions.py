@@ -30,6 +30,7 @@ from caovand.engines.vllm.planning import (
     rules,
     serving,
     speculation,
+    vision,
 )
 from caovand.engines.vllm.planning.capacity import kv_cache_memory_bytes
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
@@ -128,8 +129,10 @@ DECISIONS = (
     FlagDecision("gdn_prefill_backend", rules.gdn_prefill_backend),
     FlagDecision("disable_custom_all_reduce", rules.disable_custom_all_reduce),
     FlagDecision("enable_flashinfer_autotune", rules.enable_flashinfer_autotune),
-    FlagDecision("language_model_only", rules.language_model_only, sized=True,
+    FlagDecision("language_model_only", vision.language_model_only, sized=True,
              goal=Goal("model", "text_only")),
+    FlagDecision("limit_mm_per_prompt", vision.limit_mm_per_prompt, sized=True),
+    FlagDecision("mm_processor_kwargs", vision.mm_processor_kwargs, sized=True),
     FlagDecision("max_model_len", capacity.max_model_len, sized=True,
              goal=Goal("model", "max_model_len"), obstacles=(obstacles.length,), eases=1),
     FlagDecision("max_num_seqs", capacity.max_num_seqs, sized=True,

@@ -12,7 +12,6 @@ from caovand.engines.vllm.machine.attention import attended_by_flashinfer, cuts_
 from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.machine.ranks import tensor_groups
-from caovand.engines.vllm.machine.tiles import is_fp8
 from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
@@ -149,21 +148,3 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
         **partial.values,
     }
     return candidate_of(values, partial.inventory, partial.cards, partial.memory_variables)
-
-
-def text_only_may_help(partial: PartialPlan) -> bool:
-    return "language_model_only" not in partial.verbatim and partial.config.model.text_only is None
-
-
-def vision_warnings(partial: PartialPlan) -> list[str]:
-    """A warning if the policy leaves the vision tower out, with what would bring images back."""
-    setting = partial.settings.get("language_model_only")
-    ours = setting is not None and setting.origin == "policy" and setting.value
-    if not ours or not setting or not partial.model.size("vision"):
-        return []
-    model = partial.model
-    fewer = model.quantization is None or is_fp8(model, "")  # no common checkpoint has under 4 bits
-    smaller = "use a checkpoint of fewer bits, or " if fewer else ""
-    return [
-        f"images are off: {setting.reason}; to serve them {smaller}set [model] text_only = false"
-    ]

@@ -24,6 +24,7 @@ from caovand.engines.vllm.machine.attention import (
     flashinfer_refusal,
     lacks_toolkit,
     lacks_width,
+    reads_latent_eight_bits,
     remedy,
     sm75_acts,
     triton_refuses,
@@ -108,12 +109,13 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
 
 def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
     if partial.cuda and partial.model.fp8_cache:
-        if attention(partial) == "FLASHINFER" if partial.turing else _reads_eight_bits(partial):
-            return policy(EIGHT_BITS, "the checkpoint has the scales of an fp8 cache")
-        return policy(
-            own_type(partial),
-            "the checkpoint has the scales of an fp8 cache, which no attention reads here",
-        )
+        scales = "the checkpoint has the scales of an fp8 cache"
+        if _reads_declared(partial):
+            return policy(EIGHT_BITS, scales)
+        unread = "which no attention reads here"
+        if partial.model.indexer:
+            unread = "but its sparse attention keeps 8 bits only with scales of its own"
+        return policy(own_type(partial), f"{scales}, {unread}")
     if partial.cuda and breaks_in_8_bits(partial.model):
         return policy(None, KEYS_BREAK)
     if not partial.turing or not partial.cuda:
@@ -128,6 +130,16 @@ def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
         why = "is configured, and it does not support an fp8 cache on these cards"
         return policy(None, f"{attention(partial)} {why}")
     return policy(None, REFUSED)
+
+
+def _reads_declared(partial: PartialPlan) -> bool:
+    """Whether some attention reads the fp8 cache that the checkpoint declares."""
+    model = partial.model
+    if partial.turing:
+        return attention(partial) == "FLASHINFER"
+    if not model.latent:
+        return _reads_eight_bits(partial)
+    return not model.indexer and reads_latent_eight_bits(partial.cards)
 
 
 def refused_cache(partial: PartialPlan, kind: str) -> str:

@@ -207,25 +207,6 @@ def gdn_prefill_backend(partial: PartialPlan) -> Setting | None:
     return policy("triton", f"FlashInfer's kernel is compiled at the start, and {NO_NVCC}")
 
 
-def language_model_only(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.text_only
-    if not partial.model.vision:
-        return None
-    if typed is not None:
-        return user(typed, "[model] text_only")
-    if partial.model.weights and not partial.model.size("vision"):
-        return policy(True, "the model's folder holds no weights of a vision tower")
-    if partial.choice and not partial.unweighed and not partial.choice.candidate.vision:
-        if precision.tower_breaks_tiles(partial):
-            return policy(
-                True,
-                f"vLLM {partial.engine.version} cannot quantise the vision tower while it loads:"
-                " its rows are no multiple of Marlin's tiles",
-            )
-        return policy(True, "with the vision tower loaded the context would be cut short")
-    return None
-
-
 def enforce_eager(partial: PartialPlan) -> Setting | None:
     if partial.warms_up_stages:
         return None

@@ -34,7 +34,6 @@ from caovand.engines.vllm.planning.fit import (
     asked_candidate,
     candidate_of_unknown,
     fixed_space,
-    text_only_may_help,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, Trial, decide, policy
 from caovand.engines.vllm.planning.precision import quantised_at_load, tower_breaks_tiles
@@ -48,6 +47,7 @@ from caovand.engines.vllm.planning.trials import (
     wider_splits,
     widest,
 )
+from caovand.engines.vllm.planning.vision import smaller_inputs, text_only_may_help
 from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Choice, Space
@@ -297,8 +297,8 @@ def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
 
 
 def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Candidate]]:
-    """The bases of these plans, those without the vision tower, and those with quantised 16-bit
-    weights."""
+    """The bases of these plans, those with smaller images, no videos or no tower, and those with
+    quantised 16-bit weights."""
     pairs: list[tuple[PartialPlan, Candidate]] = []
     rounded = [*filter(None, map(quantised_at_load, partials))]
     open_vision = text_only_may_help(partials[0])
@@ -306,6 +306,8 @@ def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Cand
     for plans, whole in ((partials, kept), (rounded, not any(map(tower_breaks_tiles, rounded)))):
         bases = [(one, asked_candidate(one)) for one in plans]
         pairs += [(one, base) for one, base in bases if whole or not base.vision]
+        if whole:
+            pairs += [(one, small) for one, base in bases for small in smaller_inputs(one, base)]
         if bases and bases[0][1].vision and open_vision:
             pairs += [(one, base.but(vision=False)) for one, base in bases]
     return pairs

@@ -24,7 +24,7 @@ from caovand.engines.vllm.planning import parallel, precision, replicas
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts
 from caovand.engines.vllm.planning.devices import left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
-from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for, vision_warnings
+from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
@@ -33,6 +33,7 @@ from caovand.engines.vllm.planning.precision import (
     uncompiled_warnings,
 )
 from caovand.engines.vllm.planning.speculation import spoiling_warnings
+from caovand.engines.vllm.planning.vision import vision_warnings
 
 
 def idle_keys(partial: PartialPlan) -> list[str]:

@@ -103,6 +103,9 @@ WORTH_OF_VISION, WORTH_OF_EXACT_CACHE, WORTH_OF_EXACT_WEIGHTS = 0.9, 0.95, 0.9
 """The relative worth of a candidate without images, or whose cache or weights are quantised to 8
 bits although nobody asked: published runs show no loss from an fp8 cache, but they do not cover
 every model."""
+WORTH_OF_VIDEOS, WORTH_OF_WHOLE_IMAGES = 0.97, 0.98
+"""The relative worth of a candidate that takes images, but no videos, or scales large images
+down."""
 WORTH_OF_SMALL_GRAPHS = 0.97
 """The relative worth if the last, short steps of prompts run without the graphs that vLLM would
 capture."""
@@ -164,6 +167,9 @@ class CandidatePace:
         self._worth *= (WORTH_OF_VISION if model.vision and not base.vision else 1.0) * (
             1.0 if exact else WORTH_OF_EXACT_CACHE
         )
+        if model.tower and base.vision:
+            self._worth *= 1.0 if base.videos else WORTH_OF_VIDEOS
+            self._worth *= WORTH_OF_WHOLE_IMAGES if base.pixels else 1.0
         if base.kv_dtype.startswith("int4"):
             self._worth *= WORTH_OF_FOUR_BIT_CACHE
 

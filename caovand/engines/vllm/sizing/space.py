@@ -47,12 +47,12 @@ WORKLOADS = {
 class Space:
     """The candidates to choose from, for these nodes' cards and this workload.
 
-    The `bases` differ in drafts, cache type and vision tower, the most generous first. Each stands
-    for every context, number of sequences, step size and utilization, unless one is fixed. CUDA
-    graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is the
-    host memory of one rank's node for weights that do not fit on the cards. `in_bytes`: the size of
-    the cache may be set, and with `sizes_graphs` the size of the largest graph. `deals_layers`:
-    stages may have as many layers as suits them.
+    The `bases` differ in drafts, cache type, images and videos, the most generous first. Each
+    stands for every context, number of sequences, step size and utilization, unless one is fixed.
+    CUDA graphs are open, preferred to anything that fits without them, kept, or none. `ram_mib` is
+    the host memory of one rank's node for weights that do not fit on the cards. `in_bytes`: the
+    size of the cache may be set, and with `sizes_graphs` the size of the largest graph.
+    `deals_layers`: stages may have as many layers as suits them.
     """
 
     bases: tuple[Candidate, ...] = ()
@@ -115,4 +115,5 @@ class Choice:
         """Whether no other split could be worth more."""
         chosen = self.candidate
         whole = chosen.context >= model.max_model_len and chosen.vision == model.vision
+        whole = whole and (not model.tower or (chosen.videos and not chosen.pixels))
         return self.sound and whole and "speed" not in self.spared
