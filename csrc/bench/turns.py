@@ -2,16 +2,17 @@
 
     turns.py [--turns N] [--seeds N,N] [--limit SECONDS] [--weights copy|random|both] [--plain]
              [--async-scheduling] [--kernels off|all] [--graphs NONE|PIECEWISE] [--drafts N]
-             [--cards N] [--without-plugin] [--match-unit N]
+             [--cards N] [--without-plugin] [--match-unit N] [--kv-cache-dtype T]
     turns.py --gain [--cards N]
 
-The model, generated here, has four layers and blocks of 400 tokens. Conversations
+The model, generated here, has four layers and blocks of 400 tokens, of three to four times as many
+with `--kv-cache-dtype int8_per_token_head` and `int4_per_token_head`. Conversations
 (conversations.py) begin, continue, branch and repeat at every block boundary: one at a time, four
 at a time, four at a time with fewer drafts than the model makes (not with async scheduling, which
 does not ask the scheduler about drafts), and four at a time with a grammar; `--plain` omits the
 last two. Each seed has its own conversations, so that later runs can continue with new ones.
 `--turns` counts the turns of one seed; after `--limit` seconds no further seed starts. Steps take
-1,024 tokens, so that prompts share steps and end inside blocks. There are two sets of weights: with
+2.5 blocks, so that prompts share steps and end inside blocks. There are two sets of weights: with
 "random", drafts are hardly ever right; with "copy", the next token is the last one plus one, and
 every fifth draft is wrong. In both, recurrent states decay slowly and attention is sharp, so that
 the logits reveal a missing state or block. --cards splits the model by tensor parallelism.
@@ -103,6 +104,8 @@ TOP = 5
 FEWER, GRAMMAR = "4, fewer drafts", "4, a grammar"
 SHARES = (("1 at a time", 1), ("4 at a time", 4), (FEWER, 4), (GRAMMAR, 4))
 CACHE_BYTES = 4 << 30
+STEP_TOKENS = {"auto": 1024, "int8_per_token_head": 2048, "int4_per_token_head": 4096}
+"""By the cache's type."""
 COLD = 24
 """The number of turns of each kind of run that are also computed without the cache."""
 
@@ -464,6 +467,11 @@ def prove(llm: LLM, weights: str, seed: int, turns: int, shares: tuple) -> dict:
     }
 
 
+def packed(cache: str) -> dict[str, str]:
+    """Settings of a cache in 4 or 8 bits, which one backend alone has."""
+    return {} if cache == "auto" else {"kv_cache_dtype": cache, "attention_backend": "TRITON_ATTN"}
+
+
 def proof(args: argparse.Namespace) -> dict:
     begin = time.perf_counter()
     llm = engine.start(
@@ -474,11 +482,12 @@ def proof(args: argparse.Namespace) -> dict:
         async_scheduling=args.async_scheduling,
         logprobs_mode="raw_logits",
         skip_tokenizer_init=True,
-        max_model_len=8192,
-        max_num_batched_tokens=1024,
+        max_model_len=16384,
+        max_num_batched_tokens=STEP_TOKENS[args.kv_cache_dtype],
         gpu_memory_utilization=0.05,
         kv_cache_memory_bytes=CACHE_BYTES,
         **({"prefix_match_unit": args.match_unit} if args.match_unit else {}),
+        **packed(args.kv_cache_dtype),
     )
     block = llm.llm_engine.vllm_config.cache_config.block_size
     print(f"ready after {time.perf_counter() - begin:.0f} s, blocks of {block} tokens", flush=True)
@@ -491,6 +500,7 @@ def proof(args: argparse.Namespace) -> dict:
         "async": args.async_scheduling,
         "kernels": args.kernels,
         "match_unit": args.match_unit,
+        "cache": args.kv_cache_dtype,
     }
     out = {FEWER} if args.async_scheduling else set()
     out |= {FEWER, GRAMMAR} if args.plain else set()
@@ -572,6 +582,7 @@ def main() -> int:
     parser.add_argument("--async-scheduling", action="store_true")
     parser.add_argument("--without-plugin", action="store_true")
     parser.add_argument("--match-unit", type=int, default=0)
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=STEP_TOKENS)
     parser.add_argument("--gain", action="store_true")
     args = parser.parse_args()
     found = gain(args) if args.gain else proof(args)

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from caovand.adapters.gpu.nvml import read_gpus
+from tests.cards.vocabulary import write_vocabulary
 from tests.daemon_process import ROOT, Daemon, daemon
 
 ENGINE = os.environ.get("CAOVAN_CARDS_ENGINE", "")
@@ -33,6 +34,7 @@ CARD = int(os.environ.get("CAOVAN_CARDS_CARD", "0"))
 CACHE = Path(os.environ.get("CAOVAN_CARDS_CACHE", "/tmp/caovan-cards-cache"))
 collect_ignore_glob = [] if ENGINE else ["test_*.py"]
 SERVES_S = 900.0
+TOKENIZER = "tokenizer.json"
 EAGER = [] if os.environ.get("CAOVAN_CARDS_GRAPHS") == "1" else ["--enforce-eager"]
 ARGS = {"dense": EAGER, "hybrid": [*EAGER, "--gdn-prefill-backend", "triton"]}
 OUR_KERNELS = ["--dtype", "half"]
@@ -54,6 +56,9 @@ def model(kind: str) -> Path:
         words = [ENGINE, str(maker), kind, str(MODELS / kind)]
         own = {**os.environ, "CUDA_VISIBLE_DEVICES": str(CARD)}
         subprocess.run(words, check=True, cwd=ROOT, env=own)
+        config = json.loads((MODELS / kind / "config.json").read_text())
+        count = config.get("text_config", config)["vocab_size"]
+        write_vocabulary(MODELS / kind / TOKENIZER, MODELS / kind / TOKENIZER, count)
     return MODELS / kind
 
 

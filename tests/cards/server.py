@@ -113,7 +113,9 @@ def request(
     """The request for so many tokens after a prompt; `more` goes into it."""
     body = {
         "model": "tiny", "prompt": list(prompt), "max_tokens": tokens, "temperature": 0,
-        "ignore_eos": True, "logprobs": 1, "return_token_ids": True, **more,
+        "ignore_eos": True, "logprobs": 1, "return_token_ids": True,
+        "skip_special_tokens": False,  # one without text costs more than it shows: vocabulary.py
+        **more,
     }  # fmt: skip
     return urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions",

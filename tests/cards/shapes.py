@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.boxes.models import GPTQ, QWEN_27B
-from tests.cards.conftest import model
+from tests.cards.conftest import TOKENIZER, model
+from tests.cards.vocabulary import write_vocabulary
 
 CONTEXT = 32768
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 DENSE = {
     "hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": CONTEXT,
     "tie_word_embeddings": False, "attention_bias": False, "dtype": "bfloat16", "use_cache": True,
@@ -48,7 +49,7 @@ class Shape:
         made, tiny = parent / "model", model("hybrid")
         made.mkdir()
         (made / "config.json").write_text(json.dumps(layers(self.config)))
-        (made / TOKENIZER).symlink_to(tiny / TOKENIZER)
+        write_vocabulary(tiny / TOKENIZER, made / TOKENIZER, self.config["vocab_size"])
         tokenizer = json.loads((tiny / TOKENIZER_CONFIG).read_text())
         # vLLM takes the smaller of the two limits.
         tokenizer["model_max_length"] = self.config["max_position_embeddings"]

@@ -1,9 +1,10 @@
 """One card, 64 layers of a 27B in 4 bits: vLLM's own kernels, caovan's, and every lever, in turn.
 
 Meant for vLLM 0.33, CAOVAN_CARDS_GRAPHS=1 and a card of 139 GiB. CAOVAN_CARDS_WAYS are the ways in
-their order, such as off+all. What a way has measured stays in CAOVAN_CARDS_CACHE, so that several
-runs make one table. Each figure is printed and kept as soon as it is there: a run that is cut short
-leaves what it has.
+their order, such as off+all, and CAOVAN_CARDS_LENGTHS the tokens of the prompts, the last of which
+take vLLM's own kernels minutes. What a way has measured stays in CAOVAN_CARDS_CACHE, so that
+several runs, on several cards at a time, make one table. Each figure is printed and kept as soon as
+it is there: a run that is cut short leaves what it has.
 
 Weights are drawn (drawn_weights.py). They show what a step costs, what memory it takes, and how far
 kernels, caches and rounding move logits. No draft is accepted, so a token is a step; they do not
@@ -54,10 +55,18 @@ WAYS = {
 }
 ASKED = os.environ.get("CAOVAN_CARDS_WAYS", "off+all+kernels").split("+")
 KEPT = CACHE / "levers"
-SHORT, LONG = (4_096, 32_768), (131_072, 250_000)
+LENGTHS = os.environ.get("CAOVAN_CARDS_LENGTHS", "4096+32768+131072+250000")
+SHORT, LONG = (
+    tuple(length for length in map(int, LENGTHS.split("+")) if (length > 100_000) is long)
+    for long in (False, True)
+)
 """Prompts of their own, and beginnings of one that is read once."""
-TOGETHER, TOKENS, LAST = 4, 25, 8
-"""Requests that share a prompt but for its last tokens, and what each generates."""
+TOGETHER, TOKENS, LAST = 4, 49, 8
+"""Requests that share a prompt but for its last tokens, and what each generates at least."""
+LASTING_MS, FEWEST = 4_000.0, 16
+"""How long each generates: the last begins while the first generates, and the API server reads a
+long prompt's text before it sends the first token. A median is of so many tokens of each at least.
+"""
 HITS, PREEMPTED = "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total"
 MOST_S = 90.0
 """Requests together are left out where reading their last tokens takes longer."""
@@ -88,8 +97,15 @@ def step_ms(streams: Sequence[Streamed]) -> float:
     end = min(one.begun + one.parts[-1][0] for one in streams)
     steps = []
     for one in streams:
-        at = [one.begun + part for part, _ in one.parts]
-        steps += [b - a for a, b in pairwise(at) if begin <= a and b <= end]
+        parts = [(one.begun + at, count) for at, count in one.parts]
+        mine = [
+            (b - a) / count
+            for (a, _), (b, count) in pairwise(parts)
+            if begin <= a and b <= end
+            for _ in range(count)  # tokens that came together
+        ]
+        assert len(mine) >= FEWEST, f"{len(mine)} tokens together"
+        steps += mine
     print(
         f"  {len(steps)} steps of {len(streams)} together, in ms:"
         f" {', '.join(f'{1000 * step:.1f}' for step in sorted(steps)[-5:])} the longest; the last"
@@ -114,16 +130,18 @@ def measure(server: Server, result: Measured, way: str) -> None:
         known = server.counter(HITS) - before
         print(f"  {at}: {alone.parts[0][0]:.5g} s, {known:,.0f} from the prefix cache", flush=True)
         result.answered.append((alone.tokens, alone.logprobs))
-        found(f"step {at}, ms", step_ms([alone]))
+        step = step_ms([alone])
+        found(f"step {at}, ms", step)
         ends = [[*prompt[:-LAST], *drawn(LAST, seed=n + 1)] for n in range(TOGETHER + 1)]
         turn, _ = server.answer(ends.pop())
         found(f"the same but for {LAST} tokens {at}, s", turn)
         if TOGETHER * turn < MOST_S:
             counted = {name: server.counter(name) for name in (HITS, PREEMPTED)}
             with ThreadPoolExecutor(TOGETHER) as clients:
-                streams = list(clients.map(lambda one: server.stream(one, TOKENS), ends))
-            for name, count in counted.items():
-                print(f"  {name}: {server.counter(name) - count:,.0f} of all", flush=True)
+                count = max(TOKENS, int(LASTING_MS / step))
+                streams = list(clients.map(lambda one: server.stream(one, count), ends))
+            for name, before in counted.items():
+                print(f"  {name}: {server.counter(name) - before:,.0f} of all", flush=True)
             found(f"step of {TOGETHER} {at}, ms", step_ms(streams))
         else:
             print(f"  {TOGETHER} requests {at} are left out: reading takes too long", flush=True)
@@ -133,7 +151,7 @@ def measure(server: Server, result: Measured, way: str) -> None:
     result.read = test_lm_head.of_prompt(server)
     for length in SHORT:
         found(f"prefill {length:,}, s", decoded(drawn(length, seed=length))[0])
-    whole, seconds = drawn(LONG[-1], seed=LONG[-1]), 0.0
+    whole, seconds = drawn(LONG[-1], seed=LONG[-1]) if LONG else [], 0.0
     for length in LONG:
         taken, known = decoded(whole[:length])
         seconds = taken + (seconds if known else 0)  # the first is the beginning of the second

@@ -3,7 +3,8 @@
 csrc/bench/turns.py by the engine's Python, with the plugin's fixes and without, several at a time
 on the same cards. CAOVAN_CARDS_SEEDS, such as 0-7, names the conversations: a later run with the
 next seeds adds to the one before. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
-CAOVAN_CARDS_TURNS_S seconds. CAOVAN_CARDS_UNIT=16 has states kept inside blocks, too.
+CAOVAN_CARDS_TURNS_S seconds. CAOVAN_CARDS_UNIT=16 has states kept inside blocks, too, and
+CAOVAN_CARDS_KV is the type of another cache, such as int4_per_token_head.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 TURNS = os.environ.get("CAOVAN_CARDS_TURNS", "240")
 LIMIT_S = os.environ.get("CAOVAN_CARDS_TURNS_S", "240")
 UNIT = os.environ.get("CAOVAN_CARDS_UNIT", "0")
+KV = os.environ.get("CAOVAN_CARDS_KV", "auto")
 AT_ONCE = {1: 4, 2: 2}
 """By cards: how many engines of each way share them."""
 RIGHT_BY_ITSELF = (0, 32)
@@ -61,6 +63,7 @@ def runs(ways: dict[str, list[str]], count: int, folder: Path) -> Iterator[list[
     common = [
         "--turns", TURNS, "--limit", LIMIT_S, "--graphs", graphs, "--cards", str(count),
         "--plain", "--async-scheduling", "--match-unit", UNIT,
+        "--kv-cache-dtype", KV,
     ]  # fmt: skip
     begun: list[Run] = []
     with contextlib.ExitStack() as stack:
