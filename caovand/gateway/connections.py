@@ -33,30 +33,36 @@ T = TypeVar("T")
 
 
 class _InTurns(Generic[T]):
-    """Do `work` for each item in order, `at_once` of them in a turn of the event loop."""
+    """Do `work` for each item in order, for at most `at_once` in a turn of the event loop."""
 
     def __init__(self, work: Callable[[T], object], at_once: int) -> None:
         self._work, self._at_once = work, at_once
+        self._left = at_once  # in this turn
         self._items: deque[T] = deque()
         self._due = False
 
     def add(self, item: T) -> None:
-        """Do the work for this item after that for all earlier ones."""
-        self._items.append(item)
+        """Do the work for this item after that for all earlier ones: at once if this turn allows
+        it, which spares a request a turn."""
         self._schedule()
+        if self._items or not self._left:
+            self._items.append(item)
+        else:
+            self._left -= 1
+            self._work(item)
 
     def _schedule(self) -> None:
-        if self._items and not self._due:
+        if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._do_some)
+            asyncio.get_running_loop().call_soon(self._begin_turn)
 
-    def _do_some(self) -> None:
-        self._due = False
-        try:
-            for _ in range(min(len(self._items), self._at_once)):
-                self._work(self._items.popleft())
-        finally:  # an error is that item's alone
-            self._schedule()
+    def _begin_turn(self) -> None:
+        self._due, self._left = False, self._at_once
+        if self._items:
+            self._schedule()  # also if the work raises an error, which is that item's alone
+        while self._items and self._left:
+            self._left -= 1
+            self._work(self._items.popleft())
 
 
 class Connections:
@@ -176,10 +182,11 @@ class _Connection(Admitted):
         if self.task is not None and not self._unread:
             self._take(data)
             return
-        if not self._unread:
-            self._transport.pause_reading()
+        waits, self._unread = bool(self._unread), self._unread + data
+        if not waits:
             self._connections.sent(self)
-        self._unread += data
+            if self._unread and self._transport is not None:
+                self._transport.pause_reading()  # until its turn
 
     def _take(self, data: bytes) -> None:
         if not self.busy:

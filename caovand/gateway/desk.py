@@ -118,6 +118,11 @@ class Desk:
         """The numbers of waiting requests and of requests at the engine."""
         return {"waiting": self._policy.waiting, "at_engine": self._policy.at_engine}
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there are no requests."""
+        return not self._tickets
+
     async def changed(self) -> None:
         """Wait until counts, totals or reports have changed."""
         await self._changed.wait()

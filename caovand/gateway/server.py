@@ -27,7 +27,7 @@ from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.record import CLIENT_GONE, Record
 from caovand.core.gateway.usage import expected_tokens
 from caovand.core.problem import Problem
-from caovand.gateway import health, names
+from caovand.gateway import garbage, health, names
 from caovand.gateway.connections import Connections
 from caovand.gateway.desk import Desk, Refused, Ticket
 from caovand.gateway.exchange import Call, Exchange, to_engine
@@ -333,7 +333,8 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     gateway.runner, gateway.connections = runner, Connections(runner.server)
     listed = partial(names.list_names, upstream)
     healthy = partial(health.is_healthy, upstream)
-    works = (desk.run(), desk.check_health(healthy), link.run(desk, listed))
+    collecting = garbage.collect_when_idle(lambda: desk.is_idle)
+    works = (desk.run(), desk.check_health(healthy), link.run(desk, listed), collecting)
     gateway.tasks = [asyncio.ensure_future(work) for work in works]
     # asyncio accepts as many connections in one go as it lets wait.
     gateway.server = await loop.create_server(

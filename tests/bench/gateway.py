@@ -4,8 +4,9 @@
 
 `--litellm` runs LiteLLM's proxy in turn with the gateway (`pip install 'litellm[proxy]'` into an
 environment of its own).
-Engine, gateway and clients are processes of their own. The engine streams events at a fixed pace,
-each with the time at which it was sent, so that the difference is the gateway's. Nothing fails.
+Engine, gateway and clients are processes of their own, and so is a bare proxy, which shows what any
+proxy of aiohttp costs on this machine. The engine streams events at a fixed pace, each with the
+time at which it was sent, so that the difference is the gateway's. Nothing fails.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from functools import partial
 from pathlib import Path
 
 from caovand.adapters.servers import listening, server_main
-from tests.bench import streams
+from tests.bench import bare_proxy, streams
 from tests.bench.measures import cpu_s, in_ms, memory_mb
 from tests.gateway.world import STREAMED, FakeDaemon
 from tests.ports import free_port
@@ -168,6 +169,9 @@ def main() -> None:
 
         begin(partial(streams.serve, engine_port))
         ways = [Way("directly", engine_port)]
+        port = free_port()
+        pid = begin(partial(bare_proxy.serve, port, engine_port))
+        ways.append(Way("through a bare proxy", port, pid))
         for title, said in CONNECTIONS.items():
             port, own = free_port(), folder / title
             begin(partial(daemon, own, engine_port, said))

@@ -220,9 +220,9 @@ class Engine(streams.Engine):
         if b"/v1/hidden" in head:
             print("SMUGGLED", head, flush=True)
 
-    def _next(self, before: bytes, left: int) -> None:
+    def _next(self, before: bytes, left: int, due: float) -> None:
         if left < SILENT:
-            super()._next(before, left)
+            super()._next(before, left, due)
         else:
             self._transport.write(before + streams.event())
 

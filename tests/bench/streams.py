@@ -38,20 +38,22 @@ class Engine(asyncio.Protocol):
             self._got = b""
             self.asked(head)
             events = _EVENTS.search(body)
-            self._next(_HEAD, int(events[1]) if events else 1)
+            self._next(_HEAD, int(events[1]) if events else 1, asyncio.get_running_loop().time())
 
     def asked(self, head: bytes) -> None:
         """Called with the head of each request."""
 
-    def _next(self, before: bytes, left: int) -> None:
+    def _next(self, before: bytes, left: int, due: float) -> None:
+        """Send an event that is `due`, and each later one PACE_S after the one before was due: were
+        it after it was sent, streams that are sent together once would stay together."""
         if self._transport.is_closing():
             return
         self._transport.write(before + event())
-        loop = asyncio.get_running_loop()
+        loop, due = asyncio.get_running_loop(), due + PACE_S
         if left > 1:
-            loop.call_later(PACE_S, self._next, b"", left - 1)
+            loop.call_at(due, self._next, b"", left - 1, due)
         else:
-            loop.call_later(PACE_S, self._transport.write, _END)
+            loop.call_at(due, self._transport.write, _END)
 
 
 def event() -> bytes:

@@ -35,6 +35,6 @@ def test_a_line_about_a_successful_poll_is_known(kind: str, line: str, polled: b
 
 def test_idle_connections_are_kept_as_long_as_each_engine_does() -> None:
     kept = {kind: registry.engine_of(kind).api.keeps_alive_s({}, {}) for kind in registry.MODULES}
-    assert kept == {"vllm": 5.0, "sglang": 5.0, "llamacpp": 5.0, "ollama": 0.0}
+    assert kept == {"vllm": 5.0, "sglang": 5.0, "llamacpp": 5.0, "ollama": 60.0}
     vllm = registry.engine_of("vllm").api
     assert vllm.keeps_alive_s({}, {"VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "1"}) == 0.0

@@ -23,8 +23,9 @@ from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 
 HANG_S = 60
-YOUNG_OBJECTS = 5000
-"""How many new objects start a collection: a burst of requests makes thousands that stay for it."""
+YOUNG_OBJECTS = 1000
+"""How many new objects start a collection. Ten of these start one of all that have come since the
+last such, which takes 5 ms."""
 
 
 def parser(kind: ServerKind, description: str | None) -> argparse.ArgumentParser:

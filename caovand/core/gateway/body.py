@@ -20,6 +20,7 @@ _NEXT = re.compile(rb'["{}\[\]]')
 _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 _TRUE = re.compile(rb"true\b")
 _OBJECT = re.compile(rb"[ \t\r\n]*\{")
+_PLAIN = re.compile(rb"[\w .:/-]*")
 _NUMBER = re.compile(rb"(\d{1,9})[ \t\r\n]*[,}]")
 PROMPT_FIELDS = frozenset({"tools", "system", "instructions"})
 CONVERSATION = frozenset({"messages", "input"})
@@ -145,6 +146,8 @@ def _end_of_string(body: bytes, place: int) -> Generator[Fields, None, int]:
 
 
 def _text(raw: bytes) -> str | None:
+    if _PLAIN.fullmatch(raw):
+        return raw.decode()  # as nearly all names are, in a fraction of the parser's time
     try:
         found = json.loads(b'"%s"' % raw)
     except ValueError:

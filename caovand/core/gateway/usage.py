@@ -46,17 +46,24 @@ class Meter:
     """Counts the tokens of one answer as it passes: by its usage, else by its size."""
 
     def __init__(self) -> None:
-        self._tail, self._events, self._bytes = b"", 0, 0
+        self._events, self._bytes = 0, 0
+        # Pieces, because joining them for each chunk costs more than all else here.
+        self._tail, self._tail_bytes = deque[bytes](), 0
 
     def take(self, chunk: bytes) -> None:
         """Process another piece of the answer."""
         self._events += chunk.count(b"data: {")
         self._bytes += len(chunk)
-        self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+        last = chunk[-TAIL_BYTES:]
+        self._tail.append(last)
+        self._tail_bytes += len(last)
+        while self._tail_bytes - len(self._tail[0]) >= TAIL_BYTES:
+            self._tail_bytes -= len(self._tail.popleft())
 
     def used(self, body_bytes: int) -> KeyUsage:
         """The tokens used by a request whose body had this size."""
-        read, written = _PROMPT_TOKENS.findall(self._tail), _ANSWER_TOKENS.findall(self._tail)
+        tail = b"".join(self._tail)[-TAIL_BYTES:]
+        read, written = _PROMPT_TOKENS.findall(tail), _ANSWER_TOKENS.findall(tail)
         if read:  # an embedding writes nothing
             return KeyUsage(int(read[-1]), int(written[-1]) if written else 0, False)
         by_size = self._events or math.ceil(self._bytes / BYTES_PER_TOKEN)

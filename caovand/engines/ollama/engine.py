@@ -79,6 +79,7 @@ ENGINE = Engine(
         completions="/v1/completions",
         prompt=_prompt_of,
         exact=False,
+        keep_alive_s=60.0,  # Go's HTTP server closes no idle connection by default
     ),
     healing=HEALING,
     dependents=re.compile(r"\A(?:\S*/)?(?:ollama runner|lib/ollama/(?:[^/\s]+/)?llama-server)\s"),
