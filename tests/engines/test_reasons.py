@@ -123,3 +123,15 @@ def test_a_gguf_file_is_named_with_what_it_would_do() -> None:
     odd = replace(machine, model=replace(machine.model, model_type="unheard_of"))
     (told,) = [text for text in plan(odd).warnings if "stay in host memory" in text]
     assert "llama.cpp lets the processor compute" in told
+
+
+def test_a_plan_that_does_not_fit_says_that_memory_is_short() -> None:
+    found = plan(box_with("3060-12g", model("Llama-3.1-8B")), model={"max_model_len": 131072})
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        assert found.settings[name].reason.startswith("memory is short")
+
+
+def test_fewer_sequences_than_the_cache_holds_have_their_own_reason() -> None:
+    found = plan(box_with("4090", model("Llama-3.1-8B")), model={"max_model_len": 104_000})
+    assert found.value("max_num_seqs") <= 12
+    assert found.settings["max_num_seqs"].reason.startswith("every sequence takes memory")

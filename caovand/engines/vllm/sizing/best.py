@@ -71,6 +71,8 @@ OFFLOADED_BATCHES = (4096, 2048, 1024, LEAN_BATCH)
 its tokens need, and from some 500 tokens on that is nearly all experts, so each prompt step takes
 as long as the bus needs for all of them; larger steps need memory that displaces more weights."""
 OFFLOAD_MARGIN_GIB = 0.25
+SPARED = frozenset({"sequences", "batch", "speed"})
+"""What a candidate that does not fit has as little of as possible."""
 CONTEXT_STEP = 256
 """Tokens by which contexts that could be asked for differ."""
 
@@ -207,7 +209,8 @@ def best(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
     least = space.context or min(MIN_CONTEXT, model.max_model_len)
     lean = search.lean(space.bases[0], eager=space.eager[-1])
     longest = CandidateSearch(replace(space, context=None), model, gpus).longest()
-    return Choice(with_context(lean, least, gpus, space), fits=False, longest=longest)
+    lean = with_context(lean, least, gpus, space)
+    return Choice(lean, fits=False, spared=SPARED, longest=longest)
 
 
 def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
