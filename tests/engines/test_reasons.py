@@ -9,6 +9,7 @@ import pytest
 
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Unplannable
+from caovand.engines.common.gguf.converted import figures
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
@@ -135,3 +136,10 @@ def test_fewer_sequences_than_the_cache_holds_have_their_own_reason() -> None:
     found = plan(box_with("4090", model("Llama-3.1-8B")), model={"max_model_len": 104_000})
     assert found.value("max_num_seqs") <= 12
     assert found.settings["max_num_seqs"].reason.startswith("every sequence takes memory")
+
+
+def test_a_gguf_of_an_mxfp4_model_is_mxfp4() -> None:
+    found = figures(model("gpt-oss-20b"), BOXES["2080ti-11g-x2"], box_with("3090", GPT_OSS).host)
+    assert found is not None
+    assert found.kind == "MXFP4"
+    assert found.text.startswith("of type MXFP4")
