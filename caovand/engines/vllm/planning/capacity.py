@@ -162,12 +162,10 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
     if fitting < USUAL_SEQUENCES:
         whole = f"{fitting:.1f} requests of {tokens} tokens"
         return f"the cache holds {whole}, and every sequence takes memory"
-    held = f"about {fitting:.0f} requests of the workload ({name}, {tokens} tokens)"
+    fitted = f"about {fitting:.0f} requests of the workload ({name}, {tokens} tokens)"
     if candidate.sequences * 2 <= fitting:
-        return (
-            f"every sequence takes memory beside the cache, which is short; the cache holds {held}"
-        )
-    reason = f"the cache holds {held}"
+        return f"every sequence takes memory, of which little is left; the cache holds {fitted}"
+    reason = f"the cache holds {fitted}"
     layout = layout_for(partial.model, candidate)
     if layout.state_groups and layout.full_groups:
         states = layout.state_groups * layout.state_blocks * layout.block_tokens

@@ -116,8 +116,8 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     decodes = space.workload.batch and model.task not in POOLING and not model.sliding_window
     short = "sequences" in choice.spared
     if space.bases[0].replicas > 1:  # a batch's sequences are about twice what the cache holds
-        held = choice.candidate.sequences / 2 * space.bases[0].replicas
-        short = short and held < space.workload.users
+        served = choice.candidate.sequences / 2 * space.bases[0].replicas
+        short = short and served < space.workload.users
     if decodes and space.bases[0].kv_dtype == "auto" and short:
         return False
     enough = limit if space.workload.long else max(ENOUGH_EXACT, space.workload.length)
