@@ -295,3 +295,9 @@ def test_no_length_is_advised_where_another_obstacle_stays() -> None:
         machine = inventory(card, cards(1, "card", (7, 5), 6000), host=little)
         text = said(machine, model={"max_model_len": 2048}, engine={"extra_args": ["-tp", "8"]})
         assert "max_model_len = " not in text
+
+
+def test_a_smaller_model_is_no_remedy_where_the_size_is_no_obstacle() -> None:
+    """No card before SM80 runs MXFP4."""
+    text = said(inventory(GPT_OSS, cards(2, "NVIDIA GeForce RTX 2080 Ti", (7, 5), 22_528)))
+    assert "smaller model" not in text

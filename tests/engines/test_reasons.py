@@ -9,6 +9,7 @@ import pytest
 
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Unplannable
+from caovand.engines.common.gguf.converted import figures
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
@@ -123,3 +124,22 @@ def test_a_gguf_file_is_named_with_what_it_would_do() -> None:
     odd = replace(machine, model=replace(machine.model, model_type="unheard_of"))
     (told,) = [text for text in plan(odd).warnings if "stay in host memory" in text]
     assert "llama.cpp lets the processor compute" in told
+
+
+def test_a_plan_that_does_not_fit_says_that_memory_is_short() -> None:
+    found = plan(box_with("3060-12g", model("Llama-3.1-8B")), model={"max_model_len": 131072})
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        assert found.settings[name].reason.startswith("memory is short")
+
+
+def test_fewer_sequences_than_the_cache_holds_have_their_own_reason() -> None:
+    found = plan(box_with("4090", model("Llama-3.1-8B")), model={"max_model_len": 104_000})
+    assert found.value("max_num_seqs") <= 12
+    assert found.settings["max_num_seqs"].reason.startswith("every sequence takes memory")
+
+
+def test_a_gguf_of_an_mxfp4_model_is_mxfp4() -> None:
+    found = figures(model("gpt-oss-20b"), BOXES["2080ti-11g-x2"], box_with("3090", GPT_OSS).host)
+    assert found is not None
+    assert found.kind == "MXFP4"
+    assert found.text.startswith("of type MXFP4")

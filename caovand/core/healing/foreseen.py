@@ -106,7 +106,7 @@ def _shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) ->
         f"[model] max_model_len = {asked} does not fit; this is the longest that does, with a"
         " margin for the forecast's error"
     )
-    text = f"[model] max_model_len = {asked} does not fit with any settings that are left open"
+    text = f"[model] max_model_len = {asked} does not fit"
     others = [one for one in advice if not one.startswith(setting)][:2]
     warning = "; ".join((f"{text}: the plan has {context}", *others))
     settings = {**plan.settings, setting: Setting(context, "policy", reason)}

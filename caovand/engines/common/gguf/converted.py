@@ -16,8 +16,9 @@ from caovand.engines.common.tensors import weights_of
 TYPE = "Q4_K_M"
 BITS: Mapping[str, float] = {"layers": 4.85, "output": 6.56, "embedding": 4.5}
 """Bits per weight in a file of that type, by the tensors' own types; experts count as layers."""
-MXFP4_BITS = 4.25
-"""Bits per weight of experts published in MXFP4, which every file keeps."""
+MXFP4, MXFP4_BITS = "MXFP4", 4.25
+"""The type of a file whose experts were published in MXFP4, which every file keeps, and their bits
+per weight."""
 QUANTISED = re.compile(r"[-_](AWQ|GPTQ|FP8|NVFP4|MXFP4|bnb|W\dA\d|Int[48]|[48]bit)", re.I)
 """The suffix of a quantised checkpoint's name, after the model's."""
 FASTER = 2.0
@@ -41,7 +42,10 @@ GROUP = "other engines"
 
 @dataclass(frozen=True)
 class GgufFigures:
-    """How a four-bit file would run: in words after "a GGUF file", and in tokens/s (modelled)."""
+    """How a four-bit file of this `kind` would run: in words after "a GGUF file", and in tokens/s
+    (modelled)."""
+
+    kind: str
 
     text: str
     tokens_s: float
@@ -68,11 +72,12 @@ def figures(model: ModelCard, cards: tuple[Gpu, ...], host: Host) -> GgufFigures
     pace = f"{speed:.0f}" if speed >= 10 else f"{speed:.1f}"
     gib = file.size / 2**30
     size = f"{gib:.0f}" if gib >= 10 else f"{gib:.1f}"
+    kind = MXFP4 if model.quantization == "mxfp4" else TYPE
     text = (
-        f"of type {TYPE}, about {size} GiB, {where}: {pace} tokens/s (modelled), and"
+        f"of type {kind}, about {size} GiB, {where}: {pace} tokens/s (modelled), and"
         f" {found.load.context:,} tokens of context"
     )
-    return GgufFigures(text, speed)
+    return GgufFigures(kind, text, speed)
 
 
 def offer_gguf(
@@ -81,9 +86,10 @@ def offer_gguf(
     cards: tuple[Gpu, ...],
     host: Host,
     tokens_s: float,
-    how: Callable[[str], str],
+    how: Callable[[str, str], str],
 ) -> tuple[CheckResult, ...]:
-    """Offer to serve the model as GGUF; `how` is a command that the model's name completes.
+    """Offer to serve the model as GGUF; `how` is a command that the model's name and the file's
+    type complete.
 
     Empty if the model is fast enough already, or GGUF would hardly be faster, or would not run.
     """
@@ -92,7 +98,7 @@ def offer_gguf(
         return ()
     text = f"{title} would serve it from a GGUF file {found.text}"
     name = QUANTISED.split(model.path.rstrip("/").rpartition("/")[2].rpartition("--")[2])[0]
-    return (CheckResult(GROUP, "WARN", text, how(name)),)
+    return (CheckResult(GROUP, "WARN", text, how(name, found.kind)),)
 
 
 def convert_sizes(model: ModelCard) -> Gguf:

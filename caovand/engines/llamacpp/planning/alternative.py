@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
-from caovand.engines.common.gguf.converted import TYPE, offer_gguf
+from caovand.engines.common.gguf.converted import offer_gguf
 from caovand.engines.llamacpp.planning.cards import MIN_CAPABILITY
 
 
@@ -19,8 +19,8 @@ def alternative(
     return offer_gguf("llama.cpp", model, cards, host, tokens_s, _how)
 
 
-def _how(name: str) -> str:
+def _how(name: str, kind: str) -> str:
     return (
         f"search the hub for {name}-GGUF, then: sudo caovanctl engine install --kind llamacpp;"
-        f" sudo caovanctl model pull OWNER/NAME:{TYPE}"
+        f" sudo caovanctl model pull OWNER/NAME:{kind}"
     )

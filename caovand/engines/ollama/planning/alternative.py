@@ -5,7 +5,7 @@ from __future__ import annotations
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.core.facts.shortfalls import oldest_card
-from caovand.engines.common.gguf.converted import TYPE, offer_gguf
+from caovand.engines.common.gguf.converted import offer_gguf
 from caovand.engines.ollama.probe import HOW
 
 
@@ -20,9 +20,9 @@ def alternative(
     return offer_gguf("Ollama", model, cards, host, tokens_s, _how)
 
 
-def _how(name: str) -> str:
+def _how(name: str, kind: str) -> str:
     return (
         f"search the hub for {name}-GGUF, then: {HOW};"
-        f" sudo caovanctl model pull --from ollama hf.co/OWNER/NAME:{TYPE};"
-        f' set [engine] kind = "ollama" and [model] path = "hf.co/OWNER/NAME:{TYPE}"'
+        f" sudo caovanctl model pull --from ollama hf.co/OWNER/NAME:{kind};"
+        f' set [engine] kind = "ollama" and [model] path = "hf.co/OWNER/NAME:{kind}"'
     )

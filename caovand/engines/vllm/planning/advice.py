@@ -104,7 +104,7 @@ class PlannedRequest:
 def advise(case: PlannedRequest) -> tuple[str, ...]:
     """Return every remedy, or how much is missing if there is none."""
     found = [text for remedy in REMEDIES for text in remedy(case)]
-    return tuple(found or _together(case) or [_too_large(case)])
+    return tuple(found or _together(case) or _too_large(case))
 
 
 def in_fewer_bits(case: PlannedRequest) -> str:
@@ -334,12 +334,14 @@ def _is_asked_for(case: PlannedRequest, name: str) -> bool:
     return name in case.plan.verbatim or any(getattr(key, name, None) is not None for key in keys)
 
 
-def _too_large(case: PlannedRequest) -> str:
-    cards = sum(gpu.total_mib for gpu in case.gpus)
-    ram = case.inventory.host.ram_mib
-    room = f"the cards {cards / 1024:.1f}" if cards else f"RAM {ram / 1024:.1f}"
+def _too_large(case: PlannedRequest) -> Iterator[str]:
+    """Advise a smaller model, unless it is a conflict that keeps this one from running."""
+    cards = sum(gpu.total_mib for gpu in case.gpus) / 1024
+    ram = case.inventory.host.ram_mib / 1024
+    room = f"the cards {cards:.1f}" if cards else f"RAM {ram:.1f}"
     size = case.inventory.model.size() / GIB
-    return f"a smaller model: this one has {size:.1f} GiB of weights, {room} GiB"
+    if not case.memory.conflicts or size > (cards or ram):
+        yield f"a smaller model: this one has {size:.1f} GiB of weights, {room} GiB"
 
 
 REMEDIES: tuple[Callable[[PlannedRequest], Iterator[str]], ...] = (

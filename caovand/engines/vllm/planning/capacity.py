@@ -158,6 +158,8 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
                 "everybody would wait"
             )
         return "sampling more takes memory"
+    if not choice.fits:
+        return "memory is short: every sequence takes some"
     if partial.unweighed:
         return "more would take memory that is not forecast"
     tokens = min(candidate.context, workload.cached_tokens)
@@ -165,9 +167,10 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
     if fitting < USUAL_SEQUENCES:
         whole = f"{fitting:.1f} requests of {tokens} tokens"
         return f"the cache holds {whole}, and every sequence takes memory"
-    reason = (
-        f"the cache holds about {fitting:.0f} requests of the workload ({name}, {tokens} tokens)"
-    )
+    fitted = f"about {fitting:.0f} requests of the workload ({name}, {tokens} tokens)"
+    if candidate.sequences * 2 <= fitting:
+        return f"every sequence takes memory, of which little is left; the cache holds {fitted}"
+    reason = f"the cache holds {fitted}"
     layout = layout_for(partial.model, candidate)
     if layout.state_groups and layout.full_groups:
         states = layout.state_groups * layout.state_blocks * layout.block_tokens

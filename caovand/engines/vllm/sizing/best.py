@@ -71,6 +71,8 @@ OFFLOADED_BATCHES = (4096, 2048, 1024, LEAN_BATCH)
 its tokens need, and from some 500 tokens on that is nearly all experts, so each prompt step takes
 as long as the bus needs for all of them; larger steps need memory that displaces more weights."""
 OFFLOAD_MARGIN_GIB = 0.25
+SPARED = frozenset({"sequences", "batch", "speed"})
+"""What a candidate that does not fit has as little of as possible."""
 CONTEXT_STEP = 256
 """Tokens by which contexts that could be asked for differ."""
 
@@ -114,8 +116,8 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     decodes = space.workload.batch and model.task not in POOLING and not model.sliding_window
     short = "sequences" in choice.spared
     if space.bases[0].replicas > 1:  # a batch's sequences are about twice what the cache holds
-        fitting = choice.candidate.sequences / 2 * space.bases[0].replicas
-        short = short and fitting < space.workload.users
+        served = choice.candidate.sequences / 2 * space.bases[0].replicas
+        short = short and served < space.workload.users
     if decodes and space.bases[0].kv_dtype == "auto" and short:
         return False
     enough = limit if space.workload.long else max(ENOUGH_EXACT, space.workload.length)
@@ -210,7 +212,8 @@ def best(space: Space, model: ModelCard, gpus: tuple[Gpu, ...]) -> Choice:
     least = space.context or min(MIN_CONTEXT, model.max_model_len)
     lean = search.lean(space.bases[0], eager=space.eager[-1])
     longest = CandidateSearch(replace(space, context=None), model, gpus).longest()
-    return Choice(with_context(lean, least, gpus, space), fits=False, longest=longest)
+    lean = with_context(lean, least, gpus, space)
+    return Choice(lean, fits=False, spared=SPARED, longest=longest)
 
 
 def longest_lean(bases: Sequence[Candidate], model: ModelCard, gpus: Sequence[Gpu]) -> int:
