@@ -124,6 +124,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         + unreached.IN_CONTAINER,
     ),
     "disk.full": ("The disk is full: free some space, then start again.",),
+    "request.refused": (
+        "The server refused a request with the status {status}, and went on: the line says why. "
+        "Correct what the client sends, or the option that it needs of the server.",
+    ),
     "oom.others": ("Without them the model may fit as it is configured.",),
     "oom.weights": (
         "The weights do not fit: by PyTorch's own figures this process alone uses {alone} of the "

@@ -27,6 +27,7 @@ from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, plain
 from caovand.engines.vllm.log.line import take_apart
 from caovand.engines.vllm.log.phases import phase_of, read, read_figures
+from caovand.engines.vllm.log.refused import refused_request
 from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
@@ -163,8 +164,13 @@ def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
         find_cause(texts, _first_phase(texts))
         or _find_hang(texts, reached)
         or _find_collapse(texts)
-        or unknown_path(texts)
     )
+    refused = refused_request(texts)
+    if refused and finding is not None and finding.line == refused.line:
+        rest = [*texts[: refused.line - 1], "", *texts[refused.line :]]
+        finding = find_cause(rest, _first_phase(texts))
+    finding = finding or refused
+    finding = finding or unknown_path(texts)
     if finding is None:
         return None
     return without_secrets(finding, lines[finding.line - 1].number)
