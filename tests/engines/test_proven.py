@@ -47,7 +47,7 @@ def advice(text: str) -> str:
         (LOADING + VLLM + FULL.format(own="3.53"), "use 20.0 of this card's 23.7", "do not fit"),
         (VLLM + "RuntimeError: CUDA error: invalid device ordinal", "tensor_parallel", "build for"),
         (VLLM + "RuntimeError: CUDA driver version is insufficient", "driver is older", "build of"),
-        (VLLM + "RuntimeError: Failed to infer device type", "build of the engine", "more ranks"),
+        (VLLM + "RuntimeError: Failed to infer device type", "build without CUDA", "more ranks"),
         (VLLM + "torch.AcceleratorError: CUDA error: invalid argument", "CUDA_LAUNCH_BLOCKING",
          "fit"),
         (SGLANG + "RuntimeError: CUDA error: invalid argument", "CUDA_LAUNCH_BLOCKING", "fit"),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from caovand.engines.llamacpp.log.reader import LOG as LLAMACPP
 from caovand.engines.ollama.log.reader import LOG as OLLAMA
 from caovand.engines.sglang.log.reader import LOG as SGLANG
 from caovand.engines.vllm.log.reader import LOG as VLLM
+from caovand.engines.writer import answer_for, explain_log
 
 LOADED = (
     'time=2026-11-20T09:00:00Z level=INFO source=server.go:1289 msg="llama runner started in 2 s"'
@@ -67,3 +70,46 @@ def test_before_it_serves_what_an_engine_refuses_is_its_own_failure() -> None:
     found = LLAMACPP.find_cause([line], "load")
     assert found is not None
     assert found.signature == "llama.request.grammar"
+
+
+@pytest.mark.parametrize("begins", ["", "INFO:     Application startup complete."])
+@pytest.mark.parametrize(
+    ("error", "signature"),
+    [
+        ("ValueError: As of transformers v4.44, default chat template is no longer allowed",
+         "args.template"),
+        ("ValueError: The widget is not one that I know", "request.refused"),
+    ],
+)  # fmt: skip
+def test_explain_names_why_vllm_refused_a_request_and_promises_no_rung(
+    begins: str, error: str, signature: str
+) -> None:
+    logged = "(APIServer pid=1) ERROR 03-05 16:30:27 [serving.py:323] "
+    lines = [
+        begins,
+        f"{logged}Error in applying chat template from request",
+        f"{logged}Traceback (most recent call last):",
+        f"{logged}{error}",
+        '(APIServer pid=1) INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 400 Bad R',
+    ]
+    if signature == "request.refused":
+        del lines[1]
+    found = explain_log("\n".join(lines))
+    assert found is not None
+    writer, explanation = found
+    assert explanation.finding is not None
+    assert explanation.finding.signature == signature
+    assert explanation.finding.text == error
+    told = answer_for(writer, explanation.finding, None)
+    assert told.heals == "no"
+    assert "serves on" in told.how
+    assert not told.changes
+    assert VLLM.find_cause(lines, "serving", alive=True) is None
+    died = (
+        "(APIServer pid=1) ERROR 03-05 16:31:05 [core_client.py:600] Engine core proc "
+        "EngineCore_DP0 died unexpectedly, shutting down client."
+    )
+    found = explain_log("\n".join([*lines, died]))
+    assert found is not None
+    assert found[1].finding is not None
+    assert found[1].finding.signature != signature

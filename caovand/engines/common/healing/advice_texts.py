@@ -135,6 +135,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Windows %LOCALAPPDATA%\\Ollama\\server.log). " + unreached.IN_CONTAINER,
     ),
     "disk.full": ("The disk is full: free some space, then start again.",),
+    "request.refused": (
+        "The server refused a request with the status {status}, and went on: the line says why. "
+        "Correct what the client sends, or the option that it needs of the server.",
+    ),
     "oom.others": ("Without them the model may fit as it is configured.",),
     "oom.measured": (
         "The step that the engine measures before it sizes the cache did not fit next to the "

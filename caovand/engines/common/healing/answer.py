@@ -80,6 +80,8 @@ def _refuses_a_request(finding: Finding, plan: Plan | None) -> bool:
     """
     if finding.failure != "bad-arguments":
         return False
+    if refusals.OF_REQUEST in finding.captures:
+        return True
     if plan is None and _ANSWERED.search(finding.text):
         return True
     answered = finding.phase in refusals.SERVED or "Error code: 4" in finding.text

@@ -36,11 +36,15 @@ OF_COMMANDS = frozenset({
 """Ollama's rows of a command or request that failed alone, unless it was a plan's own model."""
 FAILED = "request.failed"
 """A request that an exception of the server ended: its answer has the status 500."""
+REFUSED = "request.refused"
+"""A request that was answered with a status such as 400, in words that no row knows."""
+OF_REQUEST = "of_request"
+"""Name of a capture: the line is of a refused request, whatever its signature means elsewhere."""
 OF_CLIENTS = frozenset(row.id for row in (*clients.ROWS, *unreached.ROWS))
 """What a client printed that did not reach its server, or asked it wrongly."""
 OF_UNREACHED = OF_CLIENTS | {"ollama.client"}
 """The same with the words of Ollama's own client: no plan for a server is at fault."""
-NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED, requests.NO_PATH))
+NAMES = frozenset((*(row.id for row in ROWS), *OF_OLLAMA, FAILED, REFUSED, requests.NO_PATH))
 MAX_PASSES = 64
 
 

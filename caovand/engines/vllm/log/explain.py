@@ -18,10 +18,8 @@ from caovand.core.health.drafting import Drafting
 from caovand.core.health.observation import LogMark
 from caovand.core.plan import is_lookup
 from caovand.core.secrets import hide, hide_in
-from caovand.engines.common.logs import refusals
 from caovand.engines.common.logs.figures import Figure
 from caovand.engines.common.logs.rows.requests import unknown_path
-from caovand.engines.common.logs.signature import first
 from caovand.engines.common.logs.whole_log import HIDDEN, answers, plan_from_log, without_secrets
 from caovand.engines.common.logs.wrapping import without_colours
 from caovand.engines.vllm.healing.advice import advise
@@ -29,6 +27,7 @@ from caovand.engines.vllm.log.cause import find_cause
 from caovand.engines.vllm.log.json_lines import NO_TIME, plain
 from caovand.engines.vllm.log.line import take_apart
 from caovand.engines.vllm.log.phases import phase_of, read, read_figures
+from caovand.engines.vllm.log.refused import refused_request
 from caovand.engines.vllm.log.signatures import benign
 
 WINDOWED = ("generation_tps", "prompt_tps", "acceptance_length")
@@ -42,8 +41,6 @@ _SERVING = re.compile(
     r"EngineCore encountered a fatal error|AsyncLLM output_handler failed"
     r"|WorkerProc hit an exception"
 )
-_ANSWERING = re.compile(r"(?:.{1,60}/)?serving(?:_\w{1,30})?\.py$")
-"""Files whose code answers requests."""
 _HEAD = 400  # characters of a line that may contain one
 _OMNI = "vllm_omni/"
 _NAMED = 2000  # characters of a line that may name the model
@@ -167,9 +164,12 @@ def _finding(lines: Sequence[_Line], reached: str) -> Finding | None:
         find_cause(texts, _first_phase(texts))
         or _find_hang(texts, reached)
         or _find_collapse(texts)
-        or unknown_path(texts)
-        or _find_refusal(texts)
     )
+    refused = refused_request(texts)
+    if refused and finding is not None and finding.line == refused.line:
+        rest = [*texts[: refused.line - 1], "", *texts[refused.line :]]
+        finding = find_cause(rest, _first_phase(texts))
+    finding = finding or refused or unknown_path(texts)
     if finding is None:
         return None
     return without_secrets(finding, lines[finding.line - 1].number)
@@ -192,18 +192,6 @@ def _is_live(text: str) -> bool | None:
         return None
     counts = read_figures(text)
     return bool(counts.get("generation_tps")) or counts.get("running") == 0
-
-
-def _find_refusal(texts: Sequence[str]) -> Finding | None:
-    """The finding of a request that the server refused, and logged so; it goes on."""
-    for number, text in enumerate(texts, 1):
-        parts = take_apart(text)
-        if parts.level != "ERROR" or not _ANSWERING.match(parts.source):
-            continue
-        if found := first(refusals.ROWS, parts.message):
-            row, captures = found
-            return Finding(row.failure, parts.message, "serving", captures, row.id, number)
-    return None
 
 
 def _find_hang(texts: Sequence[str], reached: str) -> Finding | None:

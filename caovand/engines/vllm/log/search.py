@@ -21,6 +21,7 @@ from caovand.engines.vllm.log.component import (
 from caovand.engines.vllm.log.handled import CALL_FAILED, HandledErrors
 from caovand.engines.vllm.log.line import VllmLine, take_apart
 from caovand.engines.vllm.log.phases import phase_of, read_figures
+from caovand.engines.vllm.log.refused import asks_wrongly, is_of_serving
 from caovand.engines.vllm.log.signatures import BY_ID, is_evidence, is_exception, match_text
 
 _EARLY = ("resolve", "engine")
@@ -33,8 +34,6 @@ _CALLED = re.compile(r"while processing method (\w{1,60})")
 MAX_CALL = 200
 # Xinference's actors add their address to messages that they pass on.
 _OF_ACTOR = re.compile(r"^(\w{1,60}(?:Error|Exception): )\[address=[^\]]{1,60}, pid=\d{1,10}\] ")
-# Files whose code answers requests.
-_ANSWERING = re.compile(r"(?:.{1,60}/)?serving(?:_\w{1,30})?\.py$")
 _IN_REQUESTS = frozenset(
     {"python.locale", "python.database", "hub.streamer", "args.parser", "args.token"}
 )
@@ -112,13 +111,15 @@ class CauseSearch:
         phase, behind = self._shown_phase or self._phase, self._traces.of(parts)
         if row is UNEVEN and not keeps_drafted_states(behind):
             row, captures = None, {}
+        if row is not None and is_of_serving(parts) and asks_wrongly(row):
+            return
         if phase == "serving" and (_is_of_request(parts, row) or _in_handler(parts, row, behind)):
             return
         self._generating = 0
         if self._shown_phase in _EARLY:
             phase = phase_behind(behind, "") or phase
         if not self._shown_phase:
-            answers = row is not None and _ANSWERING.match(parts.source)
+            answers = row is not None and is_of_serving(parts)
             written = _WRITTEN.match(parts.message) and REASON not in text
             running = "serving" if answers or written else phase
             phase = phase_behind(behind, self._called) or running
