@@ -175,11 +175,11 @@ def test_trials_that_were_measured_tell_how_long_the_others_take(
 ) -> None:
     before = {"seconds": 600.0}
     work, said = serve({"configured": before})
-    assert "[4/8] caovan's kernels off, about 20 min left\n" in said
+    assert "[4/12] caovan's kernels off, about 60 min left\n" in said
     assert work.of("one-card")["seconds"] is not None
 
 
 def test_before_a_trial_was_measured_nobody_knows_how_long_they_take(
     serve: Callable[..., tuple[FieldtestResults, str]],
 ) -> None:
-    assert "[3/8] as configured\n" in serve({})[1]
+    assert "[3/12] as configured\n" in serve({})[1]

@@ -10,7 +10,14 @@ import pytest
 from caovand.core.config.schema import Config, EngineSection, PolicySection
 from caovand.core.config.services import PageSection
 from caovand.lab.core.fieldtest import report
-from caovand.lab.core.fieldtest.trials import DRAFTS, kernels_act, quiet, trials
+from caovand.lab.core.fieldtest.trials import (
+    ATTENTION_OFF,
+    CACHES,
+    DRAFTS,
+    kernels_act,
+    quiet,
+    trials,
+)
 
 ROUND = {
     "prompt_tokens": 500, "tokens": 128, "prefill_tokens_per_s": 900.0,
@@ -39,7 +46,7 @@ def names(config: Config, cards: list[int]) -> list[str]:
 )  # fmt: skip
 def test_fewer_cards_are_tried_where_there_are_more(cards: list[int], last: str) -> None:
     found = names(Config(), cards)
-    assert found[:3] == ["configured", "kernels-off", "int8-activations"]
+    assert found[:3] == ["configured", "kernels-off", "int4_per_token_head-cache"]
     assert found[-1] == last
 
 
@@ -49,6 +56,11 @@ def test_each_trial_differs_from_the_configuration_in_one_thing() -> None:
     assert tried["configured"] == config
     off = replace(config.engine, plugin=False)
     assert tried["kernels-off"] == replace(config, engine=off)
+    own = replace(config.engine, env=(*config.engine.env, ATTENTION_OFF))
+    for cache in CACHES:
+        stored = replace(config, policy=replace(config.policy, kv_cache_dtype=cache))
+        assert tried[f"{cache}-cache"] == stored
+        assert tried[f"{cache}-cache-vllm"] == replace(stored, engine=own)
     assert tried["one-card"].engine.gpus == (2,)
     assert tried["one-card"].policy.tensor_parallel_size == 1
     assert "half-activations" in names(Config(policy=PolicySection(activations="int8")), [])
@@ -59,6 +71,9 @@ def test_each_trial_differs_from_the_configuration_in_one_thing() -> None:
     assert dict(tried["int8-drafts"].engine.env) == dict(DRAFTS)
     without = names(Config(engine=EngineSection(plugin=False)), [])
     assert not {"int8-head", "int8-drafts", "kernels-off"} & set(without)
+    assert not [one for one in without if one.endswith("-vllm")]
+    others = names(Config(engine=EngineSection(kind="sglang")), [])
+    assert not [one for one in others if "cache" in one]
 
 
 def test_nothing_of_caovans_acts_while_it_is_measured() -> None:

@@ -35,6 +35,10 @@ def quiet(config: Config, port: int) -> Config:
     )
 
 
+ATTENTION_OFF = ("CAOVAN_ATTENTION", "off")
+"""Leaves attention and the cache's writes to vLLM, and the other kernels on."""
+CACHES = {"int4_per_token_head": "cache of 4 bits", "int8_per_token_head": "cache of 8 bits"}
+"""vLLM's types that caovan's attention reads and writes; older vLLMs have none of them."""
 DRAFTS = (("CAOVAN_DRAFTER", "int8"), ("CAOVAN_DRAFT_VOCABULARY", "65536"))
 """Makes the plugin draft with fewer bytes."""
 
@@ -48,6 +52,16 @@ def trials(config: Config, cards: Sequence[int]) -> Iterator[FieldTrial]:
         plain = replace(policy, lm_head=None)  # an int8 lm_head needs the kernels
         without = replace(config, engine=off, policy=plain)
         yield FieldTrial("kernels-off", "caovan's kernels off", without)
+    if engine.kind in (None, "vllm"):
+        for cache, title in CACHES.items():
+            stored = replace(config, policy=replace(policy, kv_cache_dtype=cache))
+            yield FieldTrial(f"{cache}-cache", title, stored)
+            if engine.plugin:
+                vllms = replace(engine, env=(*engine.env, ATTENTION_OFF))
+                yield FieldTrial(
+                    f"{cache}-cache-vllm", f"{title}, vLLM's attention",
+                    replace(stored, engine=vllms),
+                )  # fmt: skip
     other = "half" if policy.activations == "int8" else "int8"
     rounded = replace(policy, activations=other)
     yield FieldTrial(
