@@ -87,3 +87,22 @@ def test_attention_in_16_bits_does_not_count_as_4_bits(
 def test_active_parameters_are_those_that_a_token_meets() -> None:
     assert active_parameters(DENSE) / 1e9 == pytest.approx(24.5, abs=2)
     assert active_parameters(FEW) < 5e9 < active_parameters(DEEPSEEK)
+
+
+def test_a_contested_draft_costs_neither_the_model_s_limit_nor_images() -> None:
+    """A card that holds the whole context and the tower without drafts, but not with one."""
+    whole = model("Qwen3.5-35B-A3B-AWQ")
+    drafter = Weights("mtp", "sharded", "BF16", int(1.6 * 2**30))
+    rest = tuple(one for one in whole.weights if one.part not in ("mtp", "experts"))
+    experts = replace(next(one for one in whole.weights if one.part == "experts"), size=18 * 2**30)
+    box = box_with("5090", replace(whole, weights=(*rest, experts, drafter)))
+    for sections in ({}, {"model": {"max_model_len": 262_144}}):
+        made = plan(box, **sections)
+        assert made.value("max_model_len") == 262_144
+        assert made.value("language_model_only") is None
+        assert made.mtp == 0
+        reason = made.settings["speculative_config"].reason
+        assert "23 % slower to 27 % faster" in reason
+    kept = plan(box_with("a100-80g", whole))
+    assert kept.mtp == 1
+    assert "about 3 billion" in kept.settings["speculative_config"].reason

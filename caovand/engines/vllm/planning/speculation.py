@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
+from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.tensors import active_parameters
+from caovand.engines.common.tensors import active_parameters, has_few_active, weights_of
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
@@ -32,10 +33,6 @@ MANY_USERS = 16
 rejected drafts cost what others could use."""
 ONE_DRAFT = ("deepseek", "glm")
 """Model types for which the publishers' vLLM recipes draft 1 token."""
-FEW_ACTIVE = 5e9
-"""Active parameters of a mixture of experts at which published results contradict each other: with
-3 billion, drafts made it 27 % faster (Strix Halo), no faster (Arc B70), 23 % slower (V100), and
-slower on two 3090 (club-3090#990)."""
 
 
 def depth_of_mode(mode: Mode, gpus: int) -> tuple[int, str]:
@@ -64,11 +61,10 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
     users = partial.config.policy.max_num_seqs or WORKLOADS[partial.config.policy.workload].users
     if partial.model.model_type.startswith(ONE_DRAFT):
         return 1, "drafting 1 token, as the model's publishers do in their recipes for many users"
-    active = active_parameters(partial.model)
-    few_active = partial.model.experts > 0 and active < FEW_ACTIVE
+    few_active = has_few_active(partial.model)
     if users >= MANY_USERS and few_active:
         return 0, (
-            f"with about {active / 1e9:.0f} billion active parameters drafts gained little for one"
+            f"with about {_billions(partial.model)} active parameters drafts gained little for one"
             f" user in published runs, and {users} users keep the cards busy"
         )
     if users >= MANY_USERS:
@@ -78,10 +74,23 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
         )
     if few_active:
         return 1, (
-            f"drafting 1 token: with about {active / 1e9:.0f} billion active parameters published"
-            ' runs were 23 % slower to 27 % faster; [policy] tune = "suggest" measures it here'
+            f'drafting 1 token: {_contested(partial.model)}; [policy] tune = "suggest" measures it'
+            " here"
         )
     return depth, ""
+
+
+def _billions(model: ModelCard) -> str:
+    """The active parameters as publishers count them: those of an "A3B" include the head."""
+    head = weights_of(model, "head") or weights_of(model, "embedding")
+    return f"{(active_parameters(model) + head) / 1e9:.0f} billion"
+
+
+def _contested(model: ModelCard) -> str:
+    return (
+        f"with about {_billions(model)} active parameters published runs with drafts were"
+        " 23 % slower to 27 % faster"
+    )
 
 
 def speculative_config(partial: PartialPlan) -> Setting | None:
@@ -209,7 +218,8 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
     if fewer is not None and partial.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
-        return fewer, policy(fewer, f"{drafts} {LEAVES_MEMORY}")
+        why = f"; {_contested(partial.model)}" if has_few_active(partial.model) else ""
+        return fewer, policy(fewer, f"{drafts} {LEAVES_MEMORY}{why}")
     return depth, Setting(depth, partial.mode_setting.origin, reason)
 
 

@@ -24,7 +24,7 @@ from caovand.engines.common.speeds import (
     slowest,
     transfer_s,
 )
-from caovand.engines.common.tensors import experts_read, part_of_experts
+from caovand.engines.common.tensors import experts_read, has_few_active, part_of_experts
 from caovand.engines.vllm.machine.link_time import (
     ONE_NODE,
     TENSORS_PER_STAGE,
@@ -124,6 +124,12 @@ LENGTHS_SPREAD, USERS_SPREAD = 2, 1 / 16
 workload's users who are active half the time."""
 
 
+CONTESTED_GAIN = 1.06
+"""The most that drafts gain where published results contradict each other (23 % slower to 27 %
+faster): less than images or the model's own limit are worth, more than sequences beyond the
+workload's."""
+
+
 class CandidatePace:
     """The pace of candidates that differ in context, sequences, step size and graphs.
 
@@ -210,22 +216,30 @@ class CandidatePace:
         workload = self._workload
         users = max(workload.users / self._replicas, 1)
         together = min(users, candidate.sequences, max(room, 1.0))
-        steps = workload.answer / tokens_of_step(candidate.mtp)
         if self._mixes:
             # Steps have room for the tokens of all answers, and for the prompts of the next.
+            steps = workload.answer / tokens_of_step(candidate.mtp)
             each = 1 + candidate.mtp + workload.prompt / steps
             together = min(together, candidate.batch_tokens / each)
-        turn = together * self._prompt_s(candidate) + steps * self._step_s(candidate, together)
+        decode = workload.answer * self._token_s(candidate, together)
+        turn = together * self._prompt_s(candidate) + decode
         return turn / (together * workload.answer * min(self._replicas, workload.users))
 
     def answering(self, candidate: Candidate, users: int = 1) -> float:
         """Tokens a second of all answers to `users` users while no prompt is being read."""
         each = max(users / self._replicas, 1)
-        return users * tokens_of_step(candidate.mtp) / self._step_s(candidate, each)
+        return users / self._token_s(candidate, each)
 
     def reading(self, candidate: Candidate) -> float:
         """Tokens a second of the workload's prompts."""
         return self._workload.prompt / self._prompt_s(candidate)
+
+    def _token_s(self, candidate: Candidate, users: float) -> float:
+        """Seconds for the next token of each of `users` users."""
+        time = self._step_s(candidate, users) / tokens_of_step(candidate.mtp)
+        if not (candidate.mtp and has_few_active(self._model)):
+            return time
+        return max(time, self._step_s(candidate.but(mtp=0), users) / CONTESTED_GAIN)
 
     def _step_s(self, candidate: Candidate, users: float) -> float:
         """One decode step of `users` users."""
