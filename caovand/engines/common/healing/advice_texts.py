@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.healing.failure import Failure
-from caovand.engines.common.healing import advice_ggml
+from caovand.engines.common.healing import advice_ggml, stages
 from caovand.engines.common.logs.rows import (
     building,
     checkpoint,
@@ -118,6 +118,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **rocm.ADVICE,
     **runtime.ADVICE,
     **servers.ADVICE,
+    **stages.ADVICE,
     **studio.ADVICE,
     **system.ADVICE,
     **clients.ADVICE,
@@ -138,35 +139,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "request.refused": (
         "The server refused a request with the status {status}, and went on: the line says why. "
         "Correct what the client sends, or the option that it needs of the server.",
-    ),
-    "oom.others": ("Without them the model may fit as it is configured.",),
-    "oom.measured": (
-        "The step that the engine measures before it sizes the cache did not fit next to the "
-        "weights: a shorter context, fewer tokens and requests in a step, smaller images, a "
-        "smaller quantization or more cards.",
-    ),
-    "oom.weights": (
-        "The weights do not fit: by PyTorch's own figures this process alone uses {alone} of the "
-        "card's {card} GiB.",
-        "Use a smaller or quantized model, or split it over more cards (tensor_parallel_size, "
-        "--tp).",
-    ),
-    "oom.alone": (
-        "By PyTorch's own figures this process alone uses {alone} of the card's {card} GiB, so no "
-        "other one is at fault. These lines do not show at which step the memory ran out; the "
-        "lines before them do.",
-        "Most probable first: the weights are larger than the card (a smaller or quantized model, "
-        "more cards: tensor_parallel_size, --tp); a step is too large (a shorter context, fewer "
-        "requests and tokens at once, smaller images); or the engine's share of the card leaves "
-        "too little for it.",
-    ),
-    "oom.unstaged": (
-        "The card's memory ran out; these lines do not show at which step. The lines before them "
-        "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",
-        "Most probable first: another process uses the card (nvidia-smi before the start); the "
-        "weights are larger than the card (a smaller quantization, more cards); a step is too "
-        "large (a shorter context, fewer requests and tokens at once, smaller images); or the "
-        "engine's share of the card leaves too little for it.",
     ),
     "sandbox.families": (
         "A sandbox forbids a kind of socket. In a systemd unit, let RestrictAddressFamilies= "

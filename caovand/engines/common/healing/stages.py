@@ -22,6 +22,37 @@ MEASURED = "oom.measured"
 WEIGHTS = "oom.weights"
 """Key of the sentences about weights that are larger than the card."""
 _OF_WEIGHTS = frozenset({WEIGHTS, "oom.load"})
+ADVICE: Mapping[str, tuple[str, ...]] = {
+    OTHERS: ("Without them the model may fit as it is configured.",),
+    MEASURED: (
+        "The step that the engine measures before it sizes the cache did not fit next to the "
+        "weights: a shorter context, fewer tokens and requests in a step, smaller images, a "
+        "smaller quantization or more cards.",
+    ),
+    WEIGHTS: (
+        "The weights do not fit: by PyTorch's own figures this process alone uses {alone} of the "
+        "card's {card} GiB.",
+        "Use a smaller or quantized model, or split it over more cards (tensor_parallel_size, "
+        "--tp).",
+    ),
+    ALONE: (
+        "By PyTorch's own figures this process alone uses {alone} of the card's {card} GiB, so no "
+        "other one is at fault. These lines do not show at which step the memory ran out; the "
+        "lines before them do.",
+        "Most probable first: the weights are larger than the card (a smaller or quantized model, "
+        "more cards: tensor_parallel_size, --tp); a step is too large (a shorter context, fewer "
+        "requests and tokens at once, smaller images); or the engine's share of the card leaves "
+        "too little for it.",
+    ),
+    UNSTAGED: (
+        "The card's memory ran out; these lines do not show at which step. The lines before them "
+        "do: loading the weights, measuring a step, capturing CUDA graphs, or serving.",
+        "Most probable first: another process uses the card (nvidia-smi before the start); the "
+        "weights are larger than the card (a smaller quantization, more cards); a step is too "
+        "large (a shorter context, fewer requests and tokens at once, smaller images); or the "
+        "engine's share of the card leaves too little for it.",
+    ),
+}
 _OF_ANY_STEP = frozenset({"oom.cuda", "sglang.oom", "sglang.oom.plain"})
 _LOADING = ("load", "drafter")
 _OF_CARD: frozenset[Failure] = frozenset(
