@@ -138,7 +138,7 @@ def running(config: str) -> Iterator[Daemon]:
             shown(one, "status")
             shown(one, "incidents")
             log = (one.folder / "log/engine.log").read_text(errors="replace")
-            print(*log.splitlines()[-60:], sep="\n", flush=True)
+            print(*log.splitlines()[-200:], sep="\n", flush=True)
             raise
 
 

@@ -146,6 +146,7 @@ SHAPES: Mapping[str, Shape] = {
          "topk_group": 1, "routed_scaling_factor": 1.0, "scoring_func": "softmax",
          "norm_topk_prob": False},
     ),
+    "hybrid_27b_4_bits": WHOLE_27B,
     "two_cards_hybrid_moe": Shape(HYBRID_MOE, policy={"mtp": 2}, cards=2),
     "two_cards_moe_fp8_cache": Shape(MOE, ("--kv-cache-dtype", "fp8"), cards=2),
 }  # fmt: skip

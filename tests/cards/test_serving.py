@@ -104,11 +104,14 @@ def test_two_kills_from_outside_cost_a_restart_each_and_nothing_of_the_plan(
     shown(one, "incidents")
 
 
-def test_the_prefix_cache_changes_no_answer_at_any_length_and_has_a_price(server: Server) -> None:
-    server.reloads(CAOVAN_KERNELS="off")
+@pytest.mark.parametrize("kernels", ["off", "all"])
+def test_the_prefix_cache_changes_no_answer_at_any_length_and_has_a_price(
+    server: Server, kernels: str
+) -> None:
+    server.reloads(CAOVAN_KERNELS=kernels)
     cached = answers(server, LENGTHS, 4)
-    server.reloads("--no-enable-prefix-caching", CAOVAN_KERNELS="off")
-    speed = speeds(server, "kernels off, no prefix cache")
+    server.reloads("--no-enable-prefix-caching", CAOVAN_KERNELS=kernels)
+    speed = speeds(server, f"kernels {kernels}, no prefix cache")
     most = farthest(cached, answers(server, LENGTHS, 4))
     assert speed[SECOND] > speed[FIRST] / 2
     assert most < CLOSE
