@@ -10,6 +10,8 @@ import pytest
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Unplannable
 from caovand.engines.common.gguf.converted import figures
+from caovand.engines.vllm.memory.candidate import utilization
+from caovand.engines.vllm.memory.settings import candidate_of_plan
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.boxes.machines import BOXES, box_with
 from tests.boxes.models import model
@@ -143,3 +145,47 @@ def test_a_gguf_of_an_mxfp4_model_is_mxfp4() -> None:
     assert found is not None
     assert found.kind == "MXFP4"
     assert found.text.startswith("of type MXFP4")
+
+
+@pytest.mark.parametrize(("used", "least"), [(700, 1500), (1400, 1500), (3000, 1300)])
+def test_a_cache_larger_than_needed_leaves_the_reserve_next_to_others(
+    used: int, least: int
+) -> None:
+    """On a card of its own the engine leaves 1,867 MiB."""
+    machine = box_with("4090", model("gpt-oss-20b"))
+    (gpu,) = machine.gpus
+    made = plan(replace(machine, gpus=(replace(gpu, free_mib=gpu.total_mib - used),)))
+    assert made.value("max_model_len") == 131_072
+    share = made.settings["gpu_memory_utilization"]
+    left = gpu.total_mib * (1 - share.value) - used
+    assert left >= least
+    assert f"{used} MiB are used by others, and {left:.0f} MiB are left" in share.reason
+
+
+def test_a_batch_keeps_all_of_its_cache_next_to_others() -> None:
+    machine = box_with("4090", model("Llama-3.1-8B-AWQ"))
+    (gpu,) = machine.gpus
+    machine = replace(machine, gpus=(replace(gpu, free_mib=gpu.total_mib - 1400),))
+    made = plan(machine, policy={"workload": "batch"})
+    assert made.value("kv_cache_memory_bytes") is None
+    share = utilization(candidate_of_plan(made, machine), machine.gpus)
+    assert made.value("gpu_memory_utilization") == share
+
+
+def test_a_tight_card_with_a_desktop_says_what_is_left() -> None:
+    machine = box_with("3060-12g", model("Llama-3.1-8B-AWQ"))
+    (gpu,) = machine.gpus
+    made = plan(
+        replace(machine, gpus=(replace(gpu, free_mib=gpu.total_mib - 600),)),
+        engine={"extra_args": ["--gpu-memory-utilization", "0.88"]},
+    )
+    assert made.value("gpu_memory_utilization") == 0.88
+    made = plan(
+        replace(machine, gpus=(replace(gpu, free_mib=gpu.total_mib - 600),)),
+        model={"max_model_len": 8192},
+    )
+    share = made.settings["gpu_memory_utilization"]
+    left = gpu.total_mib * (1 - share.value)
+    assert (
+        f"leaves {left:.0f} MiB; 600 MiB are used by others, and {left - 600:.0f}" in share.reason
+    )

@@ -11,6 +11,8 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.health.observation import GpuSample
 
 NOTABLE_MIB = 256  # a desktop's fluctuations are smaller
+DESKTOP_MIB = 512
+"""Memory in use on a card that is more than the driver's own."""
 BUSY_MIB = 1024
 """Memory of other processes on a card that is worth waiting for; a desktop uses less."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 8, 1536

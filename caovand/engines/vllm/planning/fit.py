@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from typing import Literal
 
+from caovand.core.facts.occupancy import DESKTOP_MIB, NOTABLE_MIB, in_use, unoccupied
 from caovand.core.model_task import POOLING
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
@@ -13,11 +15,12 @@ from caovand.engines.vllm.machine.capabilities import AMPERE, BLACKWELL
 from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.machine.ranks import tensor_groups
 from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization
+from caovand.engines.vllm.memory.estimate import lacks_states, room_for_context
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.settings import candidate_of
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
-from caovand.engines.vllm.sizing.search import GENEROUS_BATCH, sequences_for
+from caovand.engines.vllm.sizing.search import GENEROUS_BATCH, requests_that_fit, sequences_for
 from caovand.engines.vllm.sizing.space import WORKLOADS, Space
 
 UNKNOWN_CONTEXT = 131_072
@@ -148,3 +151,34 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
         **partial.values,
     }
     return candidate_of(values, partial.inventory, partial.cards, partial.memory_variables)
+
+
+def beside_others(partial: PartialPlan) -> PartialPlan:
+    """The sized plan with the reserve of a card that nobody else uses, next to the memory that
+    others use, as far as its cache holds more than its context and sequences need."""
+    choice, space, model, gpus = partial.choice, partial.space, partial.model, partial.cards
+    others = max(map(in_use, gpus), default=0)
+    if not choice or not space or not choice.sound or partial.unweighed or others < DESKTOP_MIB:
+        return partial
+    candidate, unified = choice.candidate, any(gpu.unified for gpu in gpus)
+    fixed = space.utilization is not None or not candidate.measured
+    if fixed or unified or candidate.kv_blocks is not None:
+        return partial
+    least = min(gpu.total_mib for gpu in gpus)
+    alone = utilization(candidate, tuple(map(unoccupied, gpus)))
+    wanted = alone - (others - NOTABLE_MIB) / least
+    needed = layout_for(model, candidate).needed(candidate.context)
+    tokens = min(candidate.context, space.workload.cached_tokens)
+    served = min(candidate.sequences, requests_that_fit(candidate, model, gpus, tokens))
+
+    def suffices(one: Candidate) -> bool:
+        return (
+            needed <= room_for_context(model, one, gpus)
+            and served <= requests_that_fit(one, model, gpus, tokens)
+            and not lacks_states(model, one, gpus)
+        )
+
+    shares = range(ceil(wanted * 1000), int(candidate.utilization * 1000))
+    smaller = (candidate.but(utilization=thousandths / 1000) for thousandths in shares)
+    found = next(filter(suffices, smaller), candidate)
+    return replace(partial, choice=replace(choice, candidate=found))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.core.facts.inventory import Gpu
-from caovand.core.facts.occupancy import BUSY_MIB, host_reserve_mib, in_use
+from caovand.core.facts.occupancy import DESKTOP_MIB, host_reserve_mib, in_use
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.speeds import all_linked
@@ -280,13 +280,16 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
     reason = f"AutoMem: leaves {total * (1 - share):.0f} MiB for what vLLM does not measure"
     fullest = min(partial.cards, key=lambda gpu: gpu.free_mib / gpu.total_mib)
     if taken := _taken(fullest):
-        rest = fullest.total_mib * (1 - share) - sum(taken.values())
-        if rest > 0 and share < free_share(partial.cards) < share + FREE_STEP:
+        left = fullest.total_mib * (1 - share)
+        rest = left - sum(taken.values())
+        bound = share < free_share(partial.cards) < share + FREE_STEP
+        what = "what is free" if bound else f"leaves {left:.0f} MiB"
+        if rest > 0:
             listed = ", ".join(f"{mib} MiB {of}" for of, mib in taken.items() if mib)
             return policy(
                 share,
-                f"AutoMem: what is free; {listed}, and {rest:.0f} MiB are left for what vLLM"
-                " does not measure",
+                f"AutoMem: {what}; {listed}, and {rest:.0f} MiB are left for what vLLM does not"
+                " measure",
             )
     if partial.choice:
         kept = reserve(partial.choice.candidate, total_mib=total)
@@ -300,7 +303,7 @@ def _taken(gpu: Gpu) -> dict[str, int]:
     """MiB of a card that are not the engine's to use, by what they are for."""
     host = host_reserve_mib(gpu.total_mib) if gpu.unified else 0
     taken = {"stay with the host (unified memory)": host, "are used by others": in_use(gpu)}
-    return taken if host or in_use(gpu) >= BUSY_MIB else {}
+    return taken if host or in_use(gpu) >= DESKTOP_MIB else {}
 
 
 def cpu_offload_gb(partial: PartialPlan) -> Setting | None:
