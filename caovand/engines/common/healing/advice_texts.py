@@ -131,7 +131,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "disk.full": ("The disk is full: free some space, then start again.",),
     "oom.others": ("Without them the model may fit as it is configured.",),
     "oom.measured": (
-        "The step that the engine measures before it sizes the cache did not fit beside the "
+        "The step that the engine measures before it sizes the cache did not fit next to the "
         "weights: a shorter context, fewer tokens and requests in a step, smaller images, a "
         "smaller quantization or more cards.",
     ),

@@ -151,7 +151,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "or CUDA graphs have no room (lower gpu_memory_utilization).",
     ),
     "oom.measured": (
-        "The step that vLLM measures before it sizes the cache did not fit beside the weights. "
+        "The step that vLLM measures before it sizes the cache did not fit next to the weights. "
         "Lower --max-model-len (older releases measure a step as long as the context, as do models "
         "with images), --max-num-batched-tokens and --max-num-seqs; for images and video also "
         "--limit-mm-per-prompt, or make them smaller (max_pixels in --mm-processor-kwargs).",
