@@ -125,7 +125,8 @@ def test_every_row_is_written_with_names_that_can_be_filled() -> None:
             fields = [name for _, name, _, _ in string.Formatter().parse(sentence) if name]
             assert all(name.isidentifier() for name in fields)
     assert set(WRITTEN) == set(FAILURES) == {of for of, phase in CURES if phase == ANY}
-    assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES} | {stages.UNSTAGED, ALONE.id}
+    by_stage = {stages.MEASURED, stages.UNSTAGED}
+    assert set(advice_texts.SPECIAL) <= {row.id for row in SIGNATURES} | by_stage | {ALONE.id}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ _ARGUMENTS = re.compile(
 _ENGINES = frozenset({"vllm", "sglang"})
 _IMPORTING = re.compile(r"importlib|^<|:(?:__getattr__|_get_module)$")
 """Code that imports for others, lazily."""
+_OF_ENGINE = re.compile(r"(?:^|[._])(vllm|sglang)(?:[._]|$)")
+"""A module that adapts an engine, and defines what the installed release of it allows."""
 _STANDARD = re.compile(r"/lib(?:64)?/python3\.\d{1,2}/")
 
 
@@ -35,6 +37,8 @@ def importer(frames: Sequence[str], captures: Mapping[str, str]) -> Mapping[str,
     # A source tree has the package's folders below it; a single file there may be anyone's.
     part = file.rpartition(f"/{lacking}/")
     inside = package == lacking or (not package and bool(part[1]) and "/" in part[2])
+    if inside and (engine := _OF_ENGINE.search(captures.get("module", ""))):
+        return {"backend": engine[1].lower()}
     return {"mixed": lacking} if inside else {"importer": package or file.rpartition("/")[2]}
 
 

@@ -135,6 +135,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The checkpoint is quantized to FP4, and was read as FP8: pass --quantization modelopt_fp4 "
         "(and check quant_algo in hf_quant_config.json), or install a newer release.",
     ),
+    "sglang.figure": (
+        "SGLang chooses its options by the card's memory, and found none: see nvidia-smi. Without "
+        "a card pass --device cpu with --mem-fraction-static 0.8 and --max-total-tokens, or "
+        "install a newer release, which has defaults for it.",
+    ),
     "sglang.warmup": (
         "The server's own warm-up request was answered with {status}, most likely by a proxy "
         "instead of the server: set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "

@@ -27,6 +27,7 @@ from caovand.engines.sglang.log.signatures import (
     BY_ID,
     HARMLESS,
     MISFIT,
+    NO_FIGURE,
     REFUSED,
     SIGNATURES,
     UNBALANCED,
@@ -51,7 +52,7 @@ _REPORTS = re.compile(
 _RAW = re.compile(
     r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
     r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}(?:launch_server\.py"
-    r"|sglang(?: serve)?|__main__\.py): "
+    r"|sglang(?: serve)?): "
     r"error: |Message: 'Received sigquit|terminate called after|  what\(\): "
     r"|Initialization failed\. |\[E \w{1,40}\.cpp:\d|Failed to instantiate \w{1,80}: "
     r"|ERROR: {1,8}\[Errno"
@@ -112,6 +113,11 @@ class _Trace:
     def raised_by_reader(self) -> bool:
         """Whether the exception came from code that reads options and the model's configuration."""
         return bool(self.files) and _CONFIGURING.search(self.files[-1]) is not None
+
+    @property
+    def sets_defaults(self) -> bool:
+        """Whether the exception came from the code that chooses options by the card's memory."""
+        return bool(self.files) and self.files[-1].endswith("/srt/server_args.py")
 
     def is_building(self, message: str) -> bool:
         """Whether the exception came from code that fails the same way at every start."""
@@ -218,6 +224,8 @@ def find_cause(
                 row = (row[0], {**row[1], **importer(trace.frames, row[1])})
             elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
                 row = (row[0], {**row[1], **who})
+            elif row[0].id == "config.none" and trace.sets_defaults:
+                row = (NO_FIGURE, row[1])
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase

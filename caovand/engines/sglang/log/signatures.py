@@ -86,10 +86,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"context_length \((?P<wanted>\d{1,12})\) is greater than the derived context_length "
          r"\((?P<limit>\d{1,12})\)"),
     signature("sglang.args.unknown", "cause", "bad-arguments",
-         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: unrecognized arguments: "
+         r"(?:launch_server\.py|sglang(?: serve)?): error: unrecognized arguments: "
          r"(?:(?P<underscored>--[a-z\d-]{1,40}_[\w-]{1,60})|(?P<options>.{1,300}))"),
     signature("sglang.args", "cause", "bad-arguments",
-         r"(?:launch_server\.py|sglang(?: serve)?|__main__\.py): error: "
+         r"(?:launch_server\.py|sglang(?: serve)?): error: "
          r"(?:" + python.CHOICE + r"|(?P<why>.{1,300}))"),
     signature("sglang.model.missing", "cause", "model-missing",
          r"Can't load the configuration of '(?P<path>[^']{1,400})'"
@@ -144,6 +144,8 @@ MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
     r"(?:Key|Assertion|Value|Index)Error\b|RuntimeError: The size of tensor a",
     python.SERVED)  # fmt: skip
 """An exception without its own row, in code that reads weights."""
+NO_FIGURE = signature("sglang.figure", "cause", "bad-arguments", r"'NoneType'")
+"""A comparison with the card's memory, which SGLang does not know."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 UNBALANCED = signature("sglang.unbalanced.drafts", "cause", "bad-arguments",
     BY_ID["sglang.unbalanced"].pattern.pattern)  # fmt: skip

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.engines.common.logs.rows import checkpoint
+
+_IMAGES = (
+    "{images} makes images, video or sound: its files are laid out for Diffusers "
+    "(model_index.json), and vLLM alone does not serve them. Install vllm-omni, in the release "
+    "that belongs to the installed vLLM (an older vLLM ignores it), and serve the model with "
+    "--omni, or use Diffusers or another server for such models."
+)
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     "model.uninspected": (
+        "{hears} hears, and vLLM's code for it needs packages for audio, which a plain "
+        'installation or image lacks: pip install "vllm[audio]" (for Mistral\'s models also '
+        '"mistral-common[audio]"), in an image by a Dockerfile of two lines.',
+        "{speaks} is served by vllm-omni: start it with --omni, in the release of vllm-omni that "
+        "belongs to the installed vLLM; an older one does not know it.",
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
-        'inspecting model architecture" say why. Usually a package of its environment is missing '
-        "or does not fit: install the engine again, in its own environment.",
+        'inspecting model architecture" say why, mostly that a package of its environment is '
+        "missing or does not fit. Explain the whole log; without them, install the engine again, "
+        "in its own environment.",
         "vLLM could not import its own code for this model, whose architecture it may support: "
         "the error output below this line shows the reason, usually that a package of its "
         "environment is missing.",
@@ -27,6 +41,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Transformers' code for {unfit} cannot run in vLLM: remove --model-impl transformers, "
         "install newer releases of vLLM and Transformers, or use another model.",
     ),
+    "model.missing": (_IMAGES, *checkpoint.ADVICE["model.missing"]),
     "model.untyped": (
         "vllm-omni found neither config.json nor model_index.json for {untyped}, so that it does "
         "not know what that is: the download is incomplete or was refused (HF_TOKEN for a gated "
@@ -34,10 +49,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "release of vllm-omni does not know it yet.",
     ),
     "model.config": (
-        "{images} makes images, video or sound: its files are laid out for Diffusers "
-        "(model_index.json), and vLLM alone does not serve them. Install vllm-omni, in the release "
-        "that belongs to the installed vLLM (an older vLLM ignores it), and serve the model with "
-        "--omni, or use Diffusers or another server for such models.",
+        _IMAGES,
         "vLLM found neither config.json nor params.json under the model's name or path. Compare "
         "with the files that the model's page lists.",
         "If the page has config.json: the path is not the folder that holds it (in the hub's cache "

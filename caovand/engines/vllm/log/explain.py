@@ -46,8 +46,9 @@ _OMNI = "vllm_omni/"
 _NAMED = 2000  # characters of a line that may name the model
 _WSL = re.compile(r"\bWSL2?\b")  # of the few warnings that name it
 _PROMPTS = frozenset({"logger.py", "request_logger.py"})  # files that log what clients sent
+_NO_CONFIGURATION = frozenset({"model.config", "model.missing"})
 _IMAGES = re.compile(
-    r"(?<![\w./-])(?P<model>(?:[\w.-]{1,60}/){0,8}[\w.-]{0,40}?(?:Qwen-Image|FLUX[.-]?[12]"
+    r"(?<![\w./-])(?P<model>/?(?:[\w.-]{1,60}/){0,8}[\w.-]{0,40}?(?:Qwen-Image|FLUX[.-]?[12]"
     r"|[Ss]table-(?:[Dd]iffusion|audio|video)|SDXL|sdxl|Wan2\.\d|Hunyuan(?:Video|Image)|Z-Image"
     r"|LTX-?\d?-?Video|CogVideo|CogView|GLM-Image|PixArt|Kolors|HiDream|Lumina-Image|OmniGen"
     r"|LongCat-(?:Image|Video)|Ovis-Image)[\w.-]{0,60})"
@@ -91,7 +92,7 @@ def explain(text: str) -> Explanation:
     finding = _finding(lines, reached)
     version = seen.pop("version", None)
     seen.update(_over_windows(windows))
-    if finding is not None and finding.signature == "model.config":
+    if finding is not None and finding.signature in _NO_CONFIGURATION:
         seen.update(_makes_images(lines))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,

@@ -69,6 +69,11 @@ _MISSING = (
     "There is no folder {no_folder} where this process runs, and no repository has such a name: "
     "correct the path, which counts inside a container (is it mounted there?) and on each node, or "
     "write OWNER/NAME as the hub has it.",
+    "Neither a repository of the hub nor a folder with config.json or params.json is there by that "
+    "name ({bare}). Correct the path, which counts inside a container (is it mounted there?), and "
+    "see whether the folder has config.json: in the hub's cache that is snapshots/COMMIT; an "
+    "adapter, GGUF files and models for images have none. Or write OWNER/NAME as the hub has it; a "
+    "private or gated repository needs HF_TOKEN.",
     "Neither a folder of this machine nor a repository of the hub has that name ({unnamed}): "
     "correct the path, which counts inside a container (is it mounted there?), or write OWNER/NAME "
     "as the hub has it; a private or gated repository needs HF_TOKEN.",

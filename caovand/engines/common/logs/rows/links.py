@@ -1,4 +1,7 @@
-"""Messages of RDMA, NVSHMEM and libraries that move caches between engines: rows for any engine."""
+"""Messages of RDMA, NVSHMEM and libraries that move caches between engines: rows for any engine.
+
+Also advice on the messages of NCCL.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,31 @@ ROWS = (
          r"|Mooncake (?:store|[Tt]ransfer [Ee]ngine).{0,60}(?:fail|error)"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "nccl.library": (
+        "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
+        "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "
+        "VLLM_NCCL_SO_PATH name its libnccl.so.2 where it lies elsewhere.",
+    ),
+    "nccl.failed": (
+        "NCCL, which links the cards, failed, and this line does not show why: NCCL_DEBUG=INFO "
+        "names the reason. Check /dev/shm, `nvidia-smi topo -m`, NCCL_P2P_DISABLE=1 and the "
+        "network's interface (NCCL_SOCKET_IFNAME), and that one release of NCCL is installed "
+        "(pip list | grep nccl).",
+    ),
+    "nccl.custom": (
+        "The custom all-reduce could not share the buffers of its CUDA graphs among the cards: "
+        "memory of expandable segments cannot be shared so. Unset PYTORCH_CUDA_ALLOC_CONF (or "
+        "PYTORCH_ALLOC_CONF), or take expandable_segments:True out of it (images and trainers may "
+        "set it); else leave all-reduce to NCCL: --disable-custom-all-reduce.",
+    ),
+    "nccl.duplicate": (
+        "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
+    ),
+    "nccl.network": (
+        "A rank could not connect to the address in the line: {reason}.",
+        "The ranks cannot reach each other: set the network's interface in NCCL_SOCKET_IFNAME and "
+        "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
+    ),
     "link.oneccl": (
         "oneCCL, which links Intel's cards, could not open or share a device: give the container "
         "/dev/dri with its links (--device /dev/dri -v /dev/dri/by-path:/dev/dri/by-path), add the "

@@ -289,6 +289,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "was written for another release, newer or older. Update the program that imports it (the "
         "last frame above the line shows it), or install the release of {of} that it requires; the "
         "same releases bring the same error.",
+        "{of} has the name only for releases of {backend} that it supports: install the release of "
+        "{backend} that {of}'s requirements or its page name.",
         "Here {importer} imports it.",
         "Here {mixed} imports its own module: files of two of its releases are mixed, a folder "
         "named like it hides it, or its installation was cut short. Remove it with its folder, and "

@@ -117,7 +117,8 @@ ROWS = (
          r"|Insufficient multimodal embedding length"
          r"|(?:[Ii]mage|[Vv]ideo|[Aa]udio) features and \w{1,20} tokens do not match", SERVED),
     signature("model.adapter", "cause", "model-missing",
-         r"No supported config format found in (?P<folder>\S{1,300})"),
+         r"No supported config format found in "
+         r"(?=(?P<gated>[\w-][\w.-]{0,90}/[\w.-]{1,90}(?![\w./-]))?)(?P<folder>\S{1,300})"),
     *checkpoint.ROWS,
     signature("model.code", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '(?P<code>transformers_modules[^']{0,200})'"
@@ -150,6 +151,9 @@ ROWS = (
          r"|expected (?:m1|mat1) and (?:m2|mat2) to have the same dtype, but got: "
          r"(?:c10::)?(?P<first>\w{1,20}) != (?:c10::)?(?P<second>\w{1,20})"
          r"|\" not implemented for '(?P<kind>Half|BFloat16|Float8_\w{1,10})'", SERVED),
+    # Buffers of CUDA graphs that the cards cannot share
+    signature("nccl.custom", "cause", "collective-timeout",
+         r"custom_all_reduce\w{0,10}\.cuh:\d{1,5}:? .{0,40}invalid argument"),
     signature("nccl.duplicate", "cause", "bad-arguments", r"Duplicate GPU detected : rank"),
     signature("nccl.network", "cause", "collective-timeout",
          r"(?:^|\b)socket\w{0,40}: (?:Connect|connect|bind)\w{0,10} .{0,120}"
@@ -163,9 +167,9 @@ ROWS = (
 )  # fmt: skip
 # What Transformers, the hub and a quantization's kernels say, within the rows of an engine.
 NO_MODEL = (
+    r"(?P<bare>Invalid repository ID or local directory specified)|"
     r"(?P<unnamed>is not a local folder and is not a valid model identifier"
-    r"|Incorrect path_or_model_id: "
-    r"|Invalid repository ID or local directory specified|RepositoryNotFoundError"
+    r"|Incorrect path_or_model_id: |RepositoryNotFoundError"
     r"|HFValidationError: (?!Repo id must be)|Repo id must use alphanumeric chars)"
     r"|Repo id must be in the form(?: '\w{1,20}' or '[\w/]{1,40}': '(?P<no_folder>[^']{1,400})')?"
     r"|(?P<offline>outgoing traffic has been disabled|OfflineModeIsEnabled"

@@ -1,4 +1,4 @@
-"""Advice on the messages of PyTorch, Transformers, NCCL and the model hub, by row."""
+"""Advice on the messages of PyTorch, Transformers and the model hub, by row."""
 
 from __future__ import annotations
 
@@ -51,25 +51,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "built for this distribution, or a container.",
         "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
         "its own environment.",
-    ),
-    "nccl.library": (
-        "NCCL's library was not found or is of another release: install nvidia-nccl-cu12 (of CUDA "
-        "13 nvidia-nccl-cu13) that PyTorch asks for into the environment, and let "
-        "VLLM_NCCL_SO_PATH name its libnccl.so.2 where it lies elsewhere.",
-    ),
-    "nccl.failed": (
-        "NCCL, which links the cards, failed, and this line does not show why: NCCL_DEBUG=INFO "
-        "names the reason. Check /dev/shm, `nvidia-smi topo -m`, NCCL_P2P_DISABLE=1 and the "
-        "network's interface (NCCL_SOCKET_IFNAME), and that one release of NCCL is installed "
-        "(pip list | grep nccl).",
-    ),
-    "nccl.duplicate": (
-        "Two ranks use the same card: give each rank its own in CUDA_VISIBLE_DEVICES.",
-    ),
-    "nccl.network": (
-        "A rank could not connect to the address in the line: {reason}.",
-        "The ranks cannot reach each other: set the network's interface in NCCL_SOCKET_IFNAME and "
-        "GLOO_SOCKET_IFNAME, open the firewall between the nodes, and try NCCL_IB_DISABLE=1.",
     ),
     "hub.denied": (
         "The hub refuses the model: accept its licence on its page there, and give the engine's "
@@ -172,6 +153,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "the tokens of one image, or make images smaller (max_pixels in --mm-processor-kwargs).",
     ),
     "model.adapter": (
+        "If {gated} is a repository of the hub, the hub gave no config.json of it, and the release "
+        "does not say why: mostly the model is gated (accept its licence on its page, and give the "
+        "process HF_TOKEN: docker run -e HF_TOKEN, a secret in Kubernetes), or the hub was not "
+        "reached; a repository with GGUF files alone has none.",
         "{folder} has no config.json that the engine reads. If it is an adapter (LoRA): serve its "
         "base model, and pass the adapter with --enable-lora and --lora-modules. Otherwise "
         "download the model again, with config.json or params.json.",

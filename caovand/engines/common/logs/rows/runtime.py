@@ -87,7 +87,7 @@ _ABSENT = (
     "Kubernetes: resources.limits nvidia.com/gpu and, where the node's default is another, "
     "runtimeClassName: nvidia); after a driver update, reboot; after suspend, reload the kernel "
     "module: sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm",
-    "If there is a card, this build ({platform}) may be for another "
+    "If there is a card, this build of the engine ({platform}) may be for another "
     "machine, as a CUDA wheel is for AMD's or Intel's cards; `python -c 'import torch; "
     "print(torch.version.cuda, torch.version.hip)'` shows for which.",
     "If nvidia-smi shows the card, CUDA_VISIBLE_DEVICES names none that is there, or the installed "

@@ -85,7 +85,9 @@ ROWS = (
          r"|(?P<runtime>cudart|cublas|cublasLt))\.so\.(?P<major>\d{1,2}))(?:\.\d{1,4}){0,3}: "
          r"cannot open shared object file", SERVED),
     signature("engine.loader", "cause", "bad-arguments",
-         r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
+         r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)"
+         r"(?=(?:[^\s:'\"(]{1,300}/)?(?P<flash>flash_attn_\w{1,20})\.\S{1,80}: undefined)?"
+         r"(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
          rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
          r"|file too short|invalid ELF header|cannot allocate memory in static TLS"
          r"|failed to map segment)"
@@ -213,6 +215,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "its own environment.",
     ),
     "engine.loader": (
+        "{flash} is of the package flash-attn, which was compiled for another PyTorch than the "
+        "installed one. vLLM and SGLang have kernels of their own: if nothing else needs it, pip "
+        "uninstall flash-attn. Otherwise install it for this PyTorch: the wheel on its page of "
+        "releases whose name has this torch, CUDA, Python and C++ ABI, or pip install flash-attn "
+        "--no-build-isolation --no-cache-dir --force-reinstall --no-deps.",
         "{library} was built for another PyTorch, which has {of_torch}.",
         "{library} needs another release of NCCL ({of_nccl}): check LD_LIBRARY_PATH and "
         "LD_PRELOAD for an older one.",

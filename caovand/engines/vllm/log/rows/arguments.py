@@ -12,6 +12,9 @@ ROWS: tuple[Signature, ...] = (
     # Arguments that vLLM refuses
     signature("args.cli", "cause", "bad-arguments",
          r"^(?:(?:vllm|vllm serve|(?:api_server|main)\.py(?: serve)?|\S{0,40}vllm\S{0,40}): error: "
+         # of a program with vLLM's arguments, as python -m dynamo.vllm
+         r"|__main__\.py: error: (?=unrecognized arguments: --(?:disable-log-requests|swap-space"
+         r"|enable-reasoning|guided-decoding-backend|speculative-model|num-s\w{8,10}-\w{4,8}) ?)"
          r"|error: (?=argument |unrecognized arguments: |the following arguments ))"
          r"(?:argument (?:subparser|\{[\w,-]{1,200}\}): invalid choice: '(?P<command>[^']{1,200})'|"
          + python.CHOICE +
@@ -80,7 +83,9 @@ ROWS: tuple[Signature, ...] = (
     # Its code could not be imported: the reason is in the lines before
     signature("model.uninspected", "generic", "bad-arguments",
          r"CalledProcessError: .{1,200}vllm\.model_executor\.models\.registry|Model architectures "
-         r"\['(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
+         r"\['(?=(?P<hears>(?:Voxtral|Whisper|Ultravox|Granite ?Speech|Qwen2?\w{0,6}Audio|MiniCPMO"
+         r"|Phi4MM)\w{0,60})?)(?=(?P<speaks>\w{1,40}(?:TTS|ImagePipeline|Talker)\w{0,60})?)"
+         r"(?P<architecture>[^']{0,200})'.{0,400}\] failed to be inspected"),
     signature("model.architecture", "cause", "bad-arguments",
          r"Model architectures \['(?P<architecture>[^']{0,200})'.{0,400}\] are not supported"
          r"|\b(?:(?P<body>\w{1,80}Model)|(?P<absent>\w{1,80})) has no vLLM implementation and the "
