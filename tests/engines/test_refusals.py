@@ -72,9 +72,7 @@ def test_before_it_serves_what_an_engine_refuses_is_its_own_failure() -> None:
     assert found.signature == "llama.request.grammar"
 
 
-@pytest.mark.parametrize(
-    "begins", ["", "INFO:     Application startup complete."]
-)
+@pytest.mark.parametrize("begins", ["", "INFO:     Application startup complete."])
 @pytest.mark.parametrize(
     ("error", "signature"),
     [

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.engines.common.logs.rows.packages import NEWER_ENGINE
+
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "transformers.model": NEWER_ENGINE,
     "model.uninspected": (
         'vLLM could not import its own code for {architecture}: the lines before "Error in '
         'inspecting model architecture" say why. Usually a package of its environment is missing '
