@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT, Hit, finding
@@ -35,6 +36,13 @@ _CARD_FOUND = re.compile(
     r".{0,60}?(?:found [1-9]\d? (?:CUDA|ROCm|MUSA|Vulkan) dev|using device [A-Z])"
 )
 """Another backend's library may find the card that one cannot start."""
+_REFUSED_VALUE = ("llama.args.value", "llama.args.valueless")
+_USAGE = 8
+"""Lines after a refused value within which the program prints the option's usage."""
+_CHOICES = re.compile(
+    r"(?:-{1,2}[\w-]{1,40},? {1,6}){0,4}-{1,2}[\w-]{1,40} [\[{<](?P<values>[^\]}>]+)"
+)
+_KNOWN_CHOICES = {"--flash-attn": "on|off|auto", "-fa": "on|off|auto"}
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
@@ -49,7 +57,9 @@ def _find_cause(
     """The cause of the server's end, else a problem that ends none: no card in use, refused
     requests."""
     if found := find_cause(lines, phase, alive=alive):
-        return found
+        if found.signature not in _REFUSED_VALUE:
+            return found
+        return replace(found, captures={**found.captures, **_choices(found, lines)})
     on_card = any(_CARD_FOUND.match(line[:MAX_TEXT]) for line in lines)
     for number, line in enumerate(lines, 1):
         if not on_card and _NO_CUDA.match(message := take_apart(line).message):
@@ -65,6 +75,16 @@ def _find_cause(
         if refused and (row := first(SIGNATURES, refused["why"])):
             return finding(Hit(number - 1, refused["why"], "serving", *row))
     return None
+
+
+def _choices(refused: Finding, lines: Sequence[str]) -> Mapping[str, str]:
+    """The values that an option takes, by the usage after its refusal; empty without any."""
+    option = refused.captures["option"]
+    usage = (_CHOICES.match(line) for line in lines[refused.line : refused.line + _USAGE]
+             if option in line)  # fmt: skip
+    listed = next((one["values"] for one in usage if one), _KNOWN_CHOICES.get(option, ""))
+    values = [value for value in re.split(r"[|,] ?", listed) if value]
+    return {"values": ", ".join(values), "first": values[0]} if len(values) > 1 else {}
 
 
 # A refused option is reported before anything else is printed.
