@@ -238,8 +238,9 @@ def _as_errors(
             lines = (error(line) if is_alarming(line) else line for line in text.split("\n"))
             words.append((engine, engine.explain("\n".join(lines))))
     if known is None:
-        words = [one for one in words if not _is_of_family(one[1].finding)]
-    return _by_its_words(words)
+        return _by_its_words([one for one in words if not _is_of_family(one[1].finding)])
+    read = _by_its_words(words)
+    return read and (read[0], replace(read[1], advice=words[0][1].advice))
 
 
 def _is_of_family(finding: Finding | None) -> bool:

@@ -23,10 +23,15 @@ _LENGTH = (
     "The log shows a context of {context} tokens. Without an option llama.cpp makes it as long as "
     "the model allows: set -c to what is needed, such as 8192."
 )
+_WHERE = (
+    "where the options stand (the command line, a unit, Compose or the configuration of the "
+    "program that starts llama-server; with caovan [engine] extra_args)"
+)
 _REFUSED = (
-    "llama-server refused {option}; starting again cannot help. Correct it in [engine] extra_args. "
+    "llama-server refused {option}; starting again cannot help. Correct it " + _WHERE + ". "
     "`llama-server --help` lists what this build takes: install a newer llama.cpp for a newer "
-    "option."
+    "option.",
+    "This build takes for {option}: {values}. Another value may need a newer llama.cpp.",
 )
 _BUFFERS = (
     "The card has no memory left for the buffers of a step: keep fewer layers on it (--gpu-layers, "
@@ -46,7 +51,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Close other programs, add memory, or use a GGUF file of fewer bits.",
     ),
     "backend-unsupported": ("This build or card cannot run these settings.",),
-    "bad-arguments": (_REFUSED,),
+    "bad-arguments": _REFUSED,
     "model-missing": ("Correct [model] path, or download the file again.",),
     "access-denied": ("Let the engine's user read the file (chmod a+r).",),
     "port-busy": (
@@ -143,7 +148,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "command of your own (`sh -c` in Compose or Kubernetes) set the entrypoint, too.",
         "llama-server got {command} as an option: the image's entrypoint is llama-server already, "
         "so that the command must not come again. Pass the options alone, or set the entrypoint.",
-        _REFUSED,
+        *_REFUSED,
+    ),
+    "llama.args.valueless": (
+        "{option} needs a value in this release, and none was passed: llama-server took the next "
+        "option, {swallowed}, for it.",
+        "{option} was passed without the value that it needs in this release ({without}).",
+        "Pass {option} {first} (it takes {values}) " + _WHERE + ".",
+        "`llama-server --help` names the values. Some options took none in older releases: if "
+        "another program passes this one, update that program.",
     ),
     "llama.args.tls": (
         "This llama-server was built without TLS: put a proxy in front of it, or omit the "

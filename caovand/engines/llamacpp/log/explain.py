@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT, Hit, finding
@@ -37,6 +38,13 @@ _CARD_FOUND = re.compile(
 """Another backend's library may find the card that one cannot start."""
 _UNBUILT = re.compile(r".{0,300}\|(?: CUDA = 0 \|)? BLAS = 0 \|")
 """The features of a build without any library for a card, as releases before b4400 list them."""
+_REFUSED_VALUE = ("llama.args.value", "llama.args.valueless")
+_USAGE = 8
+"""Lines after a refused value within which the program prints the option's usage."""
+_CHOICES = re.compile(
+    r"(?:-{1,2}[\w-]{1,40},? {1,6}){0,4}-{1,2}[\w-]{1,40} [\[{<](?P<values>[^\]}>]+)"
+)
+_KNOWN_CHOICES = {"--flash-attn": "on|off|auto", "-fa": "on|off|auto"}
 _RATES = {"prompt eval": "prompt_tps", "eval": "generation_tps"}
 
 
@@ -51,7 +59,9 @@ def _find_cause(
     """The cause of the server's end, else a problem that ends none: no card in use, refused
     requests."""
     if found := find_cause(lines, phase, alive=alive):
-        return found
+        if found.signature not in _REFUSED_VALUE:
+            return found
+        return replace(found, captures={**found.captures, **_choices(found, lines)})
     on_card = any(_CARD_FOUND.match(line[:MAX_TEXT]) for line in lines)
     for number, line in enumerate(lines, 1):
         if not on_card and _NO_CUDA.match(message := take_apart(line).message):
@@ -71,6 +81,16 @@ def _find_cause(
         text = lines[unbuilt[0] - 1].strip()[:MAX_TEXT]
         return Finding("gpu-absent", text, "resolve", {}, "llama.cards.unbuilt", unbuilt[0])
     return None
+
+
+def _choices(refused: Finding, lines: Sequence[str]) -> Mapping[str, str]:
+    """The values that an option takes, by the usage after its refusal; empty without any."""
+    option = refused.captures["option"]
+    usage = (_CHOICES.match(line) for line in lines[refused.line : refused.line + _USAGE]
+             if option in line)  # fmt: skip
+    listed = next((one["values"] for one in usage if one), _KNOWN_CHOICES.get(option, ""))
+    values = [value for value in re.split(r"[|,] ?", listed) if value]
+    return {"values": ", ".join(values), "first": values[0]} if len(values) > 1 else {}
 
 
 # A refused option is reported before anything else is printed.

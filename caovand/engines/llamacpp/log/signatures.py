@@ -127,6 +127,11 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?:(?P<shell>(?:/(?:usr/)?bin/)?(?:ba|da)?sh)$"
          r"|(?P<command>serve|(?:[\w./-]{0,100}/)?llama-server)$"
          r"|(?P<option>[^\s\"'.,]{1,200}))|: (?P<named>--?\w[\w-]{0,40}) unknown argument"),
+    # The next option was taken for the value of this one
+    signature("llama.args.valueless", "cause", "bad-arguments",
+         r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?:"
+         r".{0,60}\bvalue for .{1,60}: '(?P<swallowed>--?[a-z][\w-]{1,60})'"
+         r"|(?P<without>expected value for argument))"),
     signature("llama.args.value", "cause", "bad-arguments",
          r"^error while handling argument \"(?P<option>[^\"]{1,100})\": (?P<why>.{0,300})"),
     signature("llama.args.env", "cause", "bad-arguments",

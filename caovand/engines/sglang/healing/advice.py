@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.common.logs.rows import runtime
+from caovand.engines.common.logs.rows.packages import NEWER_ENGINE
 from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
 from caovand.engines.sglang.healing.cures import HEALING
@@ -56,6 +57,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "start-stall": ("The start made no progress: its disk may be slow.",),
 }
 _SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "transformers.model": NEWER_ENGINE,
     "oom.unstaged": (
         "The card's memory ran out; these lines do not show at which step. The lines before them "
         'do: "Load weight begin", "Memory pool end", "Capture cuda graph begin", or requests.',

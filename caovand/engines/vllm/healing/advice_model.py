@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.engines.common.logs.rows import checkpoint
+from caovand.engines.common.logs.rows.packages import NEWER_ENGINE
 
 _IMAGES = (
     "{images} makes images, video or sound: its files are laid out for Diffusers "
@@ -13,6 +14,7 @@ _IMAGES = (
     "--omni, or use Diffusers or another server for such models."
 )
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "transformers.model": NEWER_ENGINE,
     "model.uninspected": (
         "{hears} hears, and vLLM's code for it needs packages for audio, which a plain "
         'installation or image lacks: pip install "vllm[audio]" (for Mistral\'s models also '
