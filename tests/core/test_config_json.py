@@ -77,6 +77,26 @@ def test_a_multimodal_wrapper_is_read_through() -> None:
             514,
         ),
         ({"max_position_embeddings": 8192}, {"model_max_length": 1e30}, 8192),
+        ({"max_position_embeddings": 514, "model_type": "roberta"}, {}, 512),
+        (
+            {"max_position_embeddings": 8194, "model_type": "xlm-roberta", "pad_token_id": 1},
+            {},
+            8192,
+        ),
+        (
+            {"max_position_embeddings": 514, "model_type": "camembert"},
+            {"model_max_length": 128},
+            128,
+        ),
+        (
+            {
+                "max_position_embeddings": 8194,
+                "model_type": "xlm-roberta",
+                "position_embedding_type": "rotary",
+            },
+            {},
+            8194,
+        ),
         (
             {
                 "max_position_embeddings": 32768,

@@ -19,7 +19,7 @@ from caovand.core.checkpoint.gguf import ArrayLength, BadGguf, GgufFile, parse
 from caovand.core.checkpoint.gguf_model import describe
 from caovand.core.facts.inventory import ModelCard
 from caovand.engines.common.gguf.placement import Placement, devices
-from caovand.engines.common.gguf.sizes import GgufLoad
+from caovand.engines.common.gguf.sizes import GgufLoad, compute_bytes
 from tests import tiny_gguf
 from tests.tiny_gguf import ARRAY, BOOL, F32, I32, TEXT, U32, U64, assemble, make, value
 
@@ -131,6 +131,46 @@ def test_an_image_encoder_in_the_file_takes_memory_and_is_not_read_for_text() ->
     )
     assert with_images.weights - without.weights == 64
     assert with_images.read == without.read
+
+
+GEMMA_VISION = {
+    "image_size": 896, "patch_size": 14, "embedding_length": 1152, "feed_forward_length": 4304,
+    "attention.head_count": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("architecture", "change", "gib"),
+    [
+        ("gemma3", {}, 1.19),  # measured of gemma3:12b
+        ("mistral3", {"image_size": 1540}, 9.2),
+        ("qwen25vl", {"image_size": 560}, 1.8),
+        ("llama4", {}, 0),
+        ("gemma3", {"patch_size": 0}, 0),
+    ],
+)
+def test_the_graph_of_an_image_encoder_takes_memory_on_its_device(
+    architecture: str, change: dict[str, int], gib: float
+) -> None:
+    """Text and images are computed one after the other, in the same buffer."""
+    vision = {f"vision.{name}": size for name, size in {**GEMMA_VISION, **change}.items()}
+    values = {
+        "general.architecture": value(TEXT, architecture),
+        **{f"{architecture}.{name}": value(U32, 2) for name in KEYS},
+        **{f"{architecture}.{name}": value(U32, size) for name, size in vision.items()},
+    }
+    shapes = dict.fromkeys(("blk.0.x", "v.blk.0.attn_q.weight", "output_norm"), (8,))
+    found = describe(
+        [("a.gguf", parsed(assemble(values, shapes, dict.fromkeys(shapes, bytes(32)))))], "/a.gguf"
+    )
+    assert found.gguf is not None
+    assert found.gguf.vision_graph / 2**30 == pytest.approx(gib, rel=0.03)
+    blind = replace(found, gguf=replace(found.gguf, vision_graph=0))
+    cards = [devices(one, GgufLoad(256), Placement((2, 1))) for one in (found, blind)]
+    assert cards[0][0].compute == cards[1][0].compute
+    text = compute_bytes(found, GgufLoad(256))
+    more = cards[0][1].compute - cards[1][1].compute
+    assert more == max(found.gguf.vision_graph - text, 0)
 
 
 def test_an_architecture_with_an_index_is_noted() -> None:

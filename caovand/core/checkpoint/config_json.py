@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.checkpoint import mtp
+from caovand.core.checkpoint.context_limit import LENGTHS, context_limit
 from caovand.core.checkpoint.quantisation import (
     Quantisation,
     keeps_fp8_cache,
     read_gptq,
     read_quantisation,
 )
-from caovand.core.checkpoint.rope import scaling_factor, scaling_tables, table_elements
+from caovand.core.checkpoint.rope import table_elements
 from caovand.core.checkpoint.shapes import weights_by_shape
 from caovand.core.checkpoint.text_config import text_config
 from caovand.core.checkpoint.values import (
-    MAX_VALUE,
     BadConfig,
     first_count,
     table_value,
@@ -27,10 +27,6 @@ from caovand.core.checkpoint.vision import has_tower, vision_tower
 from caovand.core.facts.inventory import LatentAttention, LinearAttention, ModelCard, Weights
 from caovand.core.problem import Problem
 
-LENGTHS = (
-    "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length",
-    "max_sequence_length", "max_seq_length", "seq_len", "max_target_positions",
-)  # fmt: skip
 LAYERS = ("decoder_layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "d_model")
 HEADS = ("decoder_attention_heads", "num_attention_heads", "n_head", "n_heads")
@@ -217,37 +213,6 @@ def _listed(names: Any, count: int) -> tuple[str, ...]:
     if len(names) < count:
         raise BadConfig(f"it has {count} layers but lists the types of {len(names)}")
     return tuple(LAYER_NAMES.get(str(name), str(name)) for name in names[: count or len(names)])
-
-
-def context_limit(
-    config: Mapping[str, Any], text: Mapping[str, Any], tokenizer: Mapping[str, Any]
-) -> int:
-    """Context limit that engines enforce: RoPE-scaled positions.
-
-    The tokenizer's own limit counts only for absolute positions, which encoders have.
-    """
-    limits = [first_count(text, name) for name in LENGTHS]
-    limit: float = min((n for n in limits if n), default=2048)
-    tokens = tokenizer.get("model_max_length")
-    bert = "absolute" if "bert" in text_value(config, "model_type") else ""
-    absolute = (text_value(config, "position_embedding_type") or bert) == "absolute"
-    if absolute and isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
-        limit = int(tokens)
-    if "gemma3" in text_value(config, "model_type"):
-        return int(limit)  # the positions are already scaled
-    rope = scaling_tables(text)
-    nested = [part for part in rope.values() if isinstance(part, Mapping)]
-    stretch = 1.0
-    for part in nested or [rope]:
-        kind = part.get("rope_type") or part.get("type")
-        if kind in ("su", "longrope", "llama3"):
-            continue
-        stretch = scaling_factor(part) or stretch
-        if kind == "yarn":
-            limit = first_count(part, "original_max_position_embeddings") or limit
-    if not 1 <= limit * stretch <= MAX_VALUE:
-        raise BadConfig(f"its context of {limit:.0f} positions is scaled by {stretch:g}")
-    return int(limit * stretch)
 
 
 def _architecture(config: Mapping[str, Any]) -> str:

@@ -40,6 +40,12 @@ EVERY_LAYER_BOTH = frozenset({"falcon-h1"})
 INTERVAL = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp", "minimax-text-01"})
 """Architectures with one attention layer per `full_attention_interval`, four by default."""
 NO_ATTENTION = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"})
+QUADRATIC = frozenset({"gemma3", "mistral3", "qwen25vl"})
+QWEN_PIXELS = 28 * 28 * 1280
+"""Ollama's limit for an image of Qwen2.5-VL if the file names none."""
+STREAMS = 6
+"""Hidden states of a patch that are alive in a layer: residual, norm, queries, keys, values and
+output."""
 NO_TEXT = frozenset({"clip", "wavtokenizer-dec", "t5encoder"})
 """Architectures that are not text models but process images or speech."""
 ENCODERS = frozenset({
@@ -107,7 +113,7 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
     gguf = Gguf(
         layers, outside["embedding"], outside["output"], outside["rest"],
         tuple(sorted(types.items())), tuple((name, file.size) for name, file in files),
-        outside["vision"],
+        outside["vision"], _vision_graph(keys) if outside["vision"] else 0,
     )  # fmt: skip
     template = values.get("tokenizer.chat_template")
     heads = max(keys.number("attention.head_count", 1), 1)
@@ -299,6 +305,23 @@ def _outside(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
         part = "vision" if tensor.name.startswith(("v.", "mm.")) else "rest"
         found[_OUTSIDE.get(tensor.name, part)] += tensor.size
     return found
+
+
+def _vision_graph(keys: _Keys) -> int:
+    """Bytes of the largest step of an image encoder whose attention computes all scores at once, in
+    float32: with those of every pair of patches Ollama's graph of Gemma 3 took 1.19 GiB."""
+    patch = keys.number("vision.patch_size")
+    if keys.architecture not in QUADRATIC or not patch:
+        return 0
+    side = keys.number("vision.image_size") // patch
+    patches = side * side
+    if keys.architecture == "qwen25vl":
+        patches = keys.number("vision.max_pixels", QWEN_PIXELS) // patch**2
+    scores = patches * keys.number("vision.attention.head_count")
+    vectors = keys.number("vision.feed_forward_length") + STREAMS * keys.number(
+        "vision.embedding_length"
+    )
+    return 4 * patches * (scores + vectors)
 
 
 def _vocabulary(values: Mapping[str, Any], keys: _Keys, tensors: Sequence[GgufTensor]) -> int:

@@ -29,7 +29,8 @@ class Gguf:
 
     Each token reads one row of `embedding` and all of `output`; if `output` is 0, the model uses
     the embedding for both. `vision` is an image encoder in the same files, as in Ollama's tags;
-    text tokens never read it. `types` are bytes by tensor type, `files` the parts' names and sizes.
+    text tokens never read it, and encoding the largest image takes `vision_graph` bytes. `types`
+    are bytes by tensor type, `files` the parts' names and sizes.
     """
 
     layers: tuple[GgufLayer, ...]
@@ -39,6 +40,7 @@ class Gguf:
     types: tuple[tuple[str, int], ...]
     files: tuple[tuple[str, int], ...]
     vision: int = 0
+    vision_graph: int = 0
 
     @property
     def size(self) -> int:

@@ -106,6 +106,7 @@ def devices(model: ModelCard, load: GgufLoad, placement: Placement) -> tuple[Dev
         every[at],
         weights=every[at].weights + stored + gguf.rest + gguf.vision,
         read=every[at].read + head + gguf.rest,
+        compute=every[at].compute + max(gguf.vision_graph - compute, 0),
     )
     return tuple(every)
 

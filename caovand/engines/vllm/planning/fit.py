@@ -153,7 +153,7 @@ def asked_candidate(partial: PartialPlan) -> Candidate:
     return candidate_of(values, partial.inventory, partial.cards, partial.memory_variables)
 
 
-def beside_others(partial: PartialPlan) -> PartialPlan:
+def reserve_next_to_others(partial: PartialPlan) -> PartialPlan:
     """The sized plan with the reserve of a card that nobody else uses, next to the memory that
     others use, as far as its cache holds more than its context and sequences need."""
     choice, space, model, gpus = partial.choice, partial.space, partial.model, partial.cards

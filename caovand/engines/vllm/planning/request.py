@@ -28,7 +28,7 @@ from caovand.engines.vllm.planning.devices import (
     choose_gpus,
 )
 from caovand.engines.vllm.planning.environment import environment
-from caovand.engines.vllm.planning.fit import beside_others
+from caovand.engines.vllm.planning.fit import reserve_next_to_others
 from caovand.engines.vllm.planning.partial_plan import (
     PLUGINS,
     PartialPlan,
@@ -60,7 +60,7 @@ class VllmRequest:
 
     def size(self) -> PartialPlan:
         """Size the best of all trials: its `choice` says whether it fits. Raises Unplannable."""
-        return beside_others(best_plan(self.begin()))
+        return reserve_next_to_others(best_plan(self.begin()))
 
     def decide(self, sized: PartialPlan | None = None) -> PartialPlan:
         """Decide every setting, of a plan that is sized already or of the best. Raises
