@@ -298,8 +298,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.model.architecture": (
         _OLD_SERVER,
         *OTHER_KINDS,
-        "This Ollama does not support the architecture {architecture}: install a newer release, or"
-        " use another model.",
+        "This Ollama does not support the architecture {architecture}: install a newer release "
+        "(the newest models may need a pre-release), or use another model, such as the library's "
+        "own tag in place of a file from elsewhere.",
     ),
     "ollama.model.newer": (
         _OLD_SERVER,
