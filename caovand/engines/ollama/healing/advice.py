@@ -13,6 +13,7 @@ from caovand.engines.common.healing.advice import adviser
 from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
 from caovand.engines.ollama.healing.advice_cards import CARDS
 from caovand.engines.ollama.healing.cures import HEALING
+from caovand.engines.ollama.planning.variables import CONTEXT
 
 _OLD_SERVER = (
     "The server that answers is still release {server}, though {client} is installed: restart it "
@@ -337,7 +338,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
 
 
 def _setting(rung: Rung) -> str:
-    return rung.key or HEALING.option(rung.touches[0])
+    """Ollama's own variable; the context, which a request can set, too, by that name."""
+    return "num_ctx" if rung.touches[0] == CONTEXT else rung.touches[0]
 
 
 advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting)
