@@ -78,7 +78,7 @@ def test_memory_that_others_hold_is_waited_for(
     assert problem.value.finding.failure == "vram-busy"
 
 
-def test_a_context_that_was_short_beside_others_is_whole_again_when_they_are_gone(
+def test_a_context_that_was_short_next_to_others_is_whole_again_when_they_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart and for a new daemon; not for the engine that runs with it."""

@@ -326,7 +326,7 @@ def test_in_unified_memory_no_weights_are_offloaded() -> None:
 
 
 @pytest.mark.parametrize(("box", "used_mib"), [("3090-x4", 15_000), ("2080ti-11g-x4", 2_500)])
-def test_whole_experts_over_all_cards_may_be_all_that_fits_beside_others(
+def test_whole_experts_over_all_cards_may_be_all_that_fits_next_to_others(
     box: str, used_mib: int
 ) -> None:
     """The policy's own split holds nothing there, and the one that does leaves no card out."""

@@ -101,7 +101,7 @@ def test_memory_that_the_host_and_others_keep_is_not_called_unmeasured() -> None
     assert "are used by others" not in alone.settings["gpu_memory_utilization"].reason
 
 
-def test_weights_that_fit_beside_others_in_8_bits_are_named() -> None:
+def test_weights_that_fit_next_to_others_in_8_bits_are_named() -> None:
     card = model("R1-Distill-Qwen-32B")
     gpu = replace(A100[0], free_mib=41_620, users=((9001, "python3", 40_000),))
     with pytest.raises(Unplannable, match="leaves the model no room as it is stored") as caught:

@@ -89,7 +89,7 @@ def _remedy(text: str) -> str:
     found = _REMEDY.search(text)
     if found is None:
         return ""
-    remedy = found[1].partition("', '")[0].strip(" '\"`,;:")
+    remedy = found[1].partition("', '")[0].strip(" '\"`,;:.")
     return "" if found.end() == len(text) and _is_cut(text, remedy) else remedy
 
 

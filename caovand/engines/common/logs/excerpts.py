@@ -36,6 +36,8 @@ _BEGINS = re.compile(
     r"|OCI runtime |nvidia-container-cli: |NVRM: "
     r"|Error response from daemon: )"
 )
+_ESCAPED = re.compile(r"\\{1,4}(['\"`/])")
+"""Marks that JSON, Python or a shell escaped, once or again."""
 _LOGGED = re.compile(
     r"\d{1,6}\.\d\d\.\d{3}\.\d{3} [DIWE] |(?:time=\S{1,40} )?level=[A-Z]{1,8} source="
     r"|(?:\(\w{1,40} pid=\d{1,10}\) )?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d "
@@ -77,7 +79,7 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
             cut += _LOGGED_AGAIN.split(line[:MAX_LINE])
             numbers += [number] * (len(cut) - len(numbers))
             continue
-        for part in line[:MAX_LINE].replace('\\"', '"').split("\\n"):
+        for part in _ESCAPED.sub(r"\1", line[:MAX_LINE]).split("\\n"):
             found = [piece.strip(" `*") for piece in _BEGINS.split(part)]
             cut += [piece for piece in found if piece]
             numbers += [number] * (len(cut) - len(numbers))

@@ -15,9 +15,9 @@ from caovand.engines.llamacpp.healing.advice_requests import REQUESTS
 from caovand.engines.llamacpp.healing.cures import HEALING
 
 _NEWER = (
-    "Programs that bring their own llama.cpp (LocalAI's backends, llama-cpp-python, LM Studio, "
-    "KoboldCpp, llamafile) must be updated themselves; caovan's own: `sudo caovanctl engine "
-    "install --kind llamacpp`."
+    "Programs that bring their own llama.cpp (Ollama, LocalAI's backends, llama-cpp-python, LM "
+    "Studio, KoboldCpp, llamafile) must be updated themselves; caovan's own: `sudo caovanctl "
+    "engine install --kind llamacpp`."
 )
 _LENGTH = (
     "The log shows a context of {context} tokens. Without an option llama.cpp makes it as long as "

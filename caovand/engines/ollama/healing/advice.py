@@ -14,6 +14,7 @@ from caovand.engines.common.healing.advice_ggml import OTHER_KINDS
 from caovand.engines.ollama.healing.advice_cards import CARDS
 from caovand.engines.ollama.healing.advice_registry import REGISTRY
 from caovand.engines.ollama.healing.cures import HEALING
+from caovand.engines.ollama.planning.variables import CONTEXT
 
 _OLD_SERVER = (
     "The server that answers is still release {server}, though {client} is installed: restart it "
@@ -280,8 +281,9 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.model.architecture": (
         _OLD_SERVER,
         *OTHER_KINDS,
-        "This Ollama does not support the architecture {architecture}: install a newer release, or"
-        " use another model.",
+        "This Ollama does not support the architecture {architecture}: install a newer release "
+        "(the newest models may need a pre-release), or use another model, such as the library's "
+        "own tag in place of a file from elsewhere.",
     ),
     "ollama.model.newer": (
         _OLD_SERVER,
@@ -318,7 +320,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
 
 
 def _setting(rung: Rung) -> str:
-    return rung.key or HEALING.option(rung.touches[0])
+    """Ollama's own variable; the context, which a request can set, too, by that name."""
+    return "num_ctx" if rung.touches[0] == CONTEXT else rung.touches[0]
 
 
 advise = adviser(_SPECIAL, _GENERAL, HEALING, _setting)

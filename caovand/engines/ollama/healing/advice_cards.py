@@ -6,6 +6,14 @@ from collections.abc import Mapping
 
 from caovand.engines.common.logs.rows import cuda_state
 
+ON_PROCESSOR = (
+    "Ollama found no card and serves on the processor (line {line}). If this machine has a card, "
+    "run nvidia-smi (rocminfo for AMD) where the server runs. In a container, pass the card "
+    "(--gpus all, with the NVIDIA Container Toolkit on the host; for AMD /dev/kfd, /dev/dri and "
+    "the image with rocm), and make the container anew; outside of one, install or update the "
+    "driver, and restart Ollama. With OLLAMA_DEBUG=1 its log names the libraries that it tried, "
+    "and why each found no card."
+)
 CARDS: Mapping[str, tuple[str, ...]] = {
     "ollama.driver": (
         "The driver does not start (code {code}), so Ollama serves on the processor: reload the "

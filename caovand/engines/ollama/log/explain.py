@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from caovand.core.engine.log import Explanation
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT
-from caovand.engines.common.logs.whole_log import Explainer
+from caovand.engines.common.logs.whole_log import Explainer, lines_of
 from caovand.engines.ollama.healing.advice import advise
+from caovand.engines.ollama.healing.advice_cards import ON_PROCESSOR
 from caovand.engines.ollama.log.cause import find_cause
 from caovand.engines.ollama.log.line import take_apart
 from caovand.engines.ollama.log.phases import read
@@ -118,7 +120,19 @@ def _begins(line: str) -> bool:
     return _BEGIN in line[:100] and (line.startswith("time=") or " routes.go:" in line[:40])
 
 
-explain = Explainer(
+def explain(text: str) -> Explanation:
+    """Explain the text of a log file; a server on the processor is no failure, but is named."""
+    found = _explain(text)
+    if found.finding is not None:
+        return found
+    lines = [line[:MAX_TEXT] for line in lines_of(text)]
+    unused = next((n for n, line in enumerate(lines, 1) if _NO_CARD.search(line)), None)
+    if unused is None or any(_CARD.search(line) for line in lines):
+        return found
+    return replace(found, advice=(*found.advice, ON_PROCESSOR.format(line=unused)))
+
+
+_explain = Explainer(
     begins=_begins,
     at_s=lambda line: take_apart(line).at_s,
     read=read,

@@ -22,7 +22,7 @@ _FINGERPRINT = re.compile(
     r"|\d{4}/\d\d/\d\d \d\d:\d\d:\d\d (?:[a-z_]{1,40}\.go:\d|ERROR |INFO |WARN )"
     r"|[\w./-]{0,200}(?:/ollama/|/llama-server-cuda_v\d|//ml/backend/)|ollama\b"
     r"|(?:gathering model components|transferring (?:model data|context)|creating \w{1,20} layer"
-    r"|copying file sha256:|parsing GGUF)|.{0,120}[$#>%❯] ?ollama (?:run|create|pull|serve|list"
+    r"|copying file sha256:|parsing GGUF)|.{0,120}[$#>%❯`] ?ollama (?:run|create|pull|serve|list"
     r"|show)\b"
     r"|\{?\"?(?:error\":\")?model requires more system memory"
     r"|.{0,200}(?:\.ollama[/\\]models|github\.com/ollama/)"
@@ -31,6 +31,8 @@ _FINGERPRINT = re.compile(
     r"(?:tools|thinking|chat|generate|insert|embed)"
     r"|Error: (?:listen tcp|(?:Post|Head|Get) \"http://)\S{1,60}:11434|do embedding request: "
     r"|Ollama (?:call failed|API error)|Ollama: 50\d, |ollama\._types\."
+    r"|\d{1,2}\. ollama (?:run|create|pull|serve)\b|#{1,6} Ollama version\b"
+    r"|.{0,40}\b500 Internal Server Error: unable to load model\b"
     r"|\"?model runner has unexpectedly|.{0,300}for url:? '?http\S{1,100}:11434/(?:api|v1)/"
     r")"
 )

@@ -33,7 +33,10 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "one for the part that the line names (--attention-backend triton, --moe-runner-backend "
         'triton), install a newer release, or set [engine] kind = "vllm".',
     ),
-    "bad-arguments": ("SGLang refused its options: {why}. Correct [engine] extra_args.",),
+    "bad-arguments": (
+        "SGLang refused its options: {why}. Correct the command line (with "
+        "caovan [engine] extra_args).",
+    ),
     "model-missing": ("The model cannot be read: correct [model] path, or download it again.",),
     "access-denied": (
         "Let the engine's user pass the folders above {path}, and read it, or write it if it is a "
@@ -92,11 +95,15 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "{passed} is no option of the installed SGLang any more: {instead}.",
         "{foreign} is an option of vLLM; what SGLang has in its place is {ours}.",
         "This release of SGLang does not know {options}: releases add, rename and remove options "
-        "(`python -m sglang.launch_server --help` lists them). Correct it in [engine] extra_args, "
-        "or install a newer release.",
+        "(`python -m sglang.launch_server --help` lists them). Correct it on the command line "
+        "(with caovan in [engine] extra_args), or install a newer release.",
     ),
     "sglang.cc": COMPILER_ADVICE,
-    "sglang.args": (CHOICE, "SGLang refused its options: {why}. Correct [engine] extra_args."),
+    "sglang.args": (
+        CHOICE,
+        "SGLang refused its options: {why}. Correct the command line (with "
+        "caovan [engine] extra_args).",
+    ),
     "sglang.arch": (runtime.OLD_DRIVER, runtime.NO_CODE),
     "sglang.graphs": (
         "SGLang failed while it captured CUDA graphs: {why}.",

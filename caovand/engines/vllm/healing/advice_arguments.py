@@ -38,7 +38,12 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "says what needs it.",
     ),
     "args.limit": ("Set {argument} to at most {most}: the engine names that limit itself.",),
-    "args.length": ("Set max_model_len to at most {longest}, the model's own limit.",),
+    "args.length": (
+        "Set max_model_len to at most {longest}, the model's own limit.",
+        "Longer contexts need the scaling of positions that the model's page names (such as YaRN "
+        "for Qwen: rope_scaling in config.json or --hf-overrides). VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 "
+        "only lifts the check: without such scaling, positions beyond the limit give NaN or fail.",
+    ),
     "args.address": (
         "This machine does not have the address to listen on: correct [server] host.",
     ),

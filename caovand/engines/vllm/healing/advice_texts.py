@@ -16,8 +16,8 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "Check with nvidia-smi whether another process uses the card's memory.",
     ),
     "kv-cache-none": (
-        "No memory is left for the KV cache: if gpu_memory_utilization is high, use a smaller "
-        "quantization or more GPUs (tensor_parallel_size).",
+        "No memory is left for the KV cache: raise gpu_memory_utilization. If it is at 0.95 or "
+        "more, use a smaller quantization or more GPUs (tensor_parallel_size).",
     ),
     "kv-cache-short": (
         "Set max_model_len = {context}: that fits into the available {have} GiB.",

@@ -33,7 +33,10 @@ ROWS = (
          r"maximum context length is (?P<limit>\d{1,9}) tokens"
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
          r"|[Pp]rompt .{0,60}longer than the maximum model length of (?P<most>\d{1,9})"
-         r"|(?:input|prompt) .{0,60}(?:is longer than|exceeds) the model's context length", _LATER),
+         r"|Requested token count exceeds the model's maximum context length of "
+         r"(?P<longest>\d{1,9}) tokens"
+         r"|(?:[Ii]nput|[Pp]rompt) .{0,60}(?:is longer than|exceeds) the model's context length"
+         r"(?: \((?P<window>\d{1,9}) tokens)?", _LATER),
     # Input prompt (2501 tokens) is too long and exceeds limit of 2048
     signature("args.prompt", "consequence", "bad-arguments",
          r"Input prompt \((?P<tokens>\d{1,9}) tokens\).{0,40} is too long and exceeds "
@@ -157,7 +160,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.context": (
         "Prompt and answer together are longer than the context that the server was started with "
         "({limit} tokens).",
+        "Prompt and answer together are longer than the context that the server was started with "
+        "({longest} tokens).",
         "The prompt is longer than the context that the server was started with ({most} tokens).",
+        "The prompt is longer than the context that the server was started with ({window} tokens).",
         "Let the client send a shorter prompt and ask for less (max_tokens), or start the server "
         "with a longer context (--max-model-len, --context-length) as far as the model and the "
         "memory allow.",

@@ -28,7 +28,7 @@ ROWS: tuple[Signature, ...] = (
          r"|the following arguments are required: (?P<required>\S.{0,80}))?"),
     signature("args.length", "cause", "bad-arguments",
          r"User-specified max_model_len \((?P<len>\d+)\) is greater than the derived "
-         r"max_model_len \(\w+=(?P<longest>[\d.]+)"),
+         r"max_model_len \(\w+=(?P<longest>\d+)"),
     signature("args.split", "cause", "bad-arguments",
          r"number of GPUs per node is not divisible by|(?<!\d)(?P<heads>\d{1,9})\) must be "
          r"divisible by tensor parallel size"
