@@ -98,7 +98,8 @@ def _settings(found: Plan, machine: Inventory) -> str:
         f"context {found.value('max_model_len')}",
     ]
     if machine.model.vision:
-        parts.append("text only" if found.value("language_model_only") else "with vision")
+        seen = "images without videos" if found.value("limit_mm_per_prompt") else "with vision"
+        parts.append("text only" if found.value("language_model_only") else seen)
     if found.value("cpu_offload_gb"):
         parts.append(f"offload {found.value('cpu_offload_gb')} GiB a card")
     return ", ".join(parts)
