@@ -51,8 +51,6 @@ _PARTS = re.compile(
 _CATCH_ALL: frozenset[Failure] = frozenset({"unknown", "engine-died"})
 """Failures that an engine reports for unknown exceptions, which identify no engine."""
 _DECIDED = 2
-_FLUSH = re.compile(r"\S")
-"""A separate line, not one of a traceback's source."""
 MAX_LEAD = 5000
 """Lines before the end of a process, or of the log, that may name its reason."""
 _ANY_PROGRAM = frozenset(row.id for row in (*ANY_PROGRAM, *raised.ROWS))
@@ -167,7 +165,7 @@ def _with_lead(
         return found
     end = finding.line - 1 if finding else len(lines)
     lead = next((n for n in range(end - 1, max(end - MAX_LEAD, 0) - 1, -1)
-                 if _FLUSH.match(lines[n]) and is_alarming(lines[n])), None)  # fmt: skip
+                 if lines[n][:1].strip() and is_alarming(lines[n])), None)  # fmt: skip
     if lead is None:
         return found
     heard = hide(lines[lead].strip()[:MAX_TEXT], mark=HIDDEN)

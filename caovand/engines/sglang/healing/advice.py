@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing.advice import adviser, key_and_flag
 from caovand.engines.common.logs.rows import runtime
-from caovand.engines.common.logs.rows.packages import NEWER_ENGINE
+from caovand.engines.common.logs.rows.model_types import NEWER_ENGINE
 from caovand.engines.common.logs.rows.python_advice import CHOICE
 from caovand.engines.common.logs.rows.toolchain import COMPILER_ADVICE
 from caovand.engines.sglang.healing.cures import HEALING

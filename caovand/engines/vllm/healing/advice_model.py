@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caovand.engines.common.logs.rows import checkpoint
-from caovand.engines.common.logs.rows.packages import NEWER_ENGINE
+from caovand.engines.common.logs.rows.model_types import NEWER_ENGINE
 
 _IMAGES = (
     "{images} makes images, video or sound: its files are laid out for Diffusers "

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from caovand.core.healing.failure import Failure
+from caovand.engines.common.logs.rows.model_types import OF_PART, OF_TEXT
 from caovand.engines.common.logs.signature import signature
 
 _VERSION = r"\d[\w.+-]{0,30}"
@@ -139,28 +140,6 @@ ROWS = (
     signature("hub.cut", "cause", "network",
          r"Consistency check failed: file should be of size"),
 )  # fmt: skip
-_OF_PART = (
-    "{model_type} is not the type of a model, but of its part ({part}): config.json comes from "
-    "a fine-tune that was saved without the rest. If the base model (of type {whole} or alike) "
-    "can be served here, upgrading does not help: save the fine-tune with its whole "
-    "configuration, its weights named accordingly, or ask who published it for such a one."
-)
-_OF_TEXT = (
-    "{text_part} may also be the type of the text part of a multimodal model, saved by a "
-    "fine-tune without the rest: then its config.json needs the base model's configuration."
-)
-NEWER_ENGINE = (
-    _OF_PART,
-    "The installed Transformers does not know the model type {model_type}, and a release of the "
-    "engine that is as old usually has no code for the model either: install a newer release or "
-    "image of the engine first, which brings the Transformers that it needs.",
-    "Upgrade Transformers alone (pip install --upgrade transformers) only if the engine's release "
-    "supports the model, and as far as the engine's requirements allow (`pip check`). For a model "
-    "of the last days both may have to come from a nightly build or their sources. If other models "
-    "fail likewise, check model_type in config.json.",
-    _OF_TEXT,
-)
-"""Advice on a model type that is unknown to the Transformers of an engine."""
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "python.linux": (
         "{module} exists only on Linux, and the engine does not run on Windows itself: use WSL2 "
@@ -183,14 +162,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "{user} needs {base} {condition}: install that, or another release of {user}.",
     ),
     "transformers.model": (
-        _OF_PART,
+        OF_PART,
         "The installed Transformers does not know the model type {model_type}, and the engine "
         "reads models by it: first upgrade Transformers in the engine's environment (pip install "
         "--upgrade transformers), as far as the engine's requirements allow (`pip check`).",
         "If that is not enough, use a newer release or image of the engine, which brings the "
         "Transformers that it needs; for a model of the last days install Transformers from its "
         "sources. If other models fail likewise, check model_type in config.json.",
-        _OF_TEXT,
+        OF_TEXT,
     ),
     "tokenizer.class": (
         "tokenizer_config.json names the class {tokenizer}, which the installed Transformers does "
