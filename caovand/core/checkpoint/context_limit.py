@@ -29,8 +29,8 @@ def context_limit(
     bert = "absolute" if any(mark in kind for mark in ("bert", *OFFSET)) else ""
     absolute = (text_value(config, "position_embedding_type") or bert) == "absolute"
     if absolute and any(mark in kind for mark in OFFSET):
-        given = config.get("pad_token_id") is not None
-        padding = first_count(config, "pad_token_id") if given else USUAL_PADDING
+        own = config.get("pad_token_id") is not None
+        padding = first_count(config, "pad_token_id") if own else USUAL_PADDING
         limit = max(limit - padding - 1, 1)
     if absolute and isinstance(tokens, (int, float)) and tokens is not True and 1 <= tokens < limit:
         limit = int(tokens)
