@@ -147,7 +147,8 @@ def _end_of_string(body: bytes, place: int) -> Generator[Fields, None, int]:
 
 def _text(raw: bytes) -> str | None:
     if _PLAIN.fullmatch(raw):
-        return raw.decode()  # as nearly all names are, in a fraction of the parser's time
+        # As nearly all names are, in a fraction of the parser's time.
+        return raw.decode(errors="replace")
     try:
         found = json.loads(b'"%s"' % raw)
     except ValueError:

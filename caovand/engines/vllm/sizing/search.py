@@ -235,7 +235,8 @@ class CandidateSearch:
             few = max(few, space.workload.users)
         if space.sequences or sized.sequences <= few:
             return sized
-        most = self._let_in(sized) * (COUNTS_APART if space.workload.batch else 1)
+        apart = space.workload.batch and not self._model.encoder_tokens
+        most = self._let_in(sized) * (COUNTS_APART if apart else 1)
         return sized if sized.sequences <= most else None
 
     def _let_in(self, candidate: Candidate) -> int:
