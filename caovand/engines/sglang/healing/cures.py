@@ -43,6 +43,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "flashinfer.workspace": ("step", "attention"),
     "sglang.cc": (),
     "jit.python": (),
+    "jit.cuda": (),
     "jit.assembler": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
