@@ -78,7 +78,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """The hits since the last load of a model, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced, served = "", False, phase == "serving"
-    for index, line in ((n, text) for n, line in enumerate(lines) for text in apart(line)):
+    for index, line in ((n, part) for n, text in enumerate(lines) for part in apart(text)):
         mark, _ = read(line)
         if mark is not None and mark.phase is not None:
             loaded = mark.phase == "load" and mark.progress == 1.0

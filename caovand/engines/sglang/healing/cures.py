@@ -44,6 +44,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "sglang.cc": (),
     "jit.python": (),
     "jit.cuda": (),
+    "torch.card": (),
     "jit.assembler": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),

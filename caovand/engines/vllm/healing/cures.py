@@ -109,6 +109,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.python": (),
     "jit.cuda": (),
+    "torch.card": (),
     "jit.assembler": (),
     "backend.capability": (),
     "backend.dtype": ("half",),

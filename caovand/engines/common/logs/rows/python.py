@@ -297,6 +297,7 @@ _RAW = re.compile(
     r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
     r"|(?:[\w./-]{1,100}: )?/[\w./+-]{1,300}\.(?:cpp|cc|h):\d{1,6}: .{0,300}Assertion [`']"
     r"|(?:ERROR:\S{1,60}:)?Could not load bitsandbytes native library"
+    r"|.{1,90} with CUDA capability sm_\d{2,3} is not compatible with the current PyTorch"
     r"|This kernel only supports sm_?\d|ERROR : Arch conditional MMA"
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )
