@@ -35,6 +35,7 @@ from caovand.engines.common.logs.rows import (
 )
 from caovand.engines.common.logs.rows.kernel import find_in_machine, is_of_kernel
 from caovand.engines.common.logs.rows.python import ANY_PROGRAM
+from caovand.engines.common.logs.unretrieved import unretrieved
 from caovand.engines.common.logs.whole_log import HIDDEN, lines_of, without_secrets
 from caovand.engines.common.logs.wrapping import join_wrapped, without_label, without_markup
 
@@ -107,7 +108,7 @@ def explain_log(text: str) -> tuple[LogWriter, Explanation] | None:
     """Who wrote a log, and its explanation; None if it is neither an engine's nor the kernel's."""
     text = join_wrapped(without_label(without_markup(text)))
     lines = lines_of(text)
-    if exception := python.raised_text(lines):
+    if exception := python.raised_text(lines) or unretrieved(lines):
         text = f"{text.rstrip()}\n{exception}\n"
         lines = lines_of(text)
     found = _whole(text, lines)

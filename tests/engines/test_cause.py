@@ -13,6 +13,7 @@ from caovand.engines.common.logs.rows.kernel import find_in_kernel
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.log.cause import find_cause
+from caovand.engines.writer import explain_log
 
 MANY = 2000  # lines
 DRAFTS = {"method": "mtp", "num_speculative_tokens": 4}
@@ -398,6 +399,25 @@ def test_what_a_client_chose_is_no_cause(text: str) -> None:
     assert (finding.failure, finding.text) == ("illegal-access", ILLEGAL)
     raw = f"Process VllmWorker-0:\nTraceback (most recent call last):\n{ILLEGAL}"
     assert cause(f"{READY}\n{text}\n{raw}").failure == "illegal-access"
+
+
+def test_a_task_of_the_engines_own_loop_that_nobody_awaited_is_a_cause() -> None:
+    """Its traceback counts, and without one the exception that its representation quotes."""
+    raised = "RuntimeError: Failed to find C compiler. Please specify via CC."
+    header = (
+        "Future exception was never retrieved\nfuture: <Future finished exception="
+        "RuntimeError('Failed to find C compiler. Please specify via CC.')>\n"
+    )
+    loop = "/x/vllm/engine/async_llm_engine.py"
+    frames = f'  File "{loop}", line 29, in _raise_exception_on_finish\n    task.result()\n'
+    trace = f"Traceback (most recent call last):\n{frames}"
+    for text in (f"{header}{trace}{raised}", f"{header}{raised}"):
+        assert cause(text).failure == "jit-toolchain"
+    for text in (header, f"{header}{trace}"):
+        found = explain_log(text)
+        assert found is not None
+        assert found[1].finding is not None
+        assert found[1].finding.failure == "jit-toolchain"
 
 
 def test_an_index_error_while_compiling_is_the_compilers() -> None:

@@ -135,6 +135,18 @@ LOADED = (
 )
 
 
+def test_what_a_library_prints_without_a_newline_is_read_apart_from_the_loggers_line() -> None:
+    """Both have their say: the library's code, and a failure that the logger reports."""
+    denied = "cuda driver library failed to get device context 800"
+    for logged in (DRIVER, "time=2024-09-24T00:41:06.577Z without a level"):
+        found = find_cause([denied + logged], "http")
+        assert found is not None
+        assert (found.signature, found.text) == ("driver.denied", denied)
+    assert announces_failure(f"cuda driver library found (1){DRIVER}")
+    quoted = f'level=INFO source=x.go:1 msg="{denied.replace("800", "46")}" at={DRIVER}'
+    assert find_cause([quoted], "http") is None
+
+
 def test_a_server_that_serves_without_its_cards_has_failed_and_says_so() -> None:
     """Also after a model was loaded, on the processor; the daemon hears it while it lives."""
     assert announces_failure(DRIVER)

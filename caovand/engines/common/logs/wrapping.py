@@ -11,8 +11,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-# The escape character is often lost when people paste: `[1;36m(EngineCore pid=7)[0;0m`.
-COLOUR = re.compile(r"(?:\x1b|\\u001b)\[[0-9;?]{0,20}[A-Za-z]|\[\d{1,3}(?:;\d{1,3}){0,4}m")
+# The escape character is often lost when people paste, `[1;36m(EngineCore pid=7)[0;0m`, or spelt
+# as in `ESC[33m`.
+COLOUR = re.compile(
+    r"(?:\x1b|\\u001b|\\x1b|\\033|\^\[|ESC|␛)\[[0-9;?]{0,20}[A-Za-z]"
+    r"|\[\d{1,3}(?:;\d{1,3}){0,4}m"
+)
 OWN_PROCESSES = r"APIServer|EngineCore|StageEngineCore|Worker(?!Dict)|VllmWorker|RayWorker"
 """vLLM's names for its processes: they stay, those of Ray's actors around them go."""
 _DAY = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,:+-]{0,20}Z?"

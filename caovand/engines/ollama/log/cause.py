@@ -13,7 +13,7 @@ from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import Hit, cause, finding, unless_explained
 from caovand.engines.common.logs.rows import building, exits, ggml, ggml_families, host
 from caovand.engines.common.logs.signature import first
-from caovand.engines.ollama.log.line import OllamaLine, take_apart
+from caovand.engines.ollama.log.line import OllamaLine, apart, take_apart
 from caovand.engines.ollama.log.phases import read
 from caovand.engines.ollama.log.signatures import BY_ID, HARMLESS, SIGNATURES
 
@@ -78,7 +78,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
     """The hits since the last load of a model, and whether a runner reported a failure."""
     hits: list[Hit] = []
     shown, announced, served = "", False, phase == "serving"
-    for index, line in enumerate(lines):
+    for index, line in ((n, part) for n, text in enumerate(lines) for part in apart(text)):
         mark, _ = read(line)
         if mark is not None and mark.phase is not None:
             loaded = mark.phase == "load" and mark.progress == 1.0

@@ -14,7 +14,7 @@ from caovand.engines.ollama.log.signatures import BY_ID, SIGNATURES
 
 _FINGERPRINT = re.compile(
     r"^(?:"
-    r"(?:time=\S{1,40} )?level=[A-Z]{1,8} source=|\[GIN\] "
+    r"(?:.{0,300}?time=\S{1,40} )?level=[A-Z]{1,8} source=|\[GIN\] "
     r"|(?:pulling manifest {1,3})?Error: (?:llama[ -](?:runner|server)|model requires|pull model "
     r"manifest: |max retries exceeded|digest mismatch|registry\.ollama\.ai/|model runner"
     r"|\d{3} (?:Internal|Bad|Not|Forb|Unauth|Serv|Too|Gat|Prec)|"

@@ -63,8 +63,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"(?: (?:by library |library=)(?P<library>\S{1,200}))?"),
     # Not without memory (2): the following load reports that
     signature("ollama.driver.context", "generic", "gpu-absent",
-         r"cuda driver library failed to get device context (?P<code>(?!2(?!\d))\d{1,4}?)"
-         r"(?=time=|\D|$)"),
+         r"cuda driver library failed to get device context (?P<code>(?!2\b)\d{1,4})\b"),
     # cuda driver library init failure: 3; cudaSetDevice err: 35; nvml vram init failure: 9, by
     # NVML's own codes
     signature("ollama.runtime", "generic", "gpu-absent",

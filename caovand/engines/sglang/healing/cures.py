@@ -43,6 +43,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "flashinfer.workspace": ("step", "attention"),
     "sglang.cc": (),
     "jit.python": (),
+    "jit.cuda": (),
+    "torch.card": (),
     "jit.assembler": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),

@@ -261,6 +261,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "node, and at the firewall between them.",
     ),
     "ray.short": (
+        "vLLM requests the node {address} of Ray. If `ray status` shows enough free cards, Ray "
+        "knows that node under another address (`ray list nodes`): on each node set VLLM_HOST_IP "
+        "to the address that `ray start --node-ip-address` gives it. Otherwise cards are missing:",
         "Ray has fewer cards than the plan has ranks, and vLLM waits for more: start Ray on the "
         "other nodes, or lower tensor_parallel_size times pipeline_parallel_size.",
     ),
@@ -282,6 +285,8 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "several networks, a node may join Ray under another address than vLLM requests. "
         "Compare with `ray list nodes`, then start Ray on that node with --node-ip-address="
         "{address}, or set VLLM_HOST_IP on each node to the address that Ray lists.",
+        "If Ray lists {address}, all its cards are in use: `ray status` shows by how many "
+        "placement groups; end those of earlier starts.",
     ),
     "step.timeout": (
         "A step did not end within VLLM_ENGINE_ITERATION_TIMEOUT_S (60 s unless set), and the "

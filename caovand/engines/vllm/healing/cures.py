@@ -108,6 +108,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.python": (),
+    "jit.cuda": (),
+    "torch.card": (),
     "jit.assembler": (),
     "backend.capability": (),
     "backend.dtype": ("half",),

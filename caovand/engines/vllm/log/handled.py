@@ -11,15 +11,21 @@ from caovand.engines.vllm.log.signatures import BY_ID, is_crash, is_exception
 WRAPPERS = (BY_ID["engine.dead"], BY_ID["engine.lost"])
 _CHAINED = ("The above exception was", "During handling of the above exception")
 CALL_FAILED = re.compile(r"^Invocation of \w+ method failed")
+_NOBODY_AWAITED = re.compile(r"(?:Task|Future) exception was never retrieved")
 # Several contain a request's name, which clients choose.
 _DEALT_WITH = re.compile(
     r"retrying \d+ of \d+|^Error retrieving |\[Autotuner\]|^Failed to load plugin (?!caovan)"
     r"|^Unexpected error pre-processing request|^Error in preprocessing prompt"
     r"|^Failed to advance FSM for request|Exception in ASGI|^Exception ignored in"
-    r"|^(?:Task|Future) exception was never retrieved"
+    rf"|^{_NOBODY_AWAITED.pattern}"
     r"|^Exception in thread \S+ \(_report_usage_worker\)"
     rf"|{CALL_FAILED.pattern}"
 )
+_OF_LOOP = re.compile(
+    r' {2}File ".{1,300}/vllm/engine/async_llm_engine\.py", line \d{1,6}, in '
+    r"(?:_raise_exception_on_finish|_log_task_completion|run_engine_loop)$"
+)
+"""The engine's own loop, which nobody awaits: it ended."""
 
 
 def is_wrapper(message: str) -> bool:
@@ -36,7 +42,7 @@ class HandledErrors:
 
     def __init__(self) -> None:
         self._logged: dict[tuple[str, str], tuple[str, str]] = {}
-        self._raw: dict[str, str] = {}  # by process: "open", or "ended" after the exception
+        self._raw: dict[str, str] = {}  # by process: "announced", "open", or "ended"
 
     def holds(self, parts: VllmLine) -> bool:
         """Whether the next line of the log belongs to a handled error."""
@@ -59,12 +65,16 @@ class HandledErrors:
 
     def _holds_raw(self, process: str, message: str, proper: bool) -> bool:
         if _DEALT_WITH.search(message[:MAX_LINE]):
-            self._raw[process] = "open"
+            self._raw[process] = "announced" if _NOBODY_AWAITED.match(message) else "open"
             return True
         state = self._raw.get(process)
         if state is None:
             if proper:
                 self._raw.pop("", None)
+            return False
+        bare = state == "announced" and is_exception(message)
+        if bare or _OF_LOOP.match(message[:MAX_LINE]):
+            del self._raw[process]
             return False
         again = state == "ended" and message.startswith("Traceback (most recent")
         if proper or again or is_crash(message) or message.startswith("Process "):
@@ -72,6 +82,6 @@ class HandledErrors:
             return False
         if is_exception(message):
             self._raw[process] = "ended"
-        elif message.startswith(_CHAINED):
+        elif message.startswith((*_CHAINED, "Traceback (most recent")):
             self._raw[process] = "open"
         return True

@@ -274,7 +274,7 @@ HUB = (
          r"GatedRepoError|You are trying to access a gated repo|Cannot access gated repo"
          r"|^Access to model \S{1,200} is restricted|40[13] Client Error"),
     signature("hub.vocabulary", "cause", "network",
-         r"HarmonyError: error downloading or loading vocab file"),
+         r"Harmony(?:Error| encoding): error downloading or loading vocab file"),
     signature("hub.network", "cause", "network",
          r"LocalEntryNotFoundError|Max retries exceeded with url|50[0234] Server Error"
          r"|CERTIFICATE_VERIFY_FAILED"
@@ -297,6 +297,7 @@ _RAW = re.compile(
     r"|.{1,200}: block: \[[\d,]{1,40}\], thread: \[[\d,]{1,40}\] Assertion "
     r"|(?:[\w./-]{1,100}: )?/[\w./+-]{1,300}\.(?:cpp|cc|h):\d{1,6}: .{0,300}Assertion [`']"
     r"|(?:ERROR:\S{1,60}:)?Could not load bitsandbytes native library"
+    r"|.{1,90} with CUDA capability sm_\d{2,3} is not|Failed to load Harmony encoding: "
     r"|This kernel only supports sm_?\d|ERROR : Arch conditional MMA"
     r"|\[sgl_kernel\] CRITICAL|(?:nvcc|ptxas) (?:fatal|error)|Failed to import Triton kernels"
 )

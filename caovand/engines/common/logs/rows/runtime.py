@@ -40,6 +40,10 @@ ROWS = (
     signature("kernel.other-card", "cause", "backend-unsupported",
          r"This kernel only supports (?P<only>sm_?\d{2,3}\w{0,6})"
          r"|(?P<conditional>Arch conditional \w{2,8} instruction) used without targeting"),
+    # A warning, as of the card of a display; what fails later is its effect
+    signature("torch.card", "generic", "backend-unsupported",
+         r"^(?P<card>\S.{0,80}) with CUDA capability (?P<capability>sm_\d{2,3}) is not compatible "
+         r"with the current PyTorch installation"),
     signature("gpu.busy", "cause", "gpu-absent",
          r"CUDA-capable device\(s\) is/are busy or unavailable|cudaErrorDevicesUnavailable"),
     signature("gpu.uuid", "cause", "bad-arguments",
@@ -113,6 +117,14 @@ _OTHER = (
     "-k | grep -i xid",
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "torch.card": (
+        "This build of PyTorch has no kernels for the {card} ({capability}), and whatever computes "
+        "on that card fails. If the card is newer than those that the build supports, install "
+        "PyTorch and the engine for a newer CUDA (12.8 or newer for sm_100 and sm_120), with a "
+        "driver for it, or use an image that is built so; if it is older, a release that still "
+        "supports it. If another card shall compute, show the engine that one alone "
+        "(CUDA_VISIBLE_DEVICES).",
+    ),
     "cuda.other": _OTHER,
     "sglang.cuda": _OTHER,
     "gpu.absent": _ABSENT,

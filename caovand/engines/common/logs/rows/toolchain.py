@@ -51,6 +51,10 @@ PTXAS = (
 ROWS = (
     signature("build.no-card", "cause", "jit-toolchain",
          r"compute_No CUDA devices found|CUDA_ARCHITECTURES is set to \"?native\"?, but no"),
+    # Nothing is built: an import loads the toolkit's libraries
+    signature("jit.cuda", "cause", "jit-toolchain",
+         r"Error: Could not find (?:the |a )?CUDA (?P<part>lib\w{0,6}|include|home|toolkit"
+         r"|install\w{0,6})\b"),
     signature("jit.python", "cause", "jit-toolchain",
          r"fatal error: ['\"<]?(?P<header>Python|pyconfig)\.h\b"),
     signature("jit.header", "cause", "jit-toolchain",
@@ -135,6 +139,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The build needs this machine's own card and sees none, as in `docker build`: set the "
         "architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
+    ),
+    "jit.cuda": (
+        "No CUDA toolkit was found (its {part}) where kernels such as sgl_kernel search for it: in "
+        "CUDA_HOME or CUDA_PATH, in the folder of nvcc (conda's may have no libraries), "
+        "or in /usr/local/cuda. The driver does not bring it. Install the toolkit of PyTorch's "
+        "CUDA release and set CUDA_HOME to its folder, or use the engine's own image, which has "
+        "it. An import that only loads libcudart accepts the one of PyTorch's "
+        "packages: set CUDA_HOME to the full path of site-packages/nvidia/cuda_runtime.",
     ),
     "jit.python": (
         "{header}.h is Python's: install python3-dev (python3.X-dev for Python 3.X; python3-devel "

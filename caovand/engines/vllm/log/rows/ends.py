@@ -19,7 +19,8 @@ ROWS: tuple[Signature, ...] = (
     signature("ray.gcs", "generic", "node-lost",
          r"Timed out while waiting for GCS to become available|Failed to connect to GCS"),
     signature("ray.address", "cause", "node-lost",
-         r"No available node types can fulfill resource request.{0,60}"
+         r"(?:No available node types can fulfill resource request.{0,60}"
+         r"|Cannot provide a placement group requiring .{0,60}placement_group_specs=.{0,60})"
          r"'node:(?:(?P<address>[\da-fA-F.:]{3,45})|(?P<name>[^']{1,200}))'"),
     signature("ray.resources", "cause", "node-lost",
          r"Cannot provide a placement group"
@@ -31,7 +32,8 @@ ROWS: tuple[Signature, ...] = (
     signature("ray.short", "consequence", "node-lost",
          r"number of required (?:GPUs|\w{1,10}s) exceeds the total number of available"
          r"|[Pp]arallel size \((?P<wanted>\d{1,6})\) exceeds available GPUs \((?P<found>\d{1,6})\)"
-         r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,6}) seconds"),
+         r"|Waiting for creating a placement group of specs for (?:[3-9]\d|\d{3,6}) seconds"
+         r"(?:\. specs=\[\{.{0,40}?'node:(?P<address>[\da-fA-F.:]{3,45})')?"),
     # The host
     kernel.HOST_KILLED,
     # vLLM's configuration refuses; rows above have the known reasons
