@@ -686,3 +686,22 @@ def test_a_method_that_is_not_implemented_is_known_by_its_code() -> None:
     path = "/opt/engine/vllm/v1/attention/backends/flashinfer.py"
     finding = raised(CAPTURING, path, "forward", "NotImplementedError: ")
     assert (finding.failure, finding.signature) == ("backend-unsupported", "raised.kernel")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TypeError: cannot pickle '_thread.lock' object",
+        "ImportError: mistral_common version 1.5 does not match 1.8",
+        "ValueError: Unrecognized configuration class <class 'X'> to build an AutoTokenizer.",
+    ],
+)
+def test_what_ends_an_engine_that_served_is_no_fault_of_its_settings(text: str) -> None:
+    finding = cause(f"""
+{READY}
+{CORE}EngineCore encountered a fatal error.
+{CORE}Traceback (most recent call last):
+{CORE}  File "/opt/engine/vllm/v1/engine/core.py", line 9, in run_busy_loop
+{CORE}{text}
+""")
+    assert (finding.failure, finding.phase) == ("engine-died", "serving")

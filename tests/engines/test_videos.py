@@ -133,3 +133,24 @@ def test_limits_by_hand_are_kept_and_forecast() -> None:
         made = plan(box_with("a100-80g", QWEN), engine={"extra_args": list(words)})
         assert {"limit_mm_per_prompt", "mm_processor_kwargs"} & made.verbatim
         assert activations(made, "a100-80g", "Qwen2.5-VL-7B") < most
+
+
+@pytest.mark.parametrize(
+    ("words", "pixels"),
+    [
+        (("--limit-mm-per-prompt", '{"video": 0}'), 5120 * 784),
+        (("--mm-processor-kwargs", '{"max_pixels": 1003520}'), 1_003_520),
+    ],
+)
+def test_one_limit_by_hand_leaves_the_other_to_the_plan(
+    words: tuple[str, str], pixels: int
+) -> None:
+    machine = box_with("3060-12g", model("Qwen2.5-VL-7B-AWQ"))
+    made = plan(machine, engine={"extra_args": list(words)})
+    assert made.value("language_model_only") is None
+    assert made.value("mm_processor_kwargs") == {"max_pixels": pixels}
+    assert made.value("max_model_len") >= 40_960
+
+
+def test_glms_images_have_no_limit_to_set() -> None:
+    assert tower(GLM).token_pixels == 0

@@ -54,7 +54,8 @@ def vision_tower(
     asked = first_count(read, MAX_PIXELS) or first_count(table_value(read, "size"), "longest_edge")
     image = max((asked or usual) // token, 1)
     values = COLOURS * frames * patch**2
-    return VisionTower(family, hidden, inner, values, merged, image, image, token)
+    pixels = 0 if family in GLM else token  # GLM's processor knows no max_pixels
+    return VisionTower(family, hidden, inner, values, merged, image, image, pixels)
 
 
 def _tiled(family: str, config: Mapping[str, Any]) -> VisionTower | None:

@@ -17,11 +17,6 @@ OTHER_KINDS = (
 )
 """What the architectures of other programs' GGUF files mean."""
 SPECIAL: Mapping[str, tuple[str, ...]] = {
-    "ggml.driver": (
-        "The NVIDIA driver is older than the CUDA release for which this build was made: update "
-        "the host's driver (nvidia-smi shows the newest CUDA that it supports), or use a build or "
-        "image for that CUDA, or one for Vulkan.",
-    ),
     "ggml.busy": (
         "The card is there, and takes no other program: its compute mode is exclusive (sudo "
         "nvidia-smi -c 0), another process holds it (nvidia-smi), or the driver is in a bad state, "

@@ -42,9 +42,9 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),
-    "driver.insufficient": (),
     "container.requirement": (),
     "driver.old": ("processor",),
+    "driver.ptx": ("processor",),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""
 

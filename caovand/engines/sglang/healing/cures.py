@@ -49,9 +49,9 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),
-    "driver.insufficient": (),
     "container.requirement": (),
     "driver.old": (),
+    "driver.ptx": (),
     "start.itself": (),
 }
 """Rows more specific than their failure: only these rungs apply, none if a person must act."""

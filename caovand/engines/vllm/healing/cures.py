@@ -105,6 +105,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.old": (),
+    "driver.ptx": (),
     "uva.absent": (),
     "raised.kernel": ("kv-dtype-plain", "attention", "plugin-off", "mtp-off", "eager"),
     "jit.python": (),
@@ -120,7 +121,6 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "backend.only": ("attention",),
     "backend.attention": ("kv-dtype-plain", "attention", "half"),
     "driver.behind": (),
-    "driver.insufficient": (),
     "container.requirement": (),
     "kernel.deepgemm": (),
 }

@@ -45,10 +45,12 @@ def limit_mm_per_prompt(partial: PartialPlan) -> Setting | None:
     with_videos = choice.candidate.but(videos=True, pixels=0)
     tokens = video_tokens(tower, with_videos.context)
     gib = encoding_bytes(partial.model, with_videos) / GIB
+    size = f"{tokens} tokens of this context take {gib:.1f} GiB of each card, which the cache gets"
+    if tokens <= tower.image_tokens:
+        size = "it takes as much as the largest image"
     return policy(
         {"video": 0},
-        f"vLLM encodes the longest video before it allocates the cache: {tokens} tokens of this"
-        f" context take {gib:.1f} GiB of each card, which the cache has instead; images stay",
+        f"vLLM encodes the longest video before it allocates the cache: {size}; images stay",
     )
 
 
@@ -70,12 +72,14 @@ def mm_processor_kwargs(partial: PartialPlan) -> Setting | None:
 def smaller_inputs(partial: PartialPlan, base: Candidate) -> Iterator[Candidate]:
     """This base without videos, and with smaller images, where the start takes memory by their size
     and nobody limits them."""
-    tower = partial.model.tower
-    if tower is None or not base.vision or {LIMITS, PROCESSOR} & partial.verbatim.keys():
+    tower, verbatim = partial.model.tower, partial.verbatim
+    if tower is None or not base.vision:
         return
-    yield base.but(videos=False)
-    if tower.token_pixels and tower.image_tokens > SMALLER_TOKENS:
-        yield base.but(videos=False, pixels=SMALLER_TOKENS * tower.token_pixels)
+    if LIMITS not in verbatim:
+        base = base.but(videos=False)
+        yield base
+    if PROCESSOR not in verbatim and tower.token_pixels and tower.image_tokens > SMALLER_TOKENS:
+        yield base.but(pixels=SMALLER_TOKENS * tower.token_pixels)
 
 
 def text_only_may_help(partial: PartialPlan) -> bool:

@@ -78,7 +78,6 @@ OTHER = (
 METAL = r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"
 """Kernels that this Mac cannot compile, or no card that Metal can use."""
 STATES = (
-    signature("ggml.driver", "cause", "gpu-absent", r"CUDA driver version is insufficient"),
     signature("ggml.busy", "cause", "gpu-absent",
          r"CUDA-capable devices? (?:\(s\) )?(?:is/)?are busy or unavailable"),
     signature("ggml.vulkan.none", "cause", "gpu-absent",

@@ -33,7 +33,7 @@ ROWS = (
          r"(?<!CUDA error: )OS call failed or operation not supported|CUDA_ERROR_OPERATING_SYSTEM"
          r"|cudaErrorOperatingSystem", {"serving": "launch-failure"}),
     # 35
-    signature("driver.insufficient", "cause", "backend-unsupported",
+    signature("driver.insufficient", "cause", "gpu-absent",
          r"CUDA driver version is insufficient|cudaErrorInsufficientDriver"
          r"|\bCUDA error:? 35\b"),
     # 3: ggml_cuda_init: failed to initialize CUDA: initialization error

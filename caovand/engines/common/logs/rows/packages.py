@@ -52,7 +52,7 @@ ROWS = (
          rf"|(?P<user>[\w.-]{{1,60}}) requires (?:the )?(?P<base>(?:torch|transformers|triton|numpy"
          r"|accelerate|tokenizers|huggingface[_-]hub|flashinfer|vllm|pydantic)\w{0,20})"
          rf"(?: version)? ?(?P<condition>[<>=!~]{{1,2}} ?{_VERSION}(?:, ?[<>=!~]{{1,2}} ?"
-         rf"{_VERSION})?)"),
+         rf"{_VERSION})?)", _SERVED),
     signature("transformers.model", "cause", "bad-arguments",
          r"model type `(?P<model_type>(?:(?P<whole>\w{1,100}?)_(?P<part>thinker|talker|vision"
          r"|audio|token2wav)\w{0,20}|(?P<text_part>\w{1,100}_text)|[^`]{1,200}))` but "
@@ -104,7 +104,7 @@ ROWS = (
          r"before the\s+current process has finished its bootstrapping phase"),
     signature("python.pickle", "generic", "bad-arguments",
          r"(?:^|Error: )(?:Can't (?:pickle|get) (?:local object )?'?(?P<object>[\w.<>]{3,120})"
-         r"|cannot pickle '(?P<kind>[\w.]{1,80})')"),
+         r"|cannot pickle '(?P<kind>[\w.]{1,80})')", _SERVED),
     signature("python.locale", "cause", "bad-arguments",
          r"^Unicode(?:De|En)codeError: '(?P<codec>ascii|charmap|gbk|cp\d{3,4}|latin-1)' codec"),
     # No module named 'ray.util'; 'ray' is not a package

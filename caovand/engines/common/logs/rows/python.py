@@ -52,7 +52,7 @@ ROWS = (
     *requests.ROWS,
     # Without tokenizer_config.json Transformers looks for a tokenizer by the model's type
     signature("tokenizer.absent", "cause", "model-missing",
-         r"Unrecognized configuration class .{1,200} to build an AutoTokenizer"),
+         r"Unrecognized configuration class .{1,200} to build an AutoTokenizer", SERVED),
     signature("engine.transformers", "cause", "bad-arguments",
          r"^AttributeError: .{1,80} has no attribute '?(?P<removed>all_special_tokens_extended)"
          r"|^ImportError: cannot import name '(?P<name>\w{1,80})' from '?transformers\b"

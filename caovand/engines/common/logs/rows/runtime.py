@@ -69,7 +69,7 @@ ROWS = (
 """Codes that mean the same for each of these engines."""
 OLD_DRIVER = (
     "The driver refuses a compiled kernel ({image}): mostly it was compiled by a newer CUDA than "
-    " the driver supports, as with PyTorch and Triton of CUDA 12 on a driver for CUDA 11. "
+    "the driver supports, as with PyTorch and Triton of CUDA 12 on a driver for CUDA 11. "
     "Compare nvidia-smi's CUDA version with torch.version.cuda: update the host's driver, or "
     "install PyTorch and the engine built for that CUDA."
 )
