@@ -40,7 +40,11 @@ def _setting(change: Mapping[str, Any]) -> str:
     option, value = change["option"], change["value"]
     shown = value if isinstance(value, str) else json.dumps(value)
     key = f"{change['key']} in caovan.toml, " if change["key"] else ""
-    return f"{change['does']}: {key}{f'without {option}' if value is None else f'{option} {shown}'}"
+    if value is None:
+        option = f"without {option}"
+    elif value is not True or not option.startswith("--"):  # a flag has no value
+        option = f"{option} {shown}"
+    return f"{change['does']}: {key}{option}"
 
 
 def _linked(report: str) -> str:

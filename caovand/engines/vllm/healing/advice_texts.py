@@ -230,9 +230,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "named vllm where it was started, or an editable install that was never built) instead of "
         "an installed package, or the installation is incomplete. Start in another folder, or "
         "build the tree (pip install -e .).",
-        "Otherwise install the engine again, in its own environment (where caovan installed it, "
-        "`caovanctl engine verify` lists the differences, and `sudo caovanctl engine install` "
-        "repairs them).",
+        "To complete it, install the engine again, in its own environment (where caovan "
+        "installed it, `caovanctl engine verify` lists the differences, and `sudo caovanctl "
+        "engine install` repairs them).",
     ),
     "engine.unlinked": (
         "Triton's kernels cannot be imported: {reason}. Install the release of Triton that the "

@@ -152,7 +152,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.media": (
         "A prompt has more {media} items than the server allows ({allowed}): start it with a "
         "larger --limit-mm-per-prompt, or send fewer.",
-        "A prompt may hold {most} {kind} items: start the server with a larger "
+        "The server allows {most} per prompt of the kind {kind}: start it with a larger "
         "--limit-mm-per-prompt, or send fewer.",
         "A prompt has more {items} items than --limit-mm-per-prompt allows: raise it, or send "
         "fewer.",
