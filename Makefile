@@ -194,7 +194,7 @@ LONG := long and not exhaustive
 .PHONY: test-long
 test-long: test-system .venv/ready ## the long tests but for the exhaustive ones: CI runs these after `make test`
 	@packaging/parts.py test-needs test-strangers \
-		test-fetched+test-real+test-gateway+test-plugin+test-daemons,llamacpp+test-made
+		test-fetched+test-real+test-gateway+test-daemons,llamacpp+test-made+test-plugin
 
 .PHONY: test-all
 test-all: .venv/ready ## every test there is, with all examples of the properties; an hour and more
