@@ -9,6 +9,7 @@ from typing import Any
 from caovand.core.checkpoint import mtp
 from caovand.core.checkpoint.context_limit import LENGTHS, context_limit
 from caovand.core.checkpoint.quantisation import (
+    MAX_LAYERS,
     Quantisation,
     keeps_fp8_cache,
     read_gptq,
@@ -42,7 +43,6 @@ WINDOWED = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
 """Model types whose window, if set, applies to every layer."""
 INDEX_BLOCK, SCALE_BYTES = 128, 4
 """Sparse attention caches its keys in fp8, with one scale for each block of this many."""
-MAX_LAYERS = 10_000
 
 
 def describe(

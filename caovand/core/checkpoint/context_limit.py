@@ -26,7 +26,7 @@ def context_limit(
     limits = [first_count(text, name) for name in LENGTHS]
     limit: float = min((n for n in limits if n), default=2048)
     kind, tokens = text_value(config, "model_type"), tokenizer.get("model_max_length")
-    bert = "absolute" if any(mark in kind for mark in ("bert", *OFFSET)) else ""
+    bert = "absolute" if "bert" in kind else ""
     absolute = (text_value(config, "position_embedding_type") or bert) == "absolute"
     if absolute and any(mark in kind for mark in OFFSET):
         configured = config.get("pad_token_id") is not None
