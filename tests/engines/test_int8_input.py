@@ -105,7 +105,7 @@ def test_what_is_only_left_out_of_quantisation_is_no_exception() -> None:
 def test_the_config_says_what_can_be_said_of_it() -> None:
     assert gptq().gptq == Gptq(bits=4, symmetric=True)
     assert gptq(desc_act=True, sym=False).gptq == Gptq(4, symmetric=False, act_order=True)
-    assert model("Qwen3.6-27B-GPTQ-Int4").gptq == Gptq(bits=4, symmetric=False)  # nothing is said
+    assert model("Qwen3.6-27B-GPTQ-Int4").gptq == Gptq(bits=4, symmetric=None)  # nothing is said
     assert model("Llama-3.1-8B-AWQ").gptq is None
 
 

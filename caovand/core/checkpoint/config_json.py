@@ -13,6 +13,7 @@ from caovand.core.checkpoint.quantisation import (
     Quantisation,
     keeps_fp8_cache,
     read_gptq,
+    read_packed,
     read_quantisation,
 )
 from caovand.core.checkpoint.rope import table_elements
@@ -99,6 +100,7 @@ def describe(
         block_size=quantised.block_size,
         spared=quantised.spared,
         gptq=read_gptq(_quantisation_table(config, text)),
+        packed=read_packed(_quantisation_table(config, text)),
         fp8_cache=keeps_fp8_cache(_quantisation_table(config, text)),
         experts=experts,
         experts_per_token=first_count(

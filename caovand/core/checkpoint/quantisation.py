@@ -10,6 +10,7 @@ from typing import Any
 from caovand.core.checkpoint.tensors import DIGITS
 from caovand.core.checkpoint.values import first_count, require_count, table_value, text_value
 from caovand.core.facts.inventory import Gptq
+from caovand.core.facts.packed import Packed
 
 UNQUANTISED_BITS = 16
 BITS = {
@@ -28,6 +29,9 @@ PARTS = {
     "MLP": re.compile(r"mlp(?!\W*(experts|shared_expert|gate(?!_|\w)|router))"),
 }
 """Parts of a layer that a list of unquantised modules may name; routers are never quantised."""
+EXPERTS = re.compile(r"(?<!shared_)experts\b")
+EVERY = "re:"
+"""Prefix of patterns in compressed-tensors' `ignore`; without it, an entry names one module."""
 WHOLE_LAYER = re.compile(r"\blayers\.(\d{1,4})\.?$")
 MAX_LAYERS = 10_000
 FLOATS = ("BF16", "F16", "F32")
@@ -160,10 +164,34 @@ def read_gptq(config: Mapping[str, Any]) -> Gptq | None:
     exceptions = table_value(config, "dynamic")
     return Gptq(
         bits=first_count(config, "bits"),
-        symmetric=config.get("sym") is True,
+        symmetric=bool(config["sym"]) if "sym" in config else None,
         act_order=config.get("desc_act") is not False,
         mixed=any(not str(name).startswith(LEFT_OUT) for name in exceptions),
     )
+
+
+def read_packed(config: Mapping[str, Any]) -> Packed | None:
+    """Read how compressed-tensors packed the experts, or all layers without any; None for floats
+    and for another method."""
+    if _method(config) != "compressed-tensors" or any(
+        name.startswith(EVERY) and EXPERTS.search(name) for name in _names(config)
+    ):
+        return None
+    nested = config.get("config_groups")
+    groups = nested.values() if isinstance(nested, Mapping) else ()
+    tables = [group for group in groups if isinstance(group, Mapping)]
+    ours = [one for one in tables if EXPERTS.search(str(one.get("targets")))]
+    rest = [one for one in tables if "Linear" in str(one.get("targets"))]
+    for one in (*ours, *rest):
+        weights, inputs = table_value(one, "weights"), table_value(one, "input_activations")
+        if weights.get("type") != "int":
+            return None
+        return Packed(
+            bits=first_count(weights, "num_bits"),
+            symmetric=weights.get("symmetric") is not False,
+            int8_inputs=inputs.get("type") == "int",
+        )
+    return None
 
 
 def keeps_fp8_cache(config: Mapping[str, Any]) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.network import Network
+from caovand.core.facts.packed import Packed
 from caovand.core.facts.vision import VisionTower
 from caovand.core.model_task import ModelTask
 from caovand.core.problem import Problem
@@ -203,10 +204,10 @@ class LatentAttention:
 @dataclass(frozen=True)
 class Gptq:
     """How GPTQ stored the weights: with `act_order`, a group's weights are not adjacent; in a
-    `mixed` checkpoint, some modules are stored differently."""
+    `mixed` checkpoint, some modules are stored differently. None if `symmetric` is not stated."""
 
     bits: int
-    symmetric: bool
+    symmetric: bool | None
     act_order: bool = False
     mixed: bool = False
 
@@ -259,6 +260,7 @@ class ModelCard:
     spared: frozenset[str] = frozenset()
     """Parts kept as floats: "attention", "shared experts", "MLP"."""
     gptq: Gptq | None = None
+    packed: Packed | None = None
     fp8_cache: bool = False
     """Whether the checkpoint says that its cache is kept in fp8, with scales of its own."""
     negative_scale: str | None = None

@@ -56,6 +56,12 @@ without nvcc or its cubins."""
 AWQ_EXPERTS_STAY = (0, 22)
 """The workspace of AWQ experts is kept from layer to layer, as for other experts: not yet in 0.21,
 but in 0.32; releases between were not checked."""
+PACKED_AS_ANY = (0, 32)
+"""compressed-tensors' experts may have zero points (vllm#44025), and its integers 2 to 8 bits. 0.21
+asserts the first, and knows 4 and 8 bits alone; releases between were not checked."""
+GPTQ_BY_MARLIN = (0, 32)
+"""Every GPTQ checkpoint is read for Marlin: 4 or 8 bits, symmetric, groups in order. 0.21 has other
+kernels for the rest; releases between were not checked."""
 MARLIN_PADS = (0, 24)
 """Weights are padded to whole tiles of Marlin's fp8 kernels (vllm#45295, vllm#45703). By their
 sources 0.21 does not and 0.33 does; reports name 0.24 as the first."""

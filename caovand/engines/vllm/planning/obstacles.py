@@ -12,7 +12,7 @@ from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
-from caovand.engines.vllm.machine import tiles
+from caovand.engines.vllm.machine import stored_weights, tiles
 from caovand.engines.vllm.machine.attention import (
     SHARED_ON_TURING,
     attends_as_encoder,
@@ -27,6 +27,7 @@ from caovand.engines.vllm.machine.capabilities import (
     ADA,
     AMPERE,
     EXCLUSIVE,
+    HALF,
     MIN_CAPABILITY,
     WITHOUT_HALF,
     lacks_bfloat16,
@@ -126,6 +127,10 @@ def dtype(placed: PlanOnCards) -> Iterator[Problem]:
         why = refused_type(model, placed.quantization, asked, placed.first(AMPERE))
         if why:
             yield why
+    half = stored_weights.only_in_half(model, placed.inventory.engine)
+    typed = model.dtype if asked in ("None", "auto") else asked
+    if half and typed not in HALF:
+        yield Problem(f"use --dtype {typed}", half, "use --dtype half")
 
 
 def uncompiled(placed: PlanOnCards) -> Iterator[Problem]:
@@ -155,6 +160,10 @@ def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
             f"read {placed.quantization} weights as {asked}",
             "vLLM takes the checkpoint's own method",
             "remove --quantization",
+        )
+    if asked == placed.quantization:
+        yield from stored_weights.refused(
+            placed.inventory.model, placed.inventory.engine, cards=placed.plan.device != "cpu"
         )
     seeing = not placed.plan.value("language_model_only") and placed.inventory.model.vision
     rounds = placed.plan.value("quantization") and not placed.inventory.model.quantization

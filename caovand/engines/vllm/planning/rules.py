@@ -21,7 +21,13 @@ from caovand.engines.vllm.machine.attention import (
     cuts_latent_graphs,
     triton_shared_memory_shortfall,
 )
-from caovand.engines.vllm.machine.capabilities import HOPPER, lacks_bfloat16, type_without_bfloat16
+from caovand.engines.vllm.machine.capabilities import (
+    HALF,
+    HOPPER,
+    lacks_bfloat16,
+    type_without_bfloat16,
+)
+from caovand.engines.vllm.machine.stored_weights import only_in_half
 from caovand.engines.vllm.memory.candidate import free_share, reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
 from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY
@@ -49,6 +55,9 @@ def dtype(partial: PartialPlan) -> Setting | None:
         )
     if typed:
         return user(typed, "[policy] dtype")
+    half = only_in_half(partial.model, partial.engine)
+    if half and partial.model.dtype not in HALF:
+        return policy("half", half)
     if not old:
         return None
     reason = "cards before SM80 do not support bfloat16"
