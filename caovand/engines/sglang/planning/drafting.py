@@ -4,12 +4,14 @@ tokens."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.common import drafting
+from caovand.engines.common.tensors import has_few_active
 from caovand.engines.sglang.planning import options
 
 METHOD = "NEXTN"
@@ -47,5 +49,8 @@ def speculative_config(
                 " extra_args"
             )
         return Setting(None, "policy", "the model has no MTP head, so nothing is drafted")
+    if setting.origin == "policy" and has_few_active(inventory.model):
+        depth, why = 1, f"drafting 1 token: {drafting.contested(inventory.model)}"
+        setting = replace(setting, reason=why)
     value = {"method": METHOD, "num_speculative_tokens": depth}
     return Setting(value, setting.origin, setting.reason)

@@ -22,6 +22,7 @@ from caovand.engines.common.plans import (
     misfit_warnings,
     refuse_other_tasks,
 )
+from caovand.engines.common.tensors import has_few_active
 from caovand.engines.sglang.memory.forecast import forecast, served_at_once, unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
@@ -75,11 +76,13 @@ def make_plan(
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
     sized = memory_settings(config, inventory, gpus, typed, drafts, old=old)
-    if drafts.value and drafts.origin == "policy" and model.hybrid and not unmodelled(model):
+    costly = not unmodelled(model) and (model.hybrid or has_few_active(model))
+    if drafts.value and drafts.origin == "policy" and costly:
         none = Setting(None, "policy", "")
         plain = memory_settings(config, inventory, gpus, typed, none, old=old)
         if cost := drafts_cost(config, model, sized, plain):
-            reason = f"no drafts: their recurrent states would leave room for {cost}"
+            ours = "their recurrent states" if model.hybrid else "they"
+            reason = f"no drafts: {ours} would leave room for {cost}"
             drafts, sized = replace(none, reason=reason), plain
     settings = {**_server(config, inventory), **sized, options.DRAFTING: drafts}
     settings |= _kernels(config, old=old)

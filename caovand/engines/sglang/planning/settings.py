@@ -9,7 +9,9 @@ from typing import Any
 from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Setting, Unplannable
+from caovand.engines.common.drafting import contested
 from caovand.engines.common.speeds import all_linked, host_link
+from caovand.engines.common.tensors import has_few_active
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad
 from caovand.engines.sglang.memory.steps import MAX_GRAPH, of_the_host, usual_share, usual_step
 from caovand.engines.sglang.planning import cards, loads
@@ -29,6 +31,7 @@ from caovand.engines.sglang.planning.options import (
     STEP,
 )
 from caovand.engines.sglang.planning.sizing import (
+    REQUESTS_BY_WORKLOAD,
     DecidedSettings,
     SizedLoad,
     choose_load,
@@ -205,12 +208,21 @@ def drafts_cost(
     plain: Mapping[str, Setting],
 ) -> str:
     """What drafts cost, by their weights and recurrent states, if it is worth more than drafts; ""
-    if they may stay."""
+    if they may stay.
+
+    With few active parameters their gain is contested: any cost is worth more.
+    """
     workload = config.policy.workload
     requests, more = drafting[REQUESTS].value, plain[REQUESTS].value
+    context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
+    usual = REQUESTS_BY_WORKLOAD[workload]
+    if has_few_active(model) and (context < longer or min(requests, usual) < min(more, usual)):
+        return (
+            f"a context of {context} and {requests} requests at once instead of {longer} and"
+            f" {more}, and {contested(model)}"
+        )
     if requests < min(MIN_REQUESTS[workload], more):
         return f"{requests} requests at once instead of {more}"
-    context, longer = drafting[CONTEXT].value, plain[CONTEXT].value
     if context <= MIN_CONTEXT:
         return "no context"
     short = context < min(loads.SUFFICIENT_CONTEXT[workload], model.max_model_len)

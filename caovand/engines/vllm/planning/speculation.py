@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
-from caovand.core.facts.inventory import ModelCard
 from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
-from caovand.engines.common.tensors import active_parameters, has_few_active, weights_of
+from caovand.engines.common.drafting import billions_active, contested
+from caovand.engines.common.tensors import has_few_active
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
@@ -64,8 +64,8 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
     few_active = has_few_active(partial.model)
     if users >= MANY_USERS and few_active:
         return 0, (
-            f"with about {_billions(partial.model)} active parameters drafts gained little for one"
-            f" user in published runs, and {users} users keep the cards busy"
+            f"with about {billions_active(partial.model)} active parameters drafts gained little"
+            f" for one user in published runs, and {users} users keep the cards busy"
         )
     if users >= MANY_USERS:
         return (
@@ -74,23 +74,10 @@ def _published_depth(partial: PartialPlan, depth: int) -> tuple[int, str]:
         )
     if few_active:
         return 1, (
-            f'drafting 1 token: {_contested(partial.model)}; [policy] tune = "suggest" measures it'
+            f'drafting 1 token: {contested(partial.model)}; [policy] tune = "suggest" measures it'
             " here"
         )
     return depth, ""
-
-
-def _billions(model: ModelCard) -> str:
-    """The active parameters as publishers count them: those of an "A3B" include the head."""
-    head = weights_of(model, "head") or weights_of(model, "embedding")
-    return f"{(active_parameters(model) + head) / 1e9:.0f} billion"
-
-
-def _contested(model: ModelCard) -> str:
-    return (
-        f"with about {_billions(model)} active parameters published runs with drafts were"
-        " 23 % slower to 27 % faster"
-    )
 
 
 def speculative_config(partial: PartialPlan) -> Setting | None:
@@ -218,7 +205,7 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
     if fewer is not None and partial.mode_setting.origin == "policy":
         tokens = "1 token" if fewer == 1 else f"{fewer} tokens"
         drafts = f"drafting {tokens} instead of {depth}" if fewer else "drafting nothing"
-        why = f"; {_contested(partial.model)}" if has_few_active(partial.model) else ""
+        why = f"; {contested(partial.model)}" if has_few_active(partial.model) else ""
         return fewer, policy(fewer, f"{drafts} {LEAVES_MEMORY}{why}")
     return depth, Setting(depth, partial.mode_setting.origin, reason)
 
