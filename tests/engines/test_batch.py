@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -313,6 +314,11 @@ def test_reasons_of_batches_are_true() -> None:
     assert "would hold the same" in latent.settings["data_parallel_size"].reason
     embedder = plan(box_with("4090", model("Qwen3-Reranker-4B")))
     assert "texts of 512 tokens" in embedder.settings["max_num_seqs"].reason
+    fits = re.search(r"cache holds about (\d+)", embedder.settings["max_num_seqs"].reason)
+    assert fits
+    assert int(fits[1]) > embedder.value("max_num_seqs")
+    encoder = plan(box_with("4090", model("bge-m3")))  # which keeps no cache
+    assert "cache" not in encoder.settings["max_num_seqs"].reason
 
 
 KEPT = {"engine": {"extra_args": ["--enable-prefix-caching"]}}

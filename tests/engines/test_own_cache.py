@@ -49,7 +49,7 @@ def test_16_bits_that_hold_enough_are_kept(
         (DENSE, "2080ti-22g-x2", {}, "in 16 bits the context would be "),
         (model("Qwen3.5-9B-AWQ"), "titan-rtx", {}, "this context 1.1 times"),
         (MOE, "2080ti-11g-x2", {}, "in 16 bits "),
-        (LLAMA, "2080ti-22g-x4", {"policy": {"workload": "batch"}}, "requests would be served"),
+        (LLAMA, "2080ti-22g-x4", {"policy": {"workload": "batch"}}, "cache would hold about "),
     ],
 )
 def test_8_bits_stay_where_16_would_cost_something_which_the_reason_names(

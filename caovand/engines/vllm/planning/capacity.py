@@ -5,6 +5,7 @@ from __future__ import annotations
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
+from caovand.engines.vllm.machine.attention import attends_as_encoder
 from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
 from caovand.engines.vllm.memory.estimate import KEPT_MIB, KEPT_SHARE, kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
@@ -141,8 +142,22 @@ def max_num_seqs(partial: PartialPlan) -> Setting | None:
         return None
     count = partial.choice.candidate.sequences
     if partial.task in POOLING and count > USUAL_SEQUENCES:
-        return policy(count, f"about as many texts of {PASSAGE} tokens as fit at once")
+        return policy(count, _why_so_many_texts(partial, partial.choice.candidate))
     return policy(count, _why_so_many(partial, partial.choice))
+
+
+def _why_so_many_texts(partial: PartialPlan, candidate: Candidate) -> str:
+    """What limits the texts of an embedder or ranker: what fits, or what a step reads of them."""
+    fitting = requests_that_fit(candidate, partial.model, partial.cards, PASSAGE)
+    a_step = candidate.batch_tokens // PASSAGE
+    if a_step < candidate.sequences < int(fitting):
+        cached = not attends_as_encoder(partial.model)
+        held = f"; the cache holds about {fitting:.0f}" if cached else ""
+        return (
+            f"a step of {candidate.batch_tokens} tokens reads {a_step} texts of {PASSAGE} tokens at"
+            f" once, and more that are shorter{held}"
+        )
+    return f"about as many texts of {PASSAGE} tokens as fit at once"
 
 
 def _why_so_many(partial: PartialPlan, choice: Choice) -> str:

@@ -33,6 +33,7 @@ from caovand.engines.vllm.planning.precision import (
     smaller_cache,
 )
 from caovand.engines.vllm.planning.speculation import smaller_depths
+from caovand.engines.vllm.sizing.search import requests_that_fit
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
 ENOUGH, ENOUGH_FOR_AS_MANY = 2, 1.5
@@ -133,7 +134,10 @@ def _lost(exact: PartialPlan, rounded: PartialPlan) -> str:
         return f"the context would be {one.context} tokens"
     fewer = one.sequences < other.sequences
     if fewer and WORKLOADS[exact.config.policy.workload].batch:
-        return f"{one.sequences} requests would be served at once"
+        name = exact.config.policy.workload
+        tokens = min(one.context, WORKLOADS[name].cached_tokens)
+        fitting = requests_that_fit(one, exact.model, exact.cards, tokens)
+        return f"the cache would hold about {fitting:.0f} requests of the workload ({name})"
     if _times(exact) < (ENOUGH if fewer else ENOUGH_FOR_AS_MANY):
         return f"the cache would hold this context {_times(exact):.1f} times"
     if one.eager != other.eager or one.compilation != other.compilation:
