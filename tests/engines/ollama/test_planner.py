@@ -260,3 +260,13 @@ def test_a_model_that_embeds_is_refused_with_the_engine_for_it() -> None:
         Unplannable, match=r'its task is embeddings, .* set \[engine\] kind = "llamacpp"'
     ):
         plan(machine(22527, model=replace(QWEN_8B, task="embed")))
+
+
+def test_two_requests_name_the_longer_context_that_one_alone_would_have() -> None:
+    made = plan(machine(14336))
+    one = plan(machine(14336), policy={"max_num_seqs": 1})
+    assert values(made)["OLLAMA_NUM_PARALLEL"] == "2"
+    assert made.value("max_model_len") < one.value("max_model_len")
+    said = f"one alone would have {one.value('max_model_len')} ([policy] max_num_seqs = 1)"
+    assert said in made.settings["max_model_len"].reason
+    assert "alone" not in one.settings["max_model_len"].reason

@@ -193,9 +193,16 @@ def _size_load(
         if slots.origin == "policy":
             most = requests.max_slots(model, gpus, host, workload)
         sized = requests.choose(model, host, loads, gpus, rooms, workload, most)
-        context = Setting(
-            sized.load.context, "policy", _context_reason(sized, inventory, gpus, workload)
-        )
+        reason = _context_reason(sized, inventory, gpus, workload)
+        if slots.origin == "policy" and sized.whole and sized.load.slots > 1:
+            alone = replace(sized.load, slots=1)
+            one = sizing.find_longest(model, host, alone, gpus, rooms, workload)
+            if one.fits and one.whole and one.load.context > sized.load.context:
+                reason += (
+                    f" for {sized.load.slots} requests at once; one alone would have"
+                    f" {one.load.context} ([policy] max_num_seqs = 1)"
+                )
+        context = Setting(sized.load.context, "policy", reason)
     chosen = sized.load
     if chosen.keys != kind.value:
         why = (
