@@ -152,10 +152,10 @@ def _why_so_many_texts(partial: PartialPlan, candidate: Candidate) -> str:
     a_step = candidate.batch_tokens // PASSAGE
     if a_step < candidate.sequences < int(fitting):
         cached = not attends_as_encoder(partial.model)
-        held = f"; the cache holds about {fitting:.0f}" if cached else ""
+        room = f"; the cache holds about {fitting:.0f}" if cached else ""
         return (
             f"a step of {candidate.batch_tokens} tokens reads {a_step} texts of {PASSAGE} tokens at"
-            f" once, and more that are shorter{held}"
+            f" once, and more that are shorter{room}"
         )
     return f"about as many texts of {PASSAGE} tokens as fit at once"
 
