@@ -230,7 +230,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "leave out what asks for it (power, NVLink, peer access).",
     ),
     "nvml.unknown": (
-        "The driver denies this process the card. In a container that happens after `systemctl "
+        "The driver denies this process the card. In a container that never had it: with Docker "
+        "as root set no-cgroups = false in /etc/nvidia-container-runtime/config.toml (true is for "
+        "rootless ones) and restart Docker. In one that had it and lost it, as after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
         'by name, or with "exec-opts": ["native.cgroupdriver=cgroupfs"] in Docker\'s '
         "daemon.json.",

@@ -44,6 +44,11 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "bad-arguments": ("Ollama cannot run this model with these settings.",),
     "model-missing": ("The model cannot be read: remove it and pull it again (`ollama pull`).",),
     "access-denied": (
+        "Windows refused the runner a file ({windows}, access denied): an antivirus program or a "
+        "policy (AppLocker, controlled folder access) blocks it, or the folder is closed to this "
+        "user. Except Ollama's folders from it (%LOCALAPPDATA%\\Programs\\Ollama, the "
+        "models' folder), install the current release again, and start it as the user who "
+        "installed it.",
         "Let the engine's user read {path} and the folders above it, or set OLLAMA_MODELS in"
         " [engine] env to a folder that it may read.",
     ),
@@ -64,6 +69,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "of fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
+    ),
+    "ollama.digest": (
+        "Nothing arrived of the file ({empty} is the sum of no bytes): the disk of the models is "
+        "full, the server may not write there, or a proxy or virus scanner kept the answer. See "
+        "`df -h`, then pull again; behind a proxy set HTTPS_PROXY for the server, or use a "
+        "network without it.",
+        "What arrived is not what the registry has ({got}...): Ollama has deleted it, so pull "
+        "again. If it comes back, something alters the download on its way (a proxy that inspects "
+        "traffic, a virus scanner, a VPN: use another network, or except registry.ollama.ai and "
+        "r2.cloudflarestorage.com), or the disk or memory of this machine is faulty (another "
+        "folder in OLLAMA_MODELS; memtest).",
     ),
     "ollama.model.damaged": (
         "The downloaded model is damaged or incomplete: remove it (`ollama rm`) and pull it again.",

@@ -58,7 +58,7 @@ SIGNATURES: tuple[Signature, ...] = (
     # The card
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
-         r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
+         r"(?:(?P<symbol>500)|(?P<compat>80[34])|(?P<code>\d{1,4}))\b|version mismatch between driver and cuda driver library"
          r"|no nvidia devices detected"
          r"(?: (?:by library |library=)(?P<library>\S{1,200}))?"),
     # Not without memory (2): the following load reports that
@@ -112,6 +112,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
          r"|no model found|invalid model (?:name|reference)"
          r"|404 (?:Client Error: )?Not Found'? for url:? '?http\S{1,100}:11434/(?:api|v1)/"),
+    # Error: digest mismatch, file must be downloaded again: want sha256:8de9, got sha256:e3b0
+    signature("ollama.digest", "cause", "network",
+         r"digest mismatch, file must be downloaded again: want .{10,90}, got "
+         r"(?:sha256:(?P<empty>e3b0c44298fc)|(?P<got>sha256:\w{12}))"),
     signature("ollama.model.damaged", "cause", "model-missing",
          r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
          r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
@@ -192,7 +196,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
-         r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+         r"|exit status (?P<windows>0xc0000022)|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.path", "cause", "bad-arguments",
          r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): (?:not a directory|file exists)"),
     signature("ollama.file", "consequence", "model-missing",

@@ -45,8 +45,8 @@ ABSENT = (
     r"|ErrorInitializationFailed|system has unsupported display driver"
 )
 NO_KERNEL = (
-    r"no kernel image is available for execution on the device|no device code compatible with "
-    rf"(?:CUDA|HIP) arch|{_OF}(?:invalid device function|device kernel image is invalid"
+    r"(?P<missing>no kernel image is available for execution on the device|no device code "
+    rf"compatible with (?:CUDA|HIP) arch)|{_OF}(?:invalid device function|(?P<image>device kernel image is invalid)"
     r"|the requested functionality is not supported)"
     r"|(?:CUDA|HIP) kernel \w{1,200} has no device code|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISM)"
     r"|[Nn]o compatible code objects? found|hipErrorInvalidImage"
