@@ -36,7 +36,9 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
-        "The machine has too little memory: {wanted} are needed, {free} are free.",
+        "The machine has too little memory: {wanted} are needed, {free} are free. If the server "
+        "runs in Docker Desktop or WSL and the machine has more, the limit is that of the virtual "
+        "machine: raise it (Settings, Resources; memory= in .wslconfig), or the container's.",
         "The model needs {size} of memory, more than the machine has with its cards.",
         "Close other programs, add memory or swap, or pull a tag of fewer bits.",
     ),
@@ -251,7 +253,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "the model again (`ollama pull` fetches a corrected template alone), or simplify the tools "
         "that the client sends.",
     ),
-    "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.gateway": (
         "The answer {status} is that of a proxy which does not reach the server, not Ollama's: "
         "set NO_PROXY=localhost,127.0.0.1 (and the server's address) where the client runs, or "

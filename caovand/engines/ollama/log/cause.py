@@ -38,7 +38,7 @@ _RAW = re.compile(
     r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
     r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\("
     r"|created by \S|github\.com/ollama/|cuda driver library "
-    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E |(?:.{0,60} )?['‘]?FROM['’:] |error : "
 )
 _OLD = re.compile(
     r"\w{1,40}\.go:\d{1,6}: (?:error |signal: killed|warning: gpu |.{0,60}\btoo old\b"

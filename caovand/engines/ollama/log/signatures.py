@@ -58,7 +58,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # The card
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
-         r"(?:(?P<symbol>500)|(?P<compat>80[34])|(?P<code>\d{1,4}))\b|version mismatch between driver and cuda driver library"
+         r"(?:(?P<symbol>500)|(?P<compat>80[34])|(?P<code>\d{1,4}))\b"
+         r"|version mismatch between driver and cuda driver library"
          r"|no nvidia devices detected"
          r"(?: (?:by library |library=)(?P<library>\S{1,200}))?"),
     # Not without memory (2): the following load reports that
@@ -135,13 +136,17 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.unsupported", "cause", "bad-arguments",
          r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"),
     signature("ollama.capability", "cause", "bad-arguments",
-         r"(?<!server )does not support (?P<what>chat|generate|completion|embedding|tools|thinking"
-         r"|vision|insert|image|think)s?\b"),
+         r"(?<!server )does not support (?:(?P<write>chat|generate)|(?P<what>completion|embedding"
+         r"|tools|thinking|vision|insert|image|think))s?\b"
+         r"|(?P<embedding>embedding models do not support chat)"),
     signature("ollama.template", "cause", "bad-arguments",
          r"template: .{0,60}:\d{1,6}: function \\?\"(?P<function>\w{1,40})\\?\" not defined"
          r"|template: .{0,80}: executing .{0,200}error calling (?P<called>\w{1,40})"),
+    # FROM: command not found; 'FROM' is not recognized as an internal or external command
+    signature("ollama.modelfile.typed", "cause", "bad-arguments",
+         r"(?P<word>FROM): (?:command )?not found|^['‘](?P<typed>FROM)['’] "),
     signature("ollama.modelfile", "cause", "bad-arguments",
-         r"no FROM line|command must be one of|no Modelfile or safetensors files found"
+         r"no FROM line|(?P<words>command must be one of)|no Modelfile or safetensors files found"
          r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"
          r"|template: .{0,60}:\d{1,6}: |template error: |no matching template found"
          r"|undefined (?:template specified|branch|action in template)|chat template prompt error"
@@ -196,7 +201,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
-         r"|exit status (?P<windows>0xc0000022)|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+         r"|exit status (?P<windows>0xc0000022)"
+         r"|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.path", "cause", "bad-arguments",
          r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): (?:not a directory|file exists)"),
     signature("ollama.file", "consequence", "model-missing",

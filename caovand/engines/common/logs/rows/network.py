@@ -14,7 +14,8 @@ ROWS = (
          rf"^{_ELSEWHERE}.{{0,900}}x509: certificate has expired or is not yet valid"),
     # x509: certificate is valid for ollama.com, www.ollama.com, not registry.ollama.ai
     signature("net.certificate.name", "cause", "network",
-         rf"^{_ELSEWHERE}.{{0,900}}(?:x509: certificate is (?:not )?valid for (?P<names>.{{1,200}}?)"
+         rf"^{_ELSEWHERE}.{{0,900}}(?:x509: certificate is (?:not )?valid for "
+         r"(?P<names>.{1,200}?)"
          r", (?:but )?not (?P<name>[\w.:-]{3,100})"
          r"|no alternative certificate subject name matches target host name '(?P<host>[^']{1,100})"
          r"|Hostname mismatch, certificate is not valid for '(?P<asked>[^']{1,100}))"),

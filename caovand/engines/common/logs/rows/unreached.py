@@ -42,7 +42,8 @@ _RAW = re.compile(
     r"|\bdial tcp [\w.-]{1,60}:\d{2,5}: |\bConnectError: |\blookup [\w.-]{1,60} on "
     r"|origins cannot be reached from inside"
     r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT|server can't be reached at "
-    r"|Failed to connect to Ollama\b|\bcurl: \((?:7|28)\) |\[WinError 10061\]|\[Errno -[235]\] |\[Errno 111\] Connection refused"
+    r"|Failed to connect to Ollama\b|\bcurl: \((?:7|28)\) |\[WinError 10061\]"
+    r"|\[Errno -[235]\] |\[Errno 111\] Connection refused"
     r"|[Cc]ould(?:n't| not) connect to [Oo]llama"
     r"|Ollama (?:could not be reached|is not reachable) at)"
 )
