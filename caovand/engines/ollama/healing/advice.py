@@ -192,11 +192,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "new models need it; then remove the model (`ollama rm`) and pull it again. The lines of "
         "the runner before this one say more.",
     ),
-    "ollama.app": (
-        "The server that the desktop app starts ends at once: its own log (server.log, next to "
-        "app.log) or `ollama serve` in a terminal says why; most often the port is taken or "
-        "reserved, or the installation is broken.",
-    ),
     "ollama.http": (
         "Ollama answered with its own error, and only its log shows the reason: `journalctl -u "
         "ollama`, `docker logs`, or server.log.",

@@ -55,6 +55,22 @@ REGISTRY: Mapping[str, tuple[str, ...]] = {
         "./FILE.gguf` into a file with the name Modelfile, then run `ollama create NAME -f "
         "Modelfile`.",
     ),
+    "ollama.app": (
+        "The server that the desktop app starts crashes ({crash}), which no port or setting does: "
+        "install the current Ollama over it, then the card's newest driver and Microsoft's Visual "
+        "C++ runtime; see that no ggml library of another program is on PATH. server.log next to "
+        "app.log shows how far it came.",
+        "The server that the desktop app starts ends at once ({status}): its own log (server.log, "
+        "next to app.log) or `ollama serve` in a terminal says why; most often the port is taken "
+        "or reserved, or the installation is broken.",
+    ),
+    "ollama.client.cut": (
+        "The server ended while it answered /api/{call}, and only its own log shows why: "
+        "`journalctl -u ollama -e`, macOS ~/.ollama/logs/server.log, Windows "
+        "%LOCALAPPDATA%\\Ollama\\server.log. Mostly a release that crashes on this card or model: "
+        "install the current Ollama, then the card's newest driver; if it comes back, lower "
+        "num_ctx, or see with num_gpu 0 whether the card is at fault.",
+    ),
     "ollama.capability": (
         "The model does not {write}, as an embedding model: ask it by /api/embed (or "
         "/v1/embeddings; `ollama pull` is enough, `ollama run` only chats), and choose another "

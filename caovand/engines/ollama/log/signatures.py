@@ -273,12 +273,17 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|(?:post predict|do load request|(?P<embedding>do embedding request)"
          r"|POST predict)(?: error=|: ).{1,200}"
          r"(?:: EOF|connection reset|forcibly closed)"),
+    # Post "http://127.0.0.1:11434/api/chat": read tcp 127.0.0.1:62078->127.0.0.1:11434: wsarecv
+    signature("ollama.client.cut", "consequence", "engine-died",
+         r"Post \\?\"http://(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0):\d{1,5}/api/"
+         r"(?P<call>chat|generate|embed\w{0,8})\\?\": (?:EOF|read tcp)"),
     signature("ollama.client", "consequence", "engine-died",
          r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"
          r"|(?:Post|Head|Get) \\?\"http://(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0):\d{1,5}/"
          r"(?:api/\w{1,20})?\\?\": (?:EOF|dial tcp|read tcp)"),
     signature("ollama.app", "consequence", "engine-died",
-         r"server crash \d{1,6} - exit code (?P<status>\d{1,10})|failed to restart server"),
+         r"server crash \d{1,6} - exit code (?P<crash>32212\d{5})"
+         r"|(?P<status>server crash \d{1,6} - exit code \d{1,10}|failed to restart server)"),
     signature("ollama.http", "consequence", "unknown",
          r"Ollama: 50\d, message='"),
     signature("ollama.origin", "cause", "access-denied",

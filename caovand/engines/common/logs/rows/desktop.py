@@ -38,7 +38,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The system does not let the program make its sandbox (Ubuntu 24.04 restricts user "
         "namespaces): start it with --no-sandbox, install its .deb package in place of the "
         "AppImage, or allow it: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0. An "
-        "unpacked one works, too, once its chrome-sandbox belongs to root (chown root, chmod 4755).",
+        "unpacked one works, too, once its chrome-sandbox belongs to root (mode 4755).",
     ),
     "desktop.display": (
         "The program opens a window and there is no screen: on a server take its version without "

@@ -30,7 +30,7 @@ OWNED = (
 """Who a missing library belongs to, by the beginning of its name."""
 _CODE = (
     # exit code 3221225781; EXITED (137); ExitStatus(3221225477); no longer running: 3221225781
-    r"(?:ExitStatus\(|(?:no longer running|has terminated): (?=32\d{8}\b)"
+    r"(?<!\d - )(?:ExitStatus\(|(?:no longer running|has terminated): (?=32\d{8}\b)"
     r"|[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 )
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign

@@ -45,6 +45,7 @@ _RAW = re.compile(
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
     r"|nvidia-docker \| "
+    r"|\s{0,4}[\w-]{0,30}nvidia-[\w.:+-]{1,60} ?: (?:Pre)?(?:Depends|Breaks|Confl)"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
     r"|Program terminated with signal |(?:> )?Exception Type: {1,20}EXC_| {0,8}\[\[ [A-Z]"
     r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
@@ -102,6 +103,11 @@ ROWS = (
          r"|Failed to (?:initialize|start|init) (?:NVML|nvml)\b(?!: Unknown Error)"
          r"|\bnvml: Driver/library version mismatch"
          r"|libnvidia-ml\.so in GDK package is a stub library"),
+    # nvidia-driver-530 : Depends: nvidia-kernel-common-530 (>= 530.41.03) but 530.30.02 is to be
+    signature("driver.packages", "cause", "gpu-absent",
+         r"^\s{0,4}(?P<package>(?:lib|linux-modules-|linux-objects-|xserver-xorg-video-)?nvidia-"
+         r"[\w.+-]{1,60}(?::\w{2,5})?) ?: (?:Pre)?(?:Depends|Breaks|Conflicts): .{1,300}"
+         r"(?:but |not installable)"),
     signature("unit.killed", "cause", "host-oom",
          r"Failed with result 'oom-kill'|has been killed by the OOM killer|\bOOMKilled\b"
          r"|^Killed /\S{1,300} due to memory|sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"),

@@ -135,6 +135,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
         "has the error.",
     ),
+    "driver.packages": (
+        "The driver's packages come from several sources or releases ({package} lacks its own). "
+        "First let the lists be current: sudo apt update && sudo apt --fix-broken install (sudo "
+        "apt full-upgrade). If that does not help, remove them all (sudo apt purge '*nvidia*'), "
+        "keep one source (the distribution's, or NVIDIA's, which /etc/apt/preferences.d can "
+        "prefer), install the driver anew (Ubuntu: sudo ubuntu-drivers install), and reboot.",
+    ),
     "driver.module": (
         "There is no module {module} for the kernel that runs: the driver is not installed, or was "
         "built for another kernel, mostly before an update. Install the headers of this one "

@@ -40,6 +40,7 @@ ROWS = (
          r"|Client\.Timeout exceeded|max retries exceeded"
          r"|Temporary failure in name resolution|Could not resolve host"
          r"|stream error: stream ID \d|wsarecv: |http2: server sent GOAWAY)"
+         r"|\b(?:Get|Head|Put) \\?\"https://[^\s\"\\]{3,300}\\?\": (?:unexpected )?EOF"
          r"|^(?:Error: |error: )?(?:[\w.-]{1,100}\.[a-z]{2,10}/\S{1,200}|max retries exceeded)"
          r": (?:unexpected )?EOF"
          r"|HTTPLIB failed: |download failed after "
