@@ -28,6 +28,7 @@ def vllm(finding: Finding, **settings: object) -> FailureAnswer:
         ("device-oom-run", "oom.cuda", "likely"),
         ("engine-died", "engine.lost", "effect"),
         ("unknown", "exception", "unknown"),
+        ("unknown", "disk.full", "certain"),
         ("hang", "", "likely"),
         ("gpu-lost", "xid.lost", "certain"),
     ],

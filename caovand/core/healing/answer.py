@@ -109,7 +109,7 @@ def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:
 
 
 def _certainty(finding: Finding, kind: str) -> Certainty:
-    if finding.failure == "unknown":
+    if finding.failure == "unknown" and kind != "cause":
         return "unknown"
     return _SURE.get(kind, "likely")
 

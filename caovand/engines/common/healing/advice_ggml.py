@@ -16,7 +16,21 @@ OTHER_KINDS = (
     "whisper.cpp, TTS.cpp or the model's own program.",
 )
 """What the architectures of other programs' GGUF files mean."""
+_NO_KERNEL = (
+    "The driver refuses a compiled kernel ({image}): it is older than the CUDA with which this "
+    "build was compiled (nvidia-smi shows the newest that the driver supports; CUDA 13 needs 580 "
+    "or newer, CUDA 12.8 needs 570), or the libraries of two installations are mixed. Update the "
+    "NVIDIA driver first and reboot; else install the program again in an empty folder, or a build "
+    "for an older CUDA (Ollama: the release before, llama.cpp and KoboldCpp: their cu11 or cu12 "
+    "files).",
+    "This build has no kernels for the card ({missing}): install a newer release; for an old card "
+    "one made for an older CUDA (CUDA 13 left out Maxwell, Pascal and Volta), an older release, or "
+    "the build for Vulkan.",
+    "Build, driver and card do not fit together: update the card's driver, install a newer "
+    "release, or a build for another backend (CUDA, ROCm, Vulkan, or the processor).",
+)
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("llama.cuda.arch", "ollama.cuda.arch"), _NO_KERNEL),
     "ggml.busy": (
         "The card is there, and takes no other program: its compute mode is exclusive (sudo "
         "nvidia-smi -c 0), another process holds it (nvidia-smi), or the driver is in a bad state, "

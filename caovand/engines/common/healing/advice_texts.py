@@ -13,6 +13,7 @@ from caovand.engines.common.logs.rows import (
     clients,
     container,
     cuda_state,
+    desktop,
     exits,
     files,
     flashinfer,
@@ -108,6 +109,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **checkpoint.ADVICE,
     **container.ADVICE,
     **cuda_state.ADVICE,
+    **desktop.ADVICE,
     **exits.ADVICE,
     **files.ADVICE,
     **flashinfer.ADVICE,
@@ -230,7 +232,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "leave out what asks for it (power, NVLink, peer access).",
     ),
     "nvml.unknown": (
-        "The driver denies this process the card. In a container that happens after `systemctl "
+        "The driver denies this process the card. In a container that never had it: with Docker "
+        "as root set no-cgroups = false in /etc/nvidia-container-runtime/config.toml (true is for "
+        "rootless ones) and restart Docker. In one that had it and lost it, as after `systemctl "
         "daemon-reload` on the host: restart the container, with each /dev/nvidia* device passed "
         'by name, or with "exec-opts": ["native.cgroupdriver=cgroupfs"] in Docker\'s '
         "daemon.json.",
@@ -305,9 +309,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "off and on; a new card needs the driver's open kernel modules, an old one an older "
         "driver; a virtual machine needs the card passed through).",
     ),
+    "nvml.denied": (
+        "This user may not open /dev/nvidia*. In a container of Podman, or with SELinux: start it "
+        "with --security-opt label=disable, rootless also with --group-add keep-groups, as some "
+        "distributions (openSUSE, Gentoo) give the files to the group video only. Outside: add the "
+        "user to that group, or set NVreg_DeviceFileMode=0666 for the module nvidia in "
+        "/etc/modprobe.d.",
+    ),
     "nvml.mismatch": (
         "The driver in the kernel does not answer, or is another release than the installed "
-        "libraries: reboot after an update; if that does not help, reinstall the driver.",
+        "libraries: reboot after an update; if that does not help, reinstall the driver. Where "
+        "nvidia-smi works on the host and not in a container, the container is older than the "
+        "update (make it anew), or its image has libraries of a driver, which it must not "
+        "(remove libnvidia-* and nvidia-utils from it).",
     ),
     "signal.core": (
         "The process crashed in native code ({signal}), and the first frames after this line name "

@@ -59,6 +59,7 @@ ADVICE: Mapping[tuple[str, str], tuple[str, ...]] = {
     (failure, backend): texts for failure in _CRASHED for backend, texts in _ON_CRASH.items()
 } | {
     ("backend-unsupported", "SYCL"): _ON_CRASH["SYCL"],
+    ("llama.cuda.arch", "SYCL"): _ON_CRASH["SYCL"],
     **{("llama.cuda.oom", backend): _FULL for backend in ("Vulkan", "SYCL", "ROCm")},
 }
 """Sentences by (failure or signature, backend)."""

@@ -20,6 +20,7 @@ _TITLES: Mapping[tuple[str, ...], str] = {
     (*(row.id for row in unreached.ROWS), "ollama.client"): "Client of a server",
     ("container.",): "Container",
     ("studio.",): "LM Studio",
+    ("desktop.",): "Desktop program",
     ("localai.",): "LocalAI",
     (
         "driver.", "nvml.", "system.", "files.", "loader.", "net.", "pod.", "unit.", "shm.",

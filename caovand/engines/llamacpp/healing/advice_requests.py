@@ -51,6 +51,9 @@ REQUESTS: Mapping[str, tuple[str, ...]] = {
         "let the client send shorter pieces.",
     ),
     "llama.template.request": (
+        "Start llama-server with {option}: without it this release applies simple templates, "
+        "which take no tools. Newer releases have it by default (llamafile, RamaLama and others "
+        "that wrap the server: update them, or pass it on).",
         "The model's chat template refuses this request: the roles, their order or the tools. Let"
         " the client send one system message, first; or set another template"
         " (--chat-template-file), or use a newer release.",

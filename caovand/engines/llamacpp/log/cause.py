@@ -38,7 +38,7 @@ _RAW = re.compile(
     r"|\[(?:PYI-)?\d{1,9}(?::ERROR)?\] (?:Could not|Failed to e)|Failed to execute script "
     r"|  Could not load Llama model from path: "
     r"|\[node-llama-cpp\] llama_|.{0,200}\bllama-server <\w{1,30}> exited with status code "
-    r"| {0,12}assert self\.(?:model|ctx) is not None"
+    r"|(?:-{1,3}> \d{1,5})? {0,12}assert self\.(?:model|ctx) is not None"
     r"|.{0,200}\.llamafile\b|.{0,40}Could not load model due to invalid format for "
 )
 """Prefixes of lines without a level that can be evidence."""

@@ -226,7 +226,7 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Load Text Model OK: False"),
     # Releases before 0.2.24 raise nothing else
     signature("llama.python.unread", "generic", "model-missing",
-         r"^ {0,12}assert self\.(?:model|ctx) is not None"),
+         r"^(?:-{1,3}> \d{1,5})? {0,12}assert self\.(?:model|ctx) is not None"),
     signature("llama.gpt4all", "consequence", "model-missing",
          r"Could not load model due to invalid format for (?P<file>\S{1,200}\.(?:gguf|bin))"),
     signature("llama.python.context", "cause", "bad-arguments",

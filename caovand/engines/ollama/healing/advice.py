@@ -36,7 +36,9 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
-        "The machine has too little memory: {wanted} are needed, {free} are free.",
+        "The machine has too little memory: {wanted} are needed, {free} are free. If the server "
+        "runs in Docker Desktop or WSL and the machine has more, the limit is that of the virtual "
+        "machine: raise it (Settings, Resources; memory= in .wslconfig), or the container's.",
         "The model needs {size} of memory, more than the machine has with its cards.",
         "Close other programs, add memory or swap, or pull a tag of fewer bits.",
     ),
@@ -44,6 +46,11 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "bad-arguments": ("Ollama cannot run this model with these settings.",),
     "model-missing": ("The model cannot be read: remove it and pull it again (`ollama pull`).",),
     "access-denied": (
+        "Windows refused the runner a file ({windows}, access denied): an antivirus program or a "
+        "policy (AppLocker, controlled folder access) blocks it, or the folder is closed to this "
+        "user. Except Ollama's folders from it (%LOCALAPPDATA%\\Programs\\Ollama, the "
+        "models' folder), install the current release again, and start it as the user who "
+        "installed it.",
         "Let the engine's user read {path} and the folders above it, or set OLLAMA_MODELS in"
         " [engine] env to a folder that it may read.",
     ),
@@ -64,6 +71,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
     "ollama.cuda.oom": (
         "The card has too little free memory for weights, cache and buffers together: pull a tag "
         "of fewer bits, lower num_ctx, or check with nvidia-smi what else uses the card.",
+    ),
+    "ollama.digest": (
+        "Nothing arrived of the file ({empty} is the sum of no bytes): the disk of the models is "
+        "full, the server may not write there, or a proxy or virus scanner kept the answer. See "
+        "`df -h`, then pull again; behind a proxy set HTTPS_PROXY for the server, or use a "
+        "network without it.",
+        "What arrived is not what the registry has ({got}...): Ollama has deleted it, so pull "
+        "again. If it comes back, something alters the download on its way (a proxy that inspects "
+        "traffic, a virus scanner, a VPN: use another network, or except registry.ollama.ai and "
+        "r2.cloudflarestorage.com), or the disk or memory of this machine is faulty (another "
+        "folder in OLLAMA_MODELS; memtest).",
     ),
     "ollama.model.damaged": (
         "The downloaded model is damaged or incomplete: remove it (`ollama rm`) and pull it again.",
@@ -174,11 +192,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "new models need it; then remove the model (`ollama rm`) and pull it again. The lines of "
         "the runner before this one say more.",
     ),
-    "ollama.app": (
-        "The server that the desktop app starts ends at once: its own log (server.log, next to "
-        "app.log) or `ollama serve` in a terminal says why; most often the port is taken or "
-        "reserved, or the installation is broken.",
-    ),
     "ollama.http": (
         "Ollama answered with its own error, and only its log shows the reason: `journalctl -u "
         "ollama`, `docker logs`, or server.log.",
@@ -235,7 +248,6 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "the model again (`ollama pull` fetches a corrected template alone), or simplify the tools "
         "that the client sends.",
     ),
-    "ollama.modelfile": ("The Modelfile or its template is refused: correct the line it names.",),
     "ollama.gateway": (
         "The answer {status} is that of a proxy which does not reach the server, not Ollama's: "
         "set NO_PROXY=localhost,127.0.0.1 (and the server's address) where the client runs, or "

@@ -14,8 +14,18 @@ ON_PROCESSOR = (
     "driver, and restart Ollama. With OLLAMA_DEBUG=1 its log names the libraries that it tried, "
     "and why each found no card."
 )
+_COMPAT = "Ollama serves on the processor (code {compat}). " + " ".join(cuda_state.COMPAT)
+_SYMBOL = (
+    "CUDA's library and the driver do not fit together (code {symbol}), so Ollama serves on "
+    "the processor. Under WSL update the NVIDIA driver of Windows, run `wsl --update` and `wsl "
+    "--shutdown`, and remove the packages of a Linux driver inside it (nvidia-driver-*, "
+    "libnvidia-*): nvidia-smi must work in WSL first, then in a container (`docker run --rm "
+    "--gpus all ubuntu nvidia-smi`). Elsewhere reboot after an update of the driver."
+)
 CARDS: Mapping[str, tuple[str, ...]] = {
     "ollama.driver": (
+        _SYMBOL,
+        _COMPAT,
         "The driver does not start (code {code}), so Ollama serves on the processor: reload the "
         "kernel module (sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm) and restart Ollama, or "
         "reboot. This is common after suspend.",
@@ -33,16 +43,12 @@ CARDS: Mapping[str, tuple[str, ...]] = {
         "Another process has the card for itself, or the card does not answer (code {busy}): check "
         "with nvidia-smi who uses it and that its compute mode is Default (sudo nvidia-smi -c 0).",
         "Ollama serves on the processor (code {fabric}). " + cuda_state.ADVICE["driver.fabric"][0],
-        "Ollama serves on the processor (code {compat}). " + " ".join(cuda_state.COMPAT),
+        _COMPAT,
         "Ollama serves on the processor (code {stub}). " + cuda_state.ADVICE["driver.stub"][0],
         "The driver is older than Ollama's CUDA library (code {old}): update the driver.",
         "CUDA sees no card (code {none}): run nvidia-smi as Ollama's user, and check "
         "CUDA_VISIBLE_DEVICES.",
-        "CUDA's library and the driver do not fit together (code {symbol}), so Ollama serves on "
-        "the processor. Under WSL update the NVIDIA driver of Windows, run `wsl --update` and `wsl "
-        "--shutdown`, and remove the packages of a Linux driver inside it (nvidia-driver-*, "
-        "libnvidia-*): nvidia-smi must work in WSL first, then in a container (`docker run --rm "
-        "--gpus all ubuntu nvidia-smi`). Elsewhere reboot after an update of the driver.",
+        _SYMBOL,
         "CUDA does not start (code {code}), so Ollama serves on the processor: run nvidia-smi, and "
         "reboot.",
         "The driver's kernel module is not loaded (NVML's code {unloaded}): run nvidia-smi; load "

@@ -41,9 +41,47 @@ REGISTRY: Mapping[str, tuple[str, ...]] = {
     "ollama.plain": (
         "The registry speaks HTTP without TLS: pass --insecure to `ollama pull` or `push`.",
     ),
+    "ollama.modelfile": (
+        "A line of the file begins with none of a Modelfile's words ({words}): -f names another "
+        "file (such as the GGUF file itself, whose path belongs behind FROM); its first line is a "
+        "stray message; PowerShell's > saved it as UTF-16 (save it as UTF-8); or a text of several "
+        "lines lacks its triple quotes. Write FROM as its first line.",
+        "The Modelfile or its template is refused: correct what the line names.",
+    ),
+    "ollama.modelfile.typed": (
+        "{word} is no command of the shell, but the first line of a file: write `FROM ./FILE.gguf` "
+        "into a file with the name Modelfile, then run `ollama create NAME -f Modelfile`.",
+        "{typed} is no command of the shell, but the first line of a file: write `FROM "
+        "./FILE.gguf` into a file with the name Modelfile, then run `ollama create NAME -f "
+        "Modelfile`.",
+    ),
+    "ollama.app": (
+        "The server that the desktop app starts crashes ({crash}), which no port or setting does: "
+        "install the current Ollama over it, then the card's newest driver and Microsoft's Visual "
+        "C++ runtime; see that no ggml library of another program is on PATH. server.log next to "
+        "app.log shows how far it came.",
+        "The server that the desktop app starts ends at once ({status}): its own log (server.log, "
+        "next to app.log) or `ollama serve` in a terminal says why; most often the port is taken "
+        "or reserved, or the installation is broken.",
+    ),
+    "ollama.client.cut": (
+        "The server ended while it answered /api/{call}, and only its own log shows why: "
+        "`journalctl -u ollama -e`, macOS ~/.ollama/logs/server.log, Windows "
+        "%LOCALAPPDATA%\\Ollama\\server.log. Mostly a release that crashes on this card or model: "
+        "install the current Ollama, then the card's newest driver; if it comes back, lower "
+        "num_ctx, or see with num_gpu 0 whether the card is at fault.",
+    ),
     "ollama.capability": (
+        "The model does not {write}, as an embedding model: ask it by /api/embed (or "
+        "/v1/embeddings; `ollama pull` is enough, `ollama run` only chats), and choose another "
+        "model for chat. If it is one for chat, its import lost the template: take the library's "
+        "tag, or write TEMPLATE in its Modelfile.",
+        "The model only embeds ({embedding}): ask it by /api/embed (or /v1/embeddings), and choose "
+        "another model for chat.",
         "The model's template does not declare {what}: choose a model whose page lists that "
-        "capability, or do not request it in the client.",
+        "capability, or do not request it in the client. A model that was imported from files has "
+        "only the template of its Modelfile: take the library's tag, or write there what that "
+        "shows (`ollama show --modelfile`).",
     ),
 }
 """Sentences by signature; one with an unknown {name} is left out."""

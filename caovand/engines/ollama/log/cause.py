@@ -29,6 +29,7 @@ _RAW = re.compile(
     r".{0,300}has been blocked by CORS|Ollama(?: API)?\b.{0,100}(?:403 Forbidden|context canceled)"
     r"|.{0,300}404 (?:Client Error: )?Not Found'? for url"
     r"|Ollama(?: call failed|: 50\d, )|The model you are attempting to pull |failed to listen: "
+    r"|pull model manifest: "
     r"|(?:pulling manifest {1,3}"
     r"|transferring context {1,3})?(?:couldn't open modelfile '[^']{1,300}'\. )?"
     r"(?:Error|ollama\S{0,40}Error): "
@@ -38,7 +39,7 @@ _RAW = re.compile(
     r"|\"?[\w./-]{1,100}(?::[\w.-]{1,60})?\"? does not support \w"
     r"|do embedding request: |goroutine \d{1,9} (?:gp=|\[)|runtime\.goexit\("
     r"|created by \S|github\.com/ollama/|cuda driver library "
-    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E "
+    r"|\d{1,6}\.\d\d\.\d{3}\.\d{3} E |(?:.{0,60} )?['‘]?FROM['’:] |error : "
 )
 _OLD = re.compile(
     r"\w{1,40}\.go:\d{1,6}: (?:error |signal: killed|warning: gpu |.{0,60}\btoo old\b"

@@ -58,7 +58,8 @@ SIGNATURES: tuple[Signature, ...] = (
     # The card
     signature("ollama.driver", "cause", "gpu-absent",
          r"error initializing cuda driver library .{0,200}(?:init failure|device context)[: ]{1,3}"
-         r"(?P<code>\d{1,4})|version mismatch between driver and cuda driver library"
+         r"(?:(?P<symbol>500)|(?P<compat>80[34])|(?P<code>\d{1,4}))\b"
+         r"|version mismatch between driver and cuda driver library"
          r"|no nvidia devices detected"
          r"(?: (?:by library |library=)(?P<library>\S{1,200}))?"),
     # Not without memory (2): the following load reports that
@@ -112,6 +113,10 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|model ['\"\\]{0,3}(?P<name>[\w.:/-]{1,200}?)['\"\\]{0,3} not found"
          r"|no model found|invalid model (?:name|reference)"
          r"|404 (?:Client Error: )?Not Found'? for url:? '?http\S{1,100}:11434/(?:api|v1)/"),
+    # Error: digest mismatch, file must be downloaded again: want sha256:8de9, got sha256:e3b0
+    signature("ollama.digest", "cause", "network",
+         r"digest mismatch, file must be downloaded again: want .{10,90}, got "
+         r"(?:sha256:(?P<empty>e3b0c44298fc)|(?P<got>sha256:\w{12}))"),
     signature("ollama.model.damaged", "cause", "model-missing",
          r"digest mismatch|split GGUF .{0,200}(?:missing|invalid|duplicate|does not match)"
          r"|offset\+size .{0,60}exceeds file size|error decoding ggml"
@@ -131,13 +136,17 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.model.unsupported", "cause", "bad-arguments",
          r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"),
     signature("ollama.capability", "cause", "bad-arguments",
-         r"(?<!server )does not support (?P<what>chat|generate|completion|embedding|tools|thinking"
-         r"|vision|insert|image|think)s?\b"),
+         r"(?<!server )does not support (?:(?P<write>chat|generate)|(?P<what>completion|embedding"
+         r"|tools|thinking|vision|insert|image|think))s?\b"
+         r"|(?P<embedding>embedding models do not support chat)"),
     signature("ollama.template", "cause", "bad-arguments",
          r"template: .{0,60}:\d{1,6}: function \\?\"(?P<function>\w{1,40})\\?\" not defined"
          r"|template: .{0,80}: executing .{0,200}error calling (?P<called>\w{1,40})"),
+    # FROM: command not found; 'FROM' is not recognized as an internal or external command
+    signature("ollama.modelfile.typed", "cause", "bad-arguments",
+         r"(?P<word>FROM): (?:command )?not found|^['‘](?P<typed>FROM)['’] "),
     signature("ollama.modelfile", "cause", "bad-arguments",
-         r"no FROM line|command must be one of|no Modelfile or safetensors files found"
+         r"no FROM line|(?P<words>command must be one of)|no Modelfile or safetensors files found"
          r"|unknown parameter '(?P<parameter>[^']{1,60})'|invalid (?:int|float|bool) value"
          r"|template: .{0,60}:\d{1,6}: |template error: |no matching template found"
          r"|undefined (?:template specified|branch|action in template)|chat template prompt error"
@@ -192,7 +201,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.access", "cause", "access-denied",
          r"(?:open|mkdir|stat|lstat|remove|rename|chmod|fork/exec|unlinkat) (?P<path>\S{1,300}?): ?"
          r"(?:permission denied|operation not permitted|read-only file system|Access is denied)"
-         r"|exit status 0xc0000022|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
+         r"|exit status (?P<windows>0xc0000022)"
+         r"|status: Permission denied \[(?P<library>[^\]]{1,300})\]"),
     signature("ollama.path", "cause", "bad-arguments",
          r"(?:open|mkdir|stat|lstat) (?P<path>\S{1,300}?): (?:not a directory|file exists)"),
     signature("ollama.file", "consequence", "model-missing",
@@ -263,12 +273,17 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|(?:post predict|do load request|(?P<embedding>do embedding request)"
          r"|POST predict)(?: error=|: ).{1,200}"
          r"(?:: EOF|connection reset|forcibly closed)"),
+    # Post "http://127.0.0.1:11434/api/chat": read tcp 127.0.0.1:62078->127.0.0.1:11434: wsarecv
+    signature("ollama.client.cut", "consequence", "engine-died",
+         r"Post \\?\"http://(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0):\d{1,5}/api/"
+         r"(?P<call>chat|generate|embed\w{0,8})\\?\": (?:EOF|read tcp)"),
     signature("ollama.client", "consequence", "engine-died",
          r"could not connect to (?:a running )?[Oo]llama|[Oo]llama server not responding"
          r"|(?:Post|Head|Get) \\?\"http://(?:127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0):\d{1,5}/"
          r"(?:api/\w{1,20})?\\?\": (?:EOF|dial tcp|read tcp)"),
     signature("ollama.app", "consequence", "engine-died",
-         r"server crash \d{1,6} - exit code (?P<status>\d{1,10})|failed to restart server"),
+         r"server crash \d{1,6} - exit code (?P<crash>32212\d{5})"
+         r"|(?P<status>server crash \d{1,6} - exit code \d{1,10}|failed to restart server)"),
     signature("ollama.http", "consequence", "unknown",
          r"Ollama: 50\d, message='"),
     signature("ollama.origin", "cause", "access-denied",

@@ -21,6 +21,7 @@ _RAW = re.compile(
     r"|(?:nvcc|vulkan-shaders-gen|glslc|git|ninja|hipcc|icpx|clang|gcc|g\+\+|cmake"
     r"|make): (?:command )?not found"
     r"|nvcc: No such|undefined reference to|LNK\d{4}|ld returned 1|linker command failed"
+    r"|DSO missing from|cannot find -l"
     r"|symbol\(s\) not found|ninja: (?:build stopped|error)|make(?:\[\d{1,2}\])?: \*\*\* "
     r"|is not able to compile|is deprecated|or higher is required|has been removed|No CMAKE_"
     r"|By not providing|Build system changed|Makefile build|CMakeLists|FAILED: |CUDA Toolkit not "
@@ -109,6 +110,9 @@ ROWS = (
     signature("build.quantizer", "cause", "jit-toolchain",
          r"Unsloth: (?:No working quantizer found|Quantization failed"
          r"|The file 'llama\.cpp/\S{1,60}'.{0,80}does not exist)"),
+    signature("build.linked", "cause", "jit-toolchain",
+         r"(?P<file>[^\s:]{1,200}): error adding symbols: DSO missing from command line"
+         r"|cannot find -l(?P<name>[\w.+-]{1,60})(?<!cuda)\b"),
     signature("build.link", "generic", "jit-toolchain",
          r"undefined reference to [`'](?P<symbol>[^'`]{1,120})|error LNK\d{4}|ld returned 1 exit"
          r"|symbol\(s\) not found for architecture|linker command failed"),
@@ -252,6 +256,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "build/bin/llama-* into llama.cpp itself; remove a half-built folder first. A newer "
         "unsloth and unsloth_zoo do this themselves. Or save the merged model, and convert it with "
         "convert_hf_to_gguf.py and llama-quantize.",
+    ),
+    "build.linked": (
+        "The linker needs {file}, which the build does not name: pass it (for libpthread.so "
+        "-DCMAKE_EXE_LINKER_FLAGS=-pthread and -DCMAKE_SHARED_LINKER_FLAGS=-pthread to CMake, in "
+        "CMAKE_ARGS for pip; for others -lNAME), or build on a newer system, whose C library "
+        "contains it.",
+        "The linker finds no lib{name}: install its development package (Debian and Ubuntu: "
+        "lib{name}-dev; `apt-file search lib{name}.so` finds its name), or add its folder to "
+        "LIBRARY_PATH.",
     ),
     "build.link": (
         "The linker does not find symbols that the objects use: objects of another release or "

@@ -11,7 +11,8 @@ _RAW = re.compile(
     r"(?:docker: |Error: )?OCI runtime |.{0,200}\bError response from daemon: ?"
     r"|(?:stderr: )?nvidia-container-cli(?:\.real)?: |ERROR: for \S{1,100}  "
     r"|.{0,80}(?:Cannot connect to the Docker daemon|no matching manifest for )"
-    r"|exec \S{1,200}: exec "
+    r"|exec \S{1,200}: exec |(?:ERROR: )?failed to (?:register layer|extract layer|solve|copy)\b"
+    r"|(?:Error: )?(?:writing blob|copying system image|committing the )"
     r"|(?:[IWE]\d{4} .{0,60}\] )?(?:\d{4}/\d\d/\d\d [\d:]{8} )?"
     r"(?:Incompatible (?:strategy|platform) detected|error starting plugins: )"
     r"|ERROR: This container was built for NVIDIA Driver Release "
@@ -82,9 +83,9 @@ ROWS = (
          r"|Error response from daemon.{0,300}(?P<taken>address already in use"
          r"|port is already allocated|[Pp]orts are not available)"),
     signature("container.denied", "cause", "access-denied",
-         r"permission denied while trying to connect to the [Dd]ocker"
-         r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"
-         r"|dial unix \S{1,100}docker\.sock: connect: permission denied"),
+         r"(?P<socket>permission denied) while trying to connect to the [Dd]ocker"
+         r"|dial unix \S{1,100}docker\.sock: connect: (?P<refused>permission denied)"
+         r"|(?:Error response from daemon|OCI runtime ).{0,400}[Pp]ermission denied"),
     signature("container.network", "cause", "network",
          r"Error response from daemon.{0,200}(?:TLS handshake timeout|i/o timeout|no such host"
          r"|toomanyrequests|connection (?:refused|reset)|Client\.Timeout|context deadline "
@@ -99,6 +100,10 @@ ROWS = (
          r"This container was built for NVIDIA Driver Release (?P<wanted>[\d.]{3,12}) or later"),
     signature("container.entry", "cause", "bad-arguments",
          r"exec: \"(?P<option>--?[\w-]{1,60})[^\"]{0,200}\": executable file not found"),
+    signature("container.disk", "cause", "unknown",
+         r"(?:failed to (?:register|extract) layer|Error response from daemon|[Ww]riting blob"
+         r"|[Ee]rror committing|copying system image|ERROR: failed to (?:solve|copy)|apply layer)"
+         r"\b.{0,900}\bno space left on device"),
     signature("container.options", "cause", "bad-arguments",
          r"Error response from daemon.{0,200}?(?:"
          r"container name \"/(?P<name>[\w.-]{1,100})\" is already"
@@ -244,9 +249,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "or name it with --platform; under emulation engines do not run.",
     ),
     "container.denied": (
-        "The user or the container may not do what the line names: add the user to the docker "
-        "group (or use sudo), correct the owner of mounted folders, or the working folder; with "
-        "SELinux mount volumes with :z.",
+        "The user may not use Docker ({socket}): sudo usermod -aG docker $USER and log in again, "
+        "or use sudo.",
+        "The user may not use Docker ({refused}): sudo usermod -aG docker $USER and log in again, "
+        "or use sudo.",
+        "If it is not the socket: the container's runtime was refused a file. With SELinux "
+        "(`getenforce`; `sudo ausearch -m avc -ts recent` names the file) mount volumes with :z, "
+        "run restorecon -Rv on Docker's own folders, or start with --security-opt label=disable; "
+        "else correct the owner of mounted folders or of the working folder, make the command "
+        "executable (chmod +x), and use no file system mounted with noexec.",
     ),
     "container.network": (
         "The registry was not reached, or limits anonymous downloads: check network and proxy of "
@@ -272,6 +283,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "driver on the host (the image needs no change), or use an older tag of the image, for a "
         "CUDA release that `nvidia-smi` on the host shows or a lower one. Only cards for data "
         "centres can do with an older driver.",
+    ),
+    "container.disk": (
+        "The disk on which the container engine keeps its images is full: `docker system df` and "
+        "`docker system prune -a` (Podman: podman system prune -a) free what no container uses. "
+        "`df -h` and `df -i` on `docker info -f '{{{{.DockerRootDir}}}}'` show the disk; move that "
+        "folder with data-root in /etc/docker/daemon.json, and in Docker Desktop enlarge the "
+        "virtual disk (Settings, Resources). An image needs twice its size while it is unpacked, "
+        "with Podman also in TMPDIR (/var/tmp).",
     ),
     "container.entry": (
         "The container's command begins with the option {option}. If that is one of docker itself, "

@@ -45,10 +45,11 @@ ABSENT = (
     r"|ErrorInitializationFailed|system has unsupported display driver"
 )
 NO_KERNEL = (
-    r"no kernel image is available for execution on the device|no device code compatible with "
-    rf"(?:CUDA|HIP) arch|{_OF}(?:invalid device function|device kernel image is invalid"
+    r"(?:(?:CUDA|HIP) kernel \w{1,200} )?(?P<missing>no kernel image is available for execution on "
+    r"the device|has no device code|no device code compatible with (?:CUDA|HIP) arch)"
+    rf"|{_OF}(?:invalid device function|(?P<image>device kernel image is invalid)"
     r"|the requested functionality is not supported)"
-    r"|(?:CUDA|HIP) kernel \w{1,200} has no device code|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISM)"
+    r"|CUBLAS_STATUS_(?:NOT_SUPPORTED|ARCH_MISM)"
     r"|[Nn]o compatible code objects? found|hipErrorInvalidImage"
     r"|rocBLAS error: Cannot read .{1,200}|hipErrorNoBinaryForGpu"
     r"|(?:CUDA|HIP|ROCm) error: named symbol not found|was compiled without support for the current"

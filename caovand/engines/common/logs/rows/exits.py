@@ -30,15 +30,21 @@ OWNED = (
 """Who a missing library belongs to, by the beginning of its name."""
 _CODE = (
     # exit code 3221225781; EXITED (137); ExitStatus(3221225477); no longer running: 3221225781
-    r"(?:ExitStatus\(|(?:no longer running|has terminated): (?=32\d{8}\b)"
+    r"(?<!\d - )(?:ExitStatus\(|(?:no longer running|has terminated): (?=32\d{8}\b)"
     r"|[Ee]xit(?:ed with)? ?(?:status )?(?:[Cc]ode|status)[:=]? ?|\bE(?:xited|XITED) \()"
 )
 # Node prints Windows codes as unsigned 64-bit numbers, rounded; Python prints them with their sign
 ROWS = (
+    signature("exit.unready", "cause", "engine-unusable", r"\[WinError (?P<code>1114)\]"),
+    # OSError: /tmp/_MEIUwJ6Ds/koboldcpp_cublas.so: undefined symbol: getcpu
+    signature("exit.symbol", "cause", "engine-unusable",
+         r"(?:^|[\s'\"(/])(?P<file>(?:koboldcpp\w{0,20}|lib(?:llama|ggml|mtmd)[\w-]{0,30})\.so"
+         r"[\d.]{0,20}): undefined symbol: (?:(?P<inside>(?:_Z\w{0,3}\d{1,3})?(?:ggml|llama|gguf"
+         r"|clip|mtmd)_\w{1,100})|(?P<outside>\w{1,120}))"),
     signature("exit.library", "cause", "engine-unusable",
          _CODE + r"(?:32212257(?:81|85)|3221225595|-1073741515|-1073741511)\b"
          r"|because (?P<dll>[\w.-]{1,60}\.dll) was not found"
-         r"|\[WinError (?:126|127|1114|193)\]|llama\.cpp exit status: exit status 0xc0000(?:135"
+         r"|\[WinError (?:126|127|193)\]|llama\.cpp exit status: exit status 0xc0000(?:135"
          r"|139|07b)|Windows Error 0xc0000(?:135|139|07b)"),
     signature("exit.instruction", "cause", "backend-unsupported",
          _CODE + r"(?:3221225501|-1073741795|132|-4)\b|\[WinError -1073741795\]"
@@ -94,6 +100,20 @@ INSTRUCTION = (
     "virtual machine must pass the host's processor (CPU type host)."
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "exit.unready": (
+        "Windows found the library, and its own start failed ({code}): mostly this processor lacks "
+        "instructions that the build uses (AVX2, which Xeon E5 v1 and v2 and older ones have not: "
+        "take the build for old processors, of KoboldCpp koboldcpp-oldpc), or the card's driver or "
+        "Microsoft's Visual C++ runtime is too old for it: update both.",
+    ),
+    "exit.symbol": (
+        "{file} lacks {inside}, which another file of the same sources must have: its parts are of "
+        "different builds. Clean the build (make clean, or an empty build folder) and build "
+        "everything with the same options, or install all files of one release.",
+        "{file} needs {outside}, which the libraries of this system lack: the build was made for a "
+        "newer system (a newer C library), or for another CUDA, ROCm or BLAS. Use the release "
+        "before that change, a newer distribution or a container, or build it here.",
+    ),
     "exit.library": (
         "Windows did not load a library of the engine, or one of its dependencies: install the "
         "newest Visual C++ runtime, the card's driver and that build's CUDA or ROCm runtime, then "

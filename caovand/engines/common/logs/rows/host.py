@@ -12,6 +12,7 @@ from caovand.engines.common.logs.rows import (
     clients,
     container,
     cuda_state,
+    desktop,
     exits,
     files,
     kernel,
@@ -43,6 +44,8 @@ _RAW = re.compile(
     r"|(?:.{0,60}: )?symbol lookup error: |[^\s:]{1,200}: symbol lookup error: "
     r"|[^\s:]{1,200}: error while loading shared libraries: "
     r"|(?:[^\s:]{1,200}: )?[^\s:]{1,300}\.so[\w.]{0,20}: version [`']"
+    r"|nvidia-docker \| "
+    r"|\s{0,4}[\w-]{0,30}nvidia-[\w.:+-]{1,60} ?: (?:Pre)?(?:Depends|Breaks|Confl)"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
     r"|Program terminated with signal |(?:> )?Exception Type: {1,20}EXC_| {0,8}\[\[ [A-Z]"
     r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
@@ -80,11 +83,15 @@ ROWS = (
     *rocm.ROWS,
     *servers.ROWS,
     *studio.ROWS,
+    *desktop.ROWS,
     signature("nvml.argument", "cause", "gpu-absent",
          r"NVMLError_(?:InvalidArgument|NotFound)\b"),
     signature("nvml.unsupported", "cause", "gpu-absent", r"NVMLError_NotSupported\b"),
     signature("nvml.unknown", "cause", "gpu-absent",
          r"NVMLError_Unknown\b|Failed to initialize NVML: Unknown Error"),
+    signature("nvml.denied", "cause", "gpu-absent",
+         r"Failed to (?:initialize|start|init) (?:NVML|nvml): Insufficient Permissions"
+         r"|NVMLError_NoPermission\b"),
     signature("nvml.blocked", "cause", "gpu-absent",
          r"GPU access blocked by the operating system"),
     signature("nvml.library", "cause", "gpu-absent",
@@ -94,7 +101,13 @@ ROWS = (
          r"Failed to initialize NVML: Driver/library version mismatch"
          r"|NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
          r"|Failed to (?:initialize|start|init) (?:NVML|nvml)\b(?!: Unknown Error)"
+         r"|\bnvml: Driver/library version mismatch"
          r"|libnvidia-ml\.so in GDK package is a stub library"),
+    # nvidia-driver-530 : Depends: nvidia-kernel-common-530 (>= 530.41.03) but 530.30.02 is to be
+    signature("driver.packages", "cause", "gpu-absent",
+         r"^\s{0,4}(?P<package>(?:lib|linux-modules-|linux-objects-|xserver-xorg-video-)?nvidia-"
+         r"[\w.+-]{1,60}(?::\w{2,5})?) ?: (?:Pre)?(?:Depends|Breaks|Conflicts): .{1,300}"
+         r"(?:but |not installable)"),
     signature("unit.killed", "cause", "host-oom",
          r"Failed with result 'oom-kill'|has been killed by the OOM killer|\bOOMKilled\b"
          r"|^Killed /\S{1,300} due to memory|sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"),
@@ -168,7 +181,7 @@ ROWS = (
 
 def is_raw(line: str) -> bool:
     """Whether a line is of the kernel, the loader, a shell or a container's runtime."""
-    others = (clients, container, rocm, servers, studio, unreached)
+    others = (clients, container, desktop, rocm, servers, studio, unreached)
     return bool(_RAW.match(line) or kernel.KERNEL_LINE.match(line)) or any(
         rows.is_raw(line) for rows in others
     )

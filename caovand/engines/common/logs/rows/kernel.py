@@ -94,6 +94,12 @@ _ELSEWHERE = (
          r"|watchdog: BUG: soft lockup"),
     signature("host.instruction", "cause", "backend-unsupported",
          r"traps: (?P<name>\S{1,40})\[\d{1,10}\] trap invalid opcode"),
+    signature("host.selinux", "generic", "access-denied",
+         r"\bavc: {1,2}denied {1,2}\{ (?P<access>[\w ]{2,80}?) \}.{0,200}?\bcomm=\"?(?P<program>"
+         r"[^\s\"]{1,60})(?:.{0,80}?\b(?:path|name)=\"?(?P<path>[^\s\"]{1,300}))?"),
+    signature("host.apparmor", "generic", "access-denied",
+         r"apparmor=\"DENIED\" operation=\"(?P<access>[\w-]{1,40})\".{0,120}?profile=\""
+         r"(?P<profile>[^\"]{1,100})\"(?:.{0,60}?name=\"(?P<path>[^\"]{1,300})\")?"),
     signature("host.segfault", "consequence", "engine-died",
          r"(?:(?P<name>[\w.:-]{1,40})\[\d{1,10}\]: |^)segfault at [\da-f]"
          r"|traps: (?P<trapped>\S{1,40})\["),
@@ -129,6 +135,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
         "has the error.",
     ),
+    "driver.packages": (
+        "The driver's packages come from several sources or releases ({package} lacks its own). "
+        "First let the lists be current: sudo apt update && sudo apt --fix-broken install (sudo "
+        "apt full-upgrade). If that does not help, remove them all (sudo apt purge '*nvidia*'), "
+        "keep one source (the distribution's, or NVIDIA's, which /etc/apt/preferences.d can "
+        "prefer), install the driver anew (Ubuntu: sudo ubuntu-drivers install), and reboot.",
+    ),
     "driver.module": (
         "There is no module {module} for the kernel that runs: the driver is not installed, or was "
         "built for another kernel, mostly before an update. Install the headers of this one "
@@ -163,6 +176,23 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "distribution's long-term one, or a newer one) and another release of the driver and its "
         "firmware; the engine only called it.",
     ),
+    "host.selinux": (
+        "SELinux denies {program} the access {access} to {path}. If the file has a wrong label, as "
+        "after a move or by hand: sudo restorecon -Rv {path}; for a folder that a container "
+        "mounts, add :z to the volume (or --security-opt label=disable, for a card container_t may "
+        "use: sudo setsebool -P container_use_devices on). Where a policy's rule for the path is "
+        "at fault, set another type (sudo semanage fcontext -a -t TYPE, then restorecon), or allow "
+        "what is needed: sudo ausearch -m avc -ts recent | audit2allow -M local, then sudo "
+        "semodule -i local.pp.",
+        "`sudo setenforce 0` for one attempt shows whether nothing else is at fault.",
+    ),
+    "host.apparmor": (
+        "AppArmor denies the profile {profile} the operation {access}: `sudo aa-complain "
+        "{profile}` for one attempt shows whether that is all; then add a rule for the path to the "
+        "profile (/etc/apparmor.d/local), or start the container with --security-opt "
+        "apparmor=unconfined. A snap's profile is fixed: connect its interface, or install the "
+        "program from another package.",
+    ),
     "host.machine": ("The machine itself failed: check its memory, processor and cooling.",),
     "pcie.fatal": (
         "The PCIe link of a card failed: check its seat, riser or cable, and lower the slot's "
@@ -190,7 +220,7 @@ _ANY_KERNEL_LINE = re.compile(
     r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG"
     r"|BUG: |Oops: |traps: "
     r"|segfault at [\da-f]|blk_update_request|Buffer I/O error|print_req_error"
-    r"|EXT4-fs error|XFS \(|BTRFS |nvme\d|drmn\d: |SXid \()"
+    r"|\bavc: {1,2}denied|apparmor=\"DENIED|EXT4-fs error|XFS \(|BTRFS |nvme\d|drmn\d: |SXid \()"
 )
 
 

@@ -90,7 +90,8 @@ OF_LLAMA = (
     signature("llama.template.request", "generic", "bad-arguments",
          r"While executing \w{1,40} at line \d|Jinja Exception: (?P<why>.{1,200})"
          r"|[Uu]nable to generate parser for this template"
-         r"|\brequires? --jinja\b|Failed to (?:infer|parse) tool call|jinja2?\.exceptions\.\w",
+         r"|\brequires? (?P<option>--jinja)\b|Failed to (?:infer|parse) tool call"
+         r"|jinja2?\.exceptions\.\w",
          _LATER),
     signature("llama.request.grammar", "cause", "bad-arguments",
          r"(?:error|failed to) pars(?:ing|e) grammar|error initializing grammar sampler"

@@ -18,9 +18,14 @@ _RAW = re.compile(
     r"|(?:\d{3}: )?unable to start process: |!!! Health check error: "
     r"|.{0,200}(?:could not load model: rpc error|grpc process not found: "
     r"|backend not found: /|backend not found, install)"
+    r"|ape error: |fatal error: support for --gpu "
     r"|Error: (?:Shard|DownloadError|WebserverFailed|ArgumentValidation)"
 )
 ROWS = (
+    signature("llamafile.map", "cause", "engine-unusable",
+         r"ape error: \S{1,300}: prog mmap failed w/ errno (?P<errno>\d{1,3})"),
+    signature("llamafile.gpu", "cause", "gpu-absent",
+         r"support for --gpu (?P<gpu>\w{1,12}) was explicitly requested, but"),
     # text-generation-inference
     signature("tgi.instruction", "cause", "backend-unsupported",
          r"Shard process was signaled to shutdown with signal 4\b"),
@@ -71,6 +76,18 @@ ROWS = (
          r"No enough gpu memory for runtime|\[TM\]\[(?:ERROR|FATAL)\].{0,200}out of memory"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "llamafile.map": (
+        "The system did not map the llamafile ({errno}), mostly for want of addresses, not of "
+        "memory: kernels of ARM boards (Raspberry Pi, Rockchip, Jetson) give a process 39 bits. "
+        "Use a newer llamafile (-m takes the old file as weights), a kernel with 48 bits "
+        "(CONFIG_ARM64_VA_BITS_48, as a distribution's own has), or llama.cpp built there.",
+    ),
+    "llamafile.gpu": (
+        "llamafile made or found no library for --gpu {gpu}; the lines before say why. Update "
+        "llamafile; install the card's driver and, to compile the library, its toolkit (nvcc or "
+        "hipcc on PATH, CUDA 12 or newer), delete ~/.llamafile, and add --recompile. "
+        "Without --gpu it serves on the processor.",
+    ),
     "tgi.instruction": (
         "The build uses instructions that this processor lacks (signal 4 is an illegal "
         "instruction; usually AVX or AVX2): in a virtual machine pass the host's processor (CPU "

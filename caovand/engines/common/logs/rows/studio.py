@@ -17,7 +17,7 @@ _TEXTS = (
     r"|No models loaded\. Please load|Multiple models are loaded|Invalid model identifier"
     r"|Model is unloaded\.|find model of instance reference|Unexpected endpoint or method\. \("
     r"|Failed to load (?:the )?model\b.{0,80}guardrails|Model type \S{1,60} not supported"
-    r"|\bChannel Error\b"
+    r"|\bChannel Error\b|^- Caused By: [TRS]\w{1,9}Error: "
 )
 _RAW = re.compile(rf".{{0,300}}?(?:{_TEXTS})")
 ROWS = (
@@ -38,6 +38,9 @@ ROWS = (
     signature("studio.model", "cause", "model-missing",
          r"Invalid model identifier \W{0,4}(?P<name>[^\"\\]{1,100})"
          r"|(?P<none>No models loaded\. Please load)|(?P<many>Multiple models are loaded)"),
+    # An exception of its own program, whose next line names llmworker.js or index.js
+    signature("studio.code", "generic", "engine-died",
+         r"^- Caused By: (?P<error>(?:Type|Range|Reference|Syntax)Error: .{1,160})"),
     signature("studio.unloaded", "consequence", "engine-died",
          r"Model is unloaded\.|find model of instance reference"),
     signature("studio.endpoint", "cause", "bad-arguments",
@@ -89,6 +92,11 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "No model is loaded ({none}): load one (`lms load`), or switch on just-in-time loading in "
         "the server's settings, and let the client name it.",
         "Several models are loaded ({many}): let the client name one in the field model.",
+    ),
+    "studio.code": (
+        "LM Studio's own program failed ({error}), neither the model nor the card: update the "
+        "application and its runtimes (Settings, Runtime: Ctrl+Shift+R), and if that began with an "
+        "update, choose the runtime before or another backend, and report it with these lines.",
     ),
     "studio.unloaded": (
         "The model was unloaded while the request ran or waited: it crashed, somebody ejected it, "

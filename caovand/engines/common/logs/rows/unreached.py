@@ -42,19 +42,27 @@ _RAW = re.compile(
     r"|\bdial tcp [\w.-]{1,60}:\d{2,5}: |\bConnectError: |\blookup [\w.-]{1,60} on "
     r"|origins cannot be reached from inside"
     r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT|server can't be reached at "
-    r"|Failed to connect to Ollama\b|\[Errno -[235]\] |\[Errno 111\] Connection refused"
+    r"|Failed to connect to Ollama\b|\bcurl: \((?:7|28)\) |\[WinError 10061\]"
+    r"|\[Errno -[235]\] |\[Errno 111\] Connection refused"
     r"|[Cc]ould(?:n't| not) connect to [Oo]llama"
     r"|Ollama (?:could not be reached|is not reachable) at)"
 )
 ROWS = (
+    # curl: (7) Failed to connect to host.docker.internal port 11434 after 0 ms: Could not connect
+    signature("client.curl", "consequence", "network",
+         r"curl: \((?:7|28)\) (?:Failed to connect to|Connection (?:timed|refused)|Failed connect)"
+         rf".{{0,10}}?(?:(?P<docker>{_OF_DOCKER})|(?P<server>{_LOOPBACK})"
+         rf"|(?P<address>[\w.-]{{3,100}}))(?: port |:)(?!{_OTHERS})(?P<port>\d{{2,5}})\b"),
     signature("client.refused", "consequence", "network",
+         r"(?P<windows>\[WinError 10061\]|No connection could be made because the target machine "
+         r"actively refused)|"
          rf"(?:Cannot connect to host |ECONNREFUSED |{_DIALLED}){_SERVER}"
          rf"(?! ssl:\w{{1,10}} \[(?:Errno -\d\] )?{_UNKNOWN})"
          r"|(?:[Cc]ould(?:n't| not) connect to [Oo]llama|Ollama (?:could not be reached|is not "
          rf"reachable)) at https?://(?:(?P<named>(?:{_LOOPBACK})(?::\d{{1,5}})?)"
          r"|(?P<elsewhere>[\w.:-]{1,100}\w))"
          rf"|HTTPConnectionPool\(host='(?:(?P<pool>{_LOOPBACK})|(?P<pool_docker>{_OF_DOCKER}))'"
-         r"(?!.{0,400}(?:NameResolutionError|Failed to resolve|Read timed out))"
+         r"(?!.{0,400}(?:NameResolutionError|Failed to resolve|Read timed out|WinError 10061))"
          r"|(?P<local>origins cannot be reached from inside)"
          r"|(?P<code>code: 'ECONNREFUSED')"
          r"|(?P<python>(?:httpx|httpcore)\.ConnectError: (?:\[Errno 111\]|\[Errno 61\]"
@@ -101,7 +109,16 @@ _NOT_RESOLVED = (
     "reaches no name server: check network, DNS and HTTPS_PROXY.",
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
+    "client.curl": (
+        "No server answers at {docker}:{port}. " + _ON_GATEWAY,
+        "No server answers at {server}:{port}. " + _REMEDY,
+        "No server answers at {address}:{port}: it does not run, listens on 127.0.0.1 only or on "
+        "another port (OLLAMA_HOST=0.0.0.0, or --host 0.0.0.0), or a firewall is between.",
+    ),
     "client.refused": (
+        "No server listens where this client on Windows asks ({windows}): start it (for Ollama the "
+        "application, or `ollama serve`), and see with `netstat -ano` on which port it listens. A "
+        "server in WSL or on another machine must listen on all addresses (OLLAMA_HOST=0.0.0.0).",
         "No server answers at {server}:{port}. " + _REMEDY,
         "No server answers at {six}, port {port}: localhost was taken for the IPv6 address, on "
         "which many servers do not listen. Write 127.0.0.1 instead. " + _REMEDY,
