@@ -249,7 +249,15 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The cards cannot read each other's memory: set NCCL_P2P_DISABLE=1, and turn custom "
         "all-reduce off (--disable-custom-all-reduce).",
     ),
+    "cuda.illegal": (
+        "It happened where vLLM adds up the cards' results by its own kernel ({reduce}): let NCCL "
+        "do it (--disable-custom-all-reduce). If the fault then shows elsewhere, another kernel "
+        "caused it.",
+    ),
     "args.split": (
+        "Marlin's kernels compute in blocks ({marlin}) that the layer's part on one card does not "
+        "fill: load the checkpoint without them (--quantization awq for AWQ, gptq for GPTQ), or, "
+        "if it is split over cards, over fewer.",
         "The model cannot be split this way: lower tensor_parallel_size (--tp) to a divisor of its "
         "heads, those of an image encoder included, and of its quantized blocks.",
     ),

@@ -44,6 +44,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "for Qwen: rope_scaling in config.json or --hf-overrides). VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 "
         "only lifts the check: without such scaling, positions beyond the limit give NaN or fail.",
     ),
+    "args.async": (
+        "This release cannot schedule asynchronously with what else is set (drafts over pipeline "
+        "stages, for one): pass --no-async-scheduling, or leave the other out; a newer release may "
+        "do both.",
+    ),
     "args.address": (
         "This machine does not have the address to listen on: correct [server] host.",
     ),

@@ -45,12 +45,14 @@ ROWS = (
          r"(?=(?P<own>(?:layers\.\d{1,4}\.)(?:attention\.w[qkvo]|feed_forward\.w\d)\.weight)?)"
          r"(?=(?P<packed_by>[\w.]{0,200}\.weight\.(?:absmax|quant_map|nested_\w{1,20}|quant_state))?)"
          r"(?=(?P<plain>[\w.]{0,200}\.\w{1,12}_proj\.weight(?=['\"]))?)"
-         r"(?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
+         r"(?=(?P<merged>[\w.]{0,200}(?:gate_gate_up|qkqkv|qkv_qkv)_proj)?)"
+         r"(?:(?P<cache>[\w.]{0,300}\.(?:q|k|v|kv)_scale)"
+         r"|(?P<scale>[\w.]{0,300}\.(?:w\d{1,2}_)?(?:weight_|input_)?"
          r"(?:scale|absmax|zero|g_idx|qweight"
-         r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
+         r"|perm)\w{0,20})|(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
          r"|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
-         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
+         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200}))['\"]$"
          r"|There is no module or parameter named '?(?:"
          r"(?=[\w.]{0,80}(?:projector|vision|visual|audio|multi_modal|lm_head|router|\.gate\.|embed))"
          rf"(?P<packed>[\w.]{{0,200}})\.{_QUANTIZED}|(?P<scales>[\w.]{{0,200}}\.{_QUANTIZED})"
@@ -160,6 +162,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "or instead of the files of Transformers, and both or the wrong one were read. Leave it "
         "out of the download and the folder, or read that format (--tokenizer-mode mistral "
         "--config-format mistral --load-format mistral).",
+        "{merged} is not a name of the checkpoint: it has the projections merged (gate_up_proj, "
+        "qkv_proj), and this release's code for the model merges them itself. Install a newer "
+        "release, or use a checkpoint, or a quantization of it, with separate projections.",
         "{packed_by} is written by bitsandbytes: the checkpoint is quantized already. Install a "
         "newer release of the engine, which reads it for more models; older releases need "
         "--quantization bitsandbytes --load-format bitsandbytes, and no split over cards.",
@@ -170,8 +175,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "a newer release, or use another quantization of the model.",
         "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
         "have: the release is too old for it, or config.json belongs to another checkpoint.",
-        "{scale} is part of a quantization, which this release may not support for this "
-        "architecture: try another quantization of the model.",
+        "{scale} belongs to a quantized layer, and the engine set that layer up without "
+        "quantization or by another scheme. Remove --quantization, if it is passed, so that the "
+        "checkpoint's own config.json decides; otherwise this release does not support that scheme "
+        "for this architecture: install a newer one, or use another quantization of the model.",
+        "{cache} is a scale of a quantized KV cache, which this release does not read for this "
+        "model: install a newer release, or use a checkpoint without such scales.",
         "{packed} is quantized in the checkpoint, and this release's code for the model keeps that "
         "layer in full precision (as it mostly does with projectors, encoders of images or sound, "
         "output layers and routers). Quantize the model again with that layer among those to "

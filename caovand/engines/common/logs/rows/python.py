@@ -26,8 +26,7 @@ _FRAME = re.compile(
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 _RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
-MAX_REST = 3
-"""Lines of source and marks after a frame."""
+MAX_REST = 3  # lines of source and marks after a frame
 REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
@@ -181,7 +180,7 @@ NO_MODEL = (
 NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\)))"
 UNEVEN = (
     r"^AssertionError: \d+ is not divisible by \d+$"
-    r"|is not divisible by\s+min_thread_[nk]"
+    r"|is not divisible by\s+(?P<marlin>min_thread_[nk])"
     r"|is not divisible by (?:weight quantization block|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
@@ -266,7 +265,9 @@ ANY_PROGRAM = (
     # A message that names a setting, and the requirement for it
     signature("args.named", "generic", "bad-arguments",
          rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
-         rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", UNSURE),
+         rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})"
+         r"|^\w{1,40}Error: .{0,400}\b[Pp]lease (?:adjust|reduce|lower|increase|raise|disable|enable"
+         r"|set) (?P<advised>(?:--)?[a-z]{2,30}(?:[_-][a-z]{1,30}){1,5})\b", UNSURE),
 )  # fmt: skip
 UNSURE_ROWS = frozenset(row.id for row in ANY_PROGRAM if row.by_phase is UNSURE)
 HUB = (

@@ -245,6 +245,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.named": (
         "The engine rejects a setting: {setting}. The line has the engine's reason. If no argument "
         "sets it, the value is from the model's own config.json.",
+        "The settings do not go together: change {advised}, or leave out what the line names with "
+        "it. The line has the engine's reason.",
     ),
     "npu.group": (
         "The NPUs cannot form their group (HCCL): check that each rank has its own device, the "

@@ -55,7 +55,12 @@ ROWS = (
          r"|Error in applying chat template|[Ss]ystem message must be at the beginning", _LATER),
     # What a template's author wrote for messages that it does not take
     signature("args.raised", "consequence", "bad-arguments",
-         r"jinja2\.exceptions\.TemplateError: (?P<raised>.{3,300})", _LATER),
+         r"jinja2\.exceptions\.TemplateError: (?:(?P<calls>.{0,100}\bsingle tool-calls? at once.{0,40})"
+         r"|(?P<raised>.{3,300}))", _LATER),
+    # The template's own text, not a message
+    signature("args.template.code", "cause", "bad-arguments",
+         r"jinja2\.exceptions\.Template(?:Syntax|Assertion|Runtime)Error: (?P<why>.{3,200})"
+         r"|jinja2\.exceptions\.UndefinedError: (?P<undefined>.{3,200})", _LATER),
     signature("args.task", "consequence", "bad-arguments",
          r"[Tt]he model does not support (?:(?P<pools>(?:Embeddings?|Pooling|Scor\w{1,5}"
          r"|Rerank\w{0,4}|Classif\w{1,10})(?: \(\w{1,30}\))?)"
@@ -196,9 +201,22 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "them so, or pass another template with --chat-template.",
     ),
     "args.raised": (
+        'The model\'s chat template refuses the messages that a client sent: "{calls}" Let the '
+        "client keep one tool call per message of the assistant (parallel_tool_calls false), and "
+        "leave tool_calls out where it is an empty list, which the template takes for several. "
+        "Or pass another template with --chat-template.",
         'The model\'s chat template refuses the messages that a client sent: "{raised}" Let the '
         "client, or what stores its history, send them as that requires, or pass another template "
         "with --chat-template. The server goes on.",
+    ),
+    "args.template.code": (
+        "The chat template itself is faulty ({why}), so that every chat request fails: correct "
+        "chat_template in the model's tokenizer_config.json or chat_template.jinja (that of the "
+        "base model is mostly sound), or pass such a file with --chat-template. An old jinja2 "
+        "refuses what newer templates use: upgrade it.",
+        "The chat template reads a field that the messages do not have ({undefined}): let the "
+        "client send it, such as content and role in each message, or pass another template with "
+        "--chat-template.",
     ),
     "llama.template.raised": (
         'The model\'s chat template refuses the messages that a client sent: "{raised}" Let the '

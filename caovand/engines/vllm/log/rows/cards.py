@@ -26,7 +26,8 @@ ROWS: tuple[Signature, ...] = (
          runtime.NO_KERNEL +
          r"|is for sm\d+-sm\d+, but was built for sm\d+|No compiled (?P<kernel>\w{1,60}) "),
     signature("cuda.illegal", "cause", "illegal-access",
-         r"an illegal memory access was encountered|cudaErrorIllegalAddress"
+         r"(?P<reduce>custom_all_reduce)\.cuh:\d{1,5} '?an illegal memory access"
+         r"|an illegal memory access was encountered|cudaErrorIllegalAddress"
          r"|CUDA_ERROR_ILLEGAL_ADDRESS"),
     signature("cuda.launch", "cause", "launch-failure",
          r"(?P<fault>unspecified launch failure|cudaErrorLaunchFailure"
