@@ -69,6 +69,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "step has too little room (lower --mem-fraction-static, --chunked-prefill-size and "
         "--cuda-graph-max-bs).",
     ),
+    "sglang.smem": (
+        "A kernel that Triton compiles needs {wanted} bytes of shared memory, more than the card "
+        "has. If the frames above are of attention (triton_ops), choose kernels that are not "
+        "Triton's: --attention-backend flashinfer (AMD: aiter). If they are of experts (fused_moe) "
+        "or of a quantization, another --moe-runner-backend or quantization; a newer release has "
+        "sizes for more cards.",
+    ),
     "sglang.health": (
         "The scheduler sent nothing for {seconds} s, and the health check gave up: it computes a "
         "long prompt, or it hangs. What it sent last shows which (last_heartbeat {heartbeat}): a "

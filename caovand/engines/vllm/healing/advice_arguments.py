@@ -44,6 +44,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "for Qwen: rope_scaling in config.json or --hf-overrides). VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 "
         "only lifts the check: without such scaling, positions beyond the limit give NaN or fail.",
     ),
+    "drafts.interface": (
+        "This release's code for the model gives no hidden states to a draft model of {kind}: "
+        "remove --speculative-config, or install a newer release, which may support drafts for "
+        "this model.",
+    ),
+    "engine.fault": (
+        "The engine's own code is at fault: its {holder} has no {member}. No setting supplies it: "
+        "install the next or the previous release, and if the model is new, the one that its page "
+        "names. Files of two releases in one environment look the same: install it in a new one.",
+    ),
     "args.async": (
         "This release cannot schedule asynchronously with what else is set (drafts over pipeline "
         "stages, for one): pass --no-async-scheduling, or leave the other out; a newer release may "

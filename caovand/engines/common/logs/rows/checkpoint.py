@@ -29,6 +29,12 @@ ROWS = (
          r"\.[\w.]{1,200})'"
          rf"|{_OTHERS}'(?P<draft>{_PART}(?:mtp|eagle|medusa|draft)\w{{0,40}}\.[\w.]{{1,200}})'"
          r"|'(?P<lacking>[\w.]{1,200})')"),
+    # What prepares images and sound is a class of Transformers, which the model's files name
+    signature("model.processor", "cause", "bad-arguments",
+         r"Unrecognized (?P<kind>(?:image|video|audio) processor|processing class"
+         r"|feature extractor) in \S{1,300}\. (?:Should have|Can't instantiate)"
+         r"|Could not find (?P<name>\w{1,80}) neither in <module 'transformers"
+         r"|(?P<none>(?:[Ii]mage |[Vv]ideo )?[Pp]rocessor was not found), please check and update"),
     signature("model.method", "cause", "bad-arguments",
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
     signature("model.methods", "cause", "bad-arguments",
@@ -137,6 +143,19 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "Otherwise the release reads another architecture or layout than the one that was saved: "
         "install a newer release, and see what the model's page requires (release, "
         "tie_word_embeddings or architectures in config.json).",
+    ),
+    "model.processor": (
+        "The installed Transformers has no {kind} for this model: it is older than the model. "
+        "Upgrade it (pip install --upgrade transformers) as far as the engine's release allows, or "
+        "install a newer release of the engine. Otherwise preprocessor_config.json is missing or "
+        "of another release: download it again.",
+        "The installed Transformers has no {name}, which the model's preprocessor_config.json "
+        "names: upgrade Transformers (pip install --upgrade transformers) as far as the engine's "
+        "release allows; if it is newer than the model, it may have renamed the class: update the "
+        "model's files, or install the Transformers that the model's page names.",
+        "The installed Transformers cannot build what prepares the model's images ({none}): "
+        "install the release that the model's page names (a newer one for a newer model), and "
+        "check that preprocessor_config.json and the tokenizer's files are in the folder.",
     ),
     "model.method": (
         "This release does not know the quantization {method}, which it takes from "

@@ -57,6 +57,17 @@ ROWS = (
     signature("args.raised", "consequence", "bad-arguments",
          r"jinja2\.exceptions\.TemplateError: (?:(?P<calls>.{0,100}\bsingle tool-calls? at once.{0,40})"
          r"|(?P<raised>.{3,300}))", _LATER),
+    # The arguments of a call in a client's history are a text, and the template wants an object
+    signature("args.arguments", "consequence", "bad-arguments",
+         r"Can only get item pairs from a mapping"
+         r"|UndefinedError: 'str object' has no attribute 'items'", _LATER),
+    # What the answer must follow: a JSON schema, a grammar or a regular expression
+    signature("args.grammar", "consequence", "bad-arguments",
+         r"(?P<schema>schema contains features not supported by \w{1,20}|[Uu]nsupported (?:JSON )?"
+         r"[Ss]chema\b[^'\"]{0,80}|Grammar error: (?:Unknown format|Unimplemented)[^'\"]{0,80})"
+         r"|(?P<text>EBNF pars\w{1,3} error.{0,100}|Grammar error: [^'\"]{3,100}"
+         r"|Failed to (?:parse|compile|convert) (?:the )?(?:\w{1,20} )?(?:grammar|regex)\b.{0,100})"
+         r"|(?P<rejected>grammar rejected tokens|Failed to advance FSM for request)", _LATER),
     # The template's own text, not a message
     signature("args.template.code", "cause", "bad-arguments",
          r"jinja2\.exceptions\.Template(?:Syntax|Assertion|Runtime)Error: (?P<why>.{3,200})"
@@ -208,6 +219,26 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         'The model\'s chat template refuses the messages that a client sent: "{raised}" Let the '
         "client, or what stores its history, send them as that requires, or pass another template "
         "with --chat-template. The server goes on.",
+    ),
+    "args.arguments": (
+        "The chat template wants the arguments of an earlier tool call as an object, and got a "
+        "text. OpenAI's form is a text with JSON, which the engine converts: let the client store "
+        "valid JSON in arguments ({{}} for none); if it does, install a newer release of the engine "
+        "or of the program before it, or pass another template with --chat-template.",
+    ),
+    "args.grammar": (
+        "The backend for structured outputs does not know something in the request's JSON schema "
+        "({schema}): simplify the schema (format, pattern and limits of numbers and lengths are "
+        "the usual ones; a client's tools have schemas, too), or choose another backend "
+        "(--structured-outputs-config '{{\"backend\": \"guidance\"}}', before 0.12 "
+        "--guided-decoding-backend; SGLang: --grammar-backend), or a newer release.",
+        "The grammar or regular expression of a request cannot be read ({text}): write it in the "
+        "form of the backend in use (xgrammar: GBNF, as llama.cpp's; guidance: Lark), with a rule "
+        "called root. Only the request must change.",
+        "The answer did not follow the request's schema or grammar ({rejected}), and the request "
+        "was ended: such models and settings as drafts, diffusion or a reasoning parser that does "
+        "not fit break it. Leave those out, choose another backend for structured outputs, or "
+        "install a newer release.",
     ),
     "args.template.code": (
         "The chat template itself is faulty ({why}), so that every chat request fails: correct "

@@ -48,6 +48,8 @@ ROWS: tuple[Signature, ...] = (
          r"^AssertionError at \S{1,200}: assert all\(vocab_sizes\[0\] == vocab_size"
          r"|Target and draft model should have the same vocabulary size\.?(?: Target model "
          r"vocab_size=(?P<target>\d{1,9})\. Draft model vocab_size=(?P<drafts>\d{1,9}))?"),
+    signature("drafts.interface", "cause", "bad-arguments",
+         r"Model does not support (?P<kind>EAGLE-?3?|Eagle3?) interface"),
     signature("args.uneven", "generic", "unknown",
          r"^ZeroDivisionError: "
          r"|^(?:ValueError|AssertionError|RuntimeError): .{0,300}\bdivisible by\b"
