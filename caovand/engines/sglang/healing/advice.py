@@ -156,6 +156,11 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "a card pass --device cpu with --mem-fraction-static 0.8 and --max-total-tokens, or "
         "install a newer release, which has defaults for it.",
     ),
+    "sglang.drafts.sizes": (
+        "It is not set how much to draft, and this release does not choose it by itself: pass all "
+        "of --speculative-num-steps, --speculative-eagle-topk and --speculative-num-draft-tokens "
+        "(such as 3, 1 and 4), or none of them with a newer release.",
+    ),
     "sglang.warmup": (
         "The server's own warm-up request was answered with {status}, most likely by a proxy "
         "instead of the server: set no_proxy and NO_PROXY to 127.0.0.1,localhost,0.0.0.0, unset "

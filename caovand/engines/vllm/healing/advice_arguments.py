@@ -54,6 +54,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install the next or the previous release, and if the model is new, the one that its page "
         "names. Files of two releases in one environment look the same: install it in a new one.",
     ),
+    "args.lora": (
+        "An adapter was asked for, and the engine runs without support for them: start it with "
+        "--enable-lora (in Python enable_lora=True). If that is set, an option turned it off in a "
+        "worker: leave --num-scheduler-steps, drafts and the like out, or install a newer release.",
+    ),
     "args.async": (
         "This release cannot schedule asynchronously with what else is set (drafts over pipeline "
         "stages, for one): pass --no-async-scheduling, or leave the other out; a newer release may "

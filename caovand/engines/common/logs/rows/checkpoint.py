@@ -35,6 +35,12 @@ ROWS = (
          r"|feature extractor) in \S{1,300}\. (?:Should have|Can't instantiate)"
          r"|Could not find (?P<name>\w{1,80}) neither in <module 'transformers"
          r"|(?P<none>(?:[Ii]mage |[Vv]ideo )?[Pp]rocessor was not found), please check and update"),
+    # vLLM before 0.5.5, and Transformers alone, read a GGUF file as if it were config.json
+    signature("model.gguf.config", "cause", "bad-arguments",
+         r"config file at '(?P<file>[^']{1,400}\.gguf)' is not a valid JSON"
+         r"|Unknown gguf model_type: (?P<type>\S{1,60})"),
+    signature("model.mistral", "cause", "bad-arguments",
+         r"Failed to load mistral 'params\.json' config for model (?P<model>\S{1,300}[^\s.])"),
     signature("model.method", "cause", "bad-arguments",
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
     signature("model.methods", "cause", "bad-arguments",
@@ -156,6 +162,21 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The installed Transformers cannot build what prepares the model's images ({none}): "
         "install the release that the model's page names (a newer one for a newer model), and "
         "check that preprocessor_config.json and the tokenizer's files are in the folder.",
+    ),
+    "model.gguf.config": (
+        "{file} is a GGUF file, and was read as config.json: this release does not read GGUF files "
+        "(vLLM from 0.5.5 on), or not in this way. Install a newer release, pass the file's path "
+        "or REPOSITORY:QUANTIZATION, and --tokenizer with the base model; or serve it with "
+        "llama.cpp.",
+        "This release cannot load GGUF files of the model type {type}: use the model's own "
+        "checkpoint (safetensors) or another quantization of it (AWQ, GPTQ, FP8), a newer release, "
+        "or llama.cpp.",
+    ),
+    "model.mistral": (
+        "{model} has no params.json, so it is not in Mistral's own format: remove --config-format "
+        "mistral, --load-format mistral and --tokenizer-mode mistral, which are for repositories "
+        "with params.json and consolidated.safetensors; quantizations by others mostly have the "
+        "format of Transformers.",
     ),
     "model.method": (
         "This release does not know the quantization {method}, which it takes from "

@@ -179,7 +179,7 @@ NO_MODEL = (
 )
 NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\)))"
 UNEVEN = (
-    r"^AssertionError: \d+ is not divisible by \d+$"
+    r"^AssertionError(?:: \d+ is not divisible by \d+| at \S{1,90}: assert \S+ % \S*tp_size == 0)$"
     r"|is not divisible by\s+(?P<marlin>min_thread_[nk])"
     r"|is not divisible by (?:weight quantization block|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
@@ -266,8 +266,8 @@ ANY_PROGRAM = (
     signature("args.named", "generic", "bad-arguments",
          rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
          rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})"
-         r"|^\w{1,40}Error: .{0,400}\b[Pp]lease (?:adjust|reduce|lower|increase|raise|disable|enable"
-         r"|set) (?P<advised>(?:--)?[a-z]{2,30}(?:[_-][a-z]{1,30}){1,5})\b", UNSURE),
+         r"|^\w{1,40}Error: .{0,400}\b[Pp]lease (?:adjust|reduce|lower|increase|raise|disable"
+         r"|enable|set) (?P<advised>(?:--)?[a-z]{2,30}(?:[_-][a-z]{1,30}){1,5})\b", UNSURE),
 )  # fmt: skip
 UNSURE_ROWS = frozenset(row.id for row in ANY_PROGRAM if row.by_phase is UNSURE)
 HUB = (

@@ -55,8 +55,12 @@ ROWS = (
          r"|Error in applying chat template|[Ss]ystem message must be at the beginning", _LATER),
     # What a template's author wrote for messages that it does not take
     signature("args.raised", "consequence", "bad-arguments",
-         r"jinja2\.exceptions\.TemplateError: (?:(?P<calls>.{0,100}\bsingle tool-calls? at once.{0,40})"
-         r"|(?P<raised>.{3,300}))", _LATER),
+         r"jinja2\.exceptions\.TemplateError: (?:"
+         r"(?P<calls>.{0,100}\bsingle tool-calls? at once.{0,40})|(?P<raised>.{3,300}))", _LATER),
+    # Mistral's own tokenizer, for which not all of an engine's features are made
+    signature("tokenizer.mistral", "cause", "bad-arguments",
+         r"^AttributeError: '(?:Mistral|Tekken)Tokenizer' object has no attribute "
+         r"'(?P<member>\w{1,60})", _LATER),
     # The arguments of a call in a client's history are a text, and the template wants an object
     signature("args.arguments", "consequence", "bad-arguments",
          r"Can only get item pairs from a mapping"
@@ -220,17 +224,23 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "client, or what stores its history, send them as that requires, or pass another template "
         "with --chat-template. The server goes on.",
     ),
+    "tokenizer.mistral": (
+        "Something that was asked for (structured outputs, a parser, a task) needs {member}, which "
+        "Mistral's own tokenizer does not have in this release: pass --tokenizer-mode auto (with "
+        "--config-format hf and --load-format auto, where the repository has Transformers' files), "
+        "leave that out, or install a newer release.",
+    ),
     "args.arguments": (
         "The chat template wants the arguments of an earlier tool call as an object, and got a "
         "text. OpenAI's form is a text with JSON, which the engine converts: let the client store "
-        "valid JSON in arguments ({{}} for none); if it does, install a newer release of the engine "
-        "or of the program before it, or pass another template with --chat-template.",
+        "valid JSON in arguments ({{}} for none); if it does, install a newer release of the "
+        "engine or of the program before it, or pass another template with --chat-template.",
     ),
     "args.grammar": (
         "The backend for structured outputs does not know something in the request's JSON schema "
         "({schema}): simplify the schema (format, pattern and limits of numbers and lengths are "
         "the usual ones; a client's tools have schemas, too), or choose another backend "
-        "(--structured-outputs-config '{{\"backend\": \"guidance\"}}', before 0.12 "
+        '(--structured-outputs-config \'{{"backend": "guidance"}}\', before 0.12 '
         "--guided-decoding-backend; SGLang: --grammar-backend), or a newer release.",
         "The grammar or regular expression of a request cannot be read ({text}): write it in the "
         "form of the backend in use (xgrammar: GBNF, as llama.cpp's; guidance: Lark), with a rule "

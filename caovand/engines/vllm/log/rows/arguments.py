@@ -61,9 +61,11 @@ ROWS: tuple[Signature, ...] = (
          r"not supported"
          r"|block_size \(\d+\) must be <= max_num_batched_tokens"
          r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
+    signature("args.lora", "cause", "bad-arguments",
+         r"\bLoRA is not enabled\b|lora_request .{0,300}but LoRA is not enabled", SERVED),
     signature("args.async", "cause", "bad-arguments",
-         r"\bPP\+async expects\b|\b[Aa]sync(?:hronous)?[ _-]scheduling (?:is |does )?(?:currently )?"
-         r"not (?:yet )?(?:support|compatible)"),
+         r"\bPP\+async expects\b|\b[Aa]sync(?:hronous)?[ _-]scheduling (?:is |does )?"
+         r"(?:currently )?not (?:yet )?(?:support|compatible)"),
     signature("args.address", "generic", "unknown",
          r"\[Errno 99\]|^socket\.gaierror: ", LISTENING),
     signature("engine.package", "cause", "bad-arguments",
