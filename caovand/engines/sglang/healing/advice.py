@@ -156,6 +156,12 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "a card pass --device cpu with --mem-fraction-static 0.8 and --max-total-tokens, or "
         "install a newer release, which has defaults for it.",
     ),
+    "sglang.leak": (
+        "SGLang counts its cache when it is idle, and found slots ({pool}) that nobody holds or "
+        "two hold: a fault of this release, not of the cards' memory. Install a newer one. Until "
+        "then SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE=0 makes it a warning, and without drafts, "
+        "a hierarchical cache or --disable-radix-cache set it may not happen.",
+    ),
     "sglang.drafts.sizes": (
         "It is not set how much to draft, and this release does not choose it by itself: pass all "
         "of --speculative-num-steps, --speculative-eagle-topk and --speculative-num-draft-tokens "

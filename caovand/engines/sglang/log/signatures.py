@@ -71,6 +71,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.jit", "cause", "jit-toolchain", toolchain.BUILD + r"|" + toolchain.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
+    signature("sglang.leak", "generic", "engine-died",
+         r"^ValueError: (?P<pool>\w{0,40}(?: ?pool)?) memory leak detected!"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
     signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH + r"|" + runtime.STREAM),
     signature("sglang.nccl", "generic", "collective-timeout",

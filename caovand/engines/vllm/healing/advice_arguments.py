@@ -54,6 +54,16 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install the next or the previous release, and if the model is new, the one that its page "
         "names. Files of two releases in one environment look the same: install it in a new one.",
     ),
+    "dtype.compile": (
+        "{card} does not compute in bfloat16, and its kernels cannot be compiled for it: set "
+        "--dtype half (float16), or float32 if the model gives NaN.",
+    ),
+    "gpu.rank": (
+        "A process of data parallelism looks for card {rank}, and sees fewer: Ray or the trainer "
+        "shows each process one card (CUDA_VISIBLE_DEVICES), or the machine has fewer than "
+        "--data-parallel-size-local times --tensor-parallel-size. Let the processes see all cards, "
+        "or lower these.",
+    ),
     "args.lora": (
         "An adapter was asked for, and the engine runs without support for them: start it with "
         "--enable-lora (in Python enable_lora=True). If that is set, an option turned it off in a "

@@ -118,7 +118,7 @@ ROWS = (
     # cannot import name 'X' from 'vllm.utils' (/usr/lib/.../vllm/utils.py)
     signature("python.part", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '"
-         r"(?=(?:transformers\.models\.(?P<model>\w{1,60}))?)"
+         r"(?=(?:transformers\.models\.(?P<model>\w{1,60})|(?P<flash>flash_attn)\.)?)"
          rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
          rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
          rf"'(?P<module>(?P<of>{_WHOLE})(?:\.\w{{1,60}}){{0,6}})'(?! \(unknown location)",
@@ -279,6 +279,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "rename it, or start in another folder.",
     ),
     "python.part": (
+        "A folder {flash} is there that is not the whole package flash-attn (left over, or another "
+        "of its packages): pip uninstall flash-attn, and delete it. The engines need none.",
         "The installed Transformers does not have the model {model}, so it is mostly older than "
         "the engine's code expects: install the one that this release of the engine requires (pip "
         "install --upgrade transformers, then `pip check`), or the engine again in its own "

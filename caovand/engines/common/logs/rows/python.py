@@ -80,7 +80,7 @@ ROWS = (
          r"^KeyError: ['\"]<[\w|/▁-]{1,40}>['\"]$", SERVED),
     signature("model.tokenizer", "cause", "model-missing",
          r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
-         r"|Can't load tokenizer for|instantiate the backend tokenizer"
+         r"|Can't load tokenizer for|instantiate the backend tokenizer|^TypeError: not a string$"
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
     signature("model.type", "cause", "bad-arguments",
          r"^KeyError: '(?P<type>(?:qwen|llama|mistral|ministral|mixtral|pixtral|gemma|phi|deepseek"
@@ -181,7 +181,7 @@ NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?
 UNEVEN = (
     r"^AssertionError(?:: \d+ is not divisible by \d+| at \S{1,90}: assert \S+ % \S*tp_size == 0)$"
     r"|is not divisible by\s+(?P<marlin>min_thread_[nk])"
-    r"|is not divisible by (?:weight quantization block|group_size)"
+    r"|is not divisible by (?:(?P<block>weight quantization block)|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
 CHOICE = (

@@ -19,6 +19,10 @@ ROWS: tuple[Signature, ...] = (
          runtime.ABSENT + r"|(?P<platform>Failed to infer device type)"),
     signature("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", OPENING),
+    signature("dtype.compile", "cause", "backend-unsupported",
+         r"Device (?P<card>.{1,60}) does not support bfloat16 compilation"),
+    signature("gpu.rank", "cause", "gpu-absent",
+         r"DP adjusted local rank (?P<rank>\d{1,4}) is out of bounds"),
     signature("gpu.count", "cause", "gpu-absent",
          r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
          r"(?: \((?P<found>\d+)\))?"),
