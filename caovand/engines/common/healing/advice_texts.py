@@ -260,9 +260,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "Marlin's kernels compute in blocks ({marlin}) that the layer's part on one card does not "
         "fill: load the checkpoint without them (--quantization awq for AWQ, gptq for GPTQ), or, "
         "if it is split over cards, over fewer.",
-        "A layer's part on one card is not made of whole blocks ({block}): if it is of experts, keep "
-        "these whole (--enable-expert-parallel; SGLang: --ep with the number of --tp), otherwise "
-        "split over fewer cards.",
+        "A layer's part on one card is not made of whole blocks ({block}): if it is of experts, "
+        "keep these whole (--enable-expert-parallel; SGLang: --ep with the number of --tp), "
+        "otherwise split over fewer cards.",
         "The model cannot be split this way: lower tensor_parallel_size (--tp) to a divisor of its "
         "heads, those of an image encoder included, and of its quantized blocks.",
     ),

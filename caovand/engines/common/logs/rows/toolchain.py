@@ -96,7 +96,7 @@ ROWS = (
          r"cannot open shared object file", SERVED),
     signature("engine.loader", "cause", "bad-arguments",
          r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)"
-         r"(?=(?P<without>libtorch_(?:cuda|hip)\.so)?)"
+         r"(?=(?:(?P<without>libtorch_(?:cuda|hip)\.so): cannot open)?)"
          r"(?=(?:[^\s:'\"(]{1,300}/(?P<infer>flashinfer)/[\w./-]{1,80}: undefined)?)"
          r"(?=(?:[^\s:'\"(]{1,300}/)?(?P<flash>flash_attn_\w{1,20})\.\S{1,80}: undefined)?"
          r"(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
