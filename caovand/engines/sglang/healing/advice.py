@@ -21,7 +21,11 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The weights do not fit the cards: an allocation of {wanted} failed.",
         "Use a quantised checkpoint, or split the model over more cards.",
     ),
-    "kv-cache-none": ("The share of memory holds the weights, and leaves nothing for the cache.",),
+    "kv-cache-none": (
+        "The share of memory holds the weights, and leaves nothing for the cache: raise "
+        "--mem-fraction-static (0.9 leaves room for a step on most cards), or use a smaller "
+        "quantization or more cards (--tp).",
+    ),
     "kv-cache-short": ("The cache is full, and a request found no room in it.",),
     "device-oom-capture": ("The cards have no memory left for CUDA graphs.",),
     "device-oom-run": ("A step needed more memory than the share leaves free.",),

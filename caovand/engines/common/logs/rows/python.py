@@ -256,7 +256,7 @@ ANY_PROGRAM = (
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta"
-         r"|[Ss][Mm][_ ]?\d{1,3}|CUDA|ROCm|HIP|head[_ ](?:dim|size)\w*|CPU|platforms?"
+         r"|[Ss][Mm][_ ]?\d{1,3}|CUDA|ROCm|HIP|head[_ ]?(?:dim|size)\w*|CPU|platforms?"
          r"|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
          r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to "
          r"|[Ff]ailed to dispatch (?:head|group|page|mask|num|dtype)\w{0,20}\b", SERVED),
