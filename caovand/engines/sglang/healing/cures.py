@@ -23,7 +23,7 @@ _CURES: Mapping[tuple[Failure, str], tuple[str, ...]] = {
     ("host-oom", ANY): ("replicas-off", "requests"),
     ("illegal-access", ANY): _CRASH,
     ("launch-failure", ANY): _CRASH,
-    ("shared-memory-limit", ANY): ("draft-off",),
+    ("shared-memory-limit", ANY): ("attention", "draft-off"),
     ("jit-toolchain", ANY): ("attention",),
     ("backend-unsupported", ANY): ("attention", "draft-off", "graphs-off"),
     ("compile-failed", ANY): ("graphs-off",),
