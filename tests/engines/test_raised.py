@@ -21,6 +21,7 @@ CASES = [
     ("torch/cuda/__init__.py:_lazy_init", "RuntimeError: x", "driver"),
     ("vllm/distributed/parallel_state.py:initialize", "AssertionError: x", "group"),
     ("torch/distributed/distributed_c10d.py:all_reduce", "RuntimeError: x", "collective"),
+    ("vllm/tool_parsers/hermes.py:extract_tool_calls", "IndexError: x", "stream"),
     ("ray/_private/worker.py:init", "ConnectionError: x", "ray"),
     ("huggingface_hub/utils/_http.py:raise", "huggingface_hub.errors.HfHubHTTPError: x", "hub"),
     ("vllm/model_executor/models/qwen3.py:load_weights", "KeyError: 'x'", "weights"),

@@ -16,7 +16,7 @@ from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
 from caovand.engines.common.healing import backends, programs, stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL, Sentences
-from caovand.engines.common.healing.line_hints import line_hints
+from caovand.engines.common.healing.line_hints import OWN_ADVICE, line_hints
 from caovand.engines.common.logs.refusals import OF_UNREACHED
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS
 
@@ -59,6 +59,13 @@ def key_and_flag(option: Callable[[str], str]) -> Callable[[Rung], str]:
     return setting
 
 
+_OF_A_CLASS = frozenset({
+    "feature.card", "feature.combination", "args.named", "args.value", "raised.value",
+    "raised.configuration", "raised.model",
+})  # fmt: skip
+"""Rows that know only what kind of line it is: the program's own advice is more precise."""
+
+
 def sentences(
     finding: Finding, known: Mapping[str, Any], special: Sentences, general: Sentences
 ) -> list[str]:
@@ -86,7 +93,10 @@ def sentences(
     texts = [*programs.first_remedy(finding), *texts]
     if failure == "unknown" and signature in UNSURE_ROWS:
         texts.append(_UNSURE)
-    return [*texts, *line_hints(finding, texts)]
+    hints = line_hints(finding, texts)
+    if signature in _OF_A_CLASS and hints and hints[0].startswith(OWN_ADVICE):
+        return [hints[0], *texts, *hints[1:]]
+    return [*texts, *hints]
 
 
 def ladder_changes(

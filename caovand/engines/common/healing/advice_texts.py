@@ -35,6 +35,12 @@ from caovand.engines.common.logs.rows import (
     unreached,
 )
 
+_ILLEGAL = (
+    "A kernel accessed invalid memory. Lowering memory shares does not help.",
+    "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
+    "| grep -i xid",
+    "If it began with a new release of the engine, install the older release.",
+)
 Sentences = Mapping[Any, tuple[str, ...]]  # a sentence with an unknown {name} is left out
 GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "bad-arguments": (
@@ -47,12 +53,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
     "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": ("The card has no memory left for the buffers of a step.",),
     "device-oom-run": ("A step needed more memory than the card has left.",),
-    "illegal-access": (
-        "A kernel accessed invalid memory. Lowering memory shares does not help.",
-        "If the card is NVIDIA's, the kernel log of Linux may name the fault: journalctl -k "
-        "| grep -i xid",
-        "If it began with a new release of the engine, install the older release.",
-    ),
+    "illegal-access": _ILLEGAL,
     "launch-failure": (
         "A computation on the card failed.",
         "Update the card's driver; a newer or older release of the engine may do without.",
@@ -253,7 +254,19 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "The cards cannot read each other's memory: set NCCL_P2P_DISABLE=1, and turn custom "
         "all-reduce off (--disable-custom-all-reduce).",
     ),
+    "cuda.illegal": (
+        "It happened where vLLM adds up the cards' results by its own kernel ({reduce}): let NCCL "
+        "do it (--disable-custom-all-reduce). If the fault then shows elsewhere, another kernel "
+        "caused it.",
+        *_ILLEGAL,
+    ),
     "args.split": (
+        "Marlin's kernels compute in blocks ({marlin}) that the layer's part on one card does not "
+        "fill: load the checkpoint without them (--quantization awq for AWQ, gptq for GPTQ), or, "
+        "if it is split over cards, over fewer.",
+        "A layer's part on one card is not made of whole blocks ({block}): if it is of experts, "
+        "keep these whole (--enable-expert-parallel; SGLang: --ep with the number of --tp), "
+        "otherwise split over fewer cards.",
         "The model cannot be split this way: lower tensor_parallel_size (--tp) to a divisor of its "
         "heads, those of an image encoder included, and of its quantized blocks.",
     ),

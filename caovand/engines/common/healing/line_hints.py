@@ -19,7 +19,7 @@ _VERB = (
 # What introduces such a verb: please, you should, or a purpose ("To use more memory, ...").
 _LEAD_IN = (
     r"(?:[Pp]lease|[Tt]ry to|[Cc]onsider to|[Yy]ou (?:can|may|must|need to|should|have to)"
-    r"|(?:[Tt]o|[Ff]or) \w[^.,]{2,60},)"
+    r"|[Tt]o (?:fix|solve|avoid)(?: this| it)?|(?:[Tt]o|[Ff]or) \w[^.,]{2,60},)"
 )
 _REMEDY = re.compile(
     r"(?:^|[.!?;:,)\]] {1,3})"  # at the beginning, or after a mark within the line
@@ -58,6 +58,7 @@ _WHATEVER = re.compile(
 )
 """Advice that a program adds whatever the cause is."""
 MAX_NAMES = 4
+OWN_ADVICE = "The line's own advice: "
 MIN_WORDS = 3
 
 
@@ -67,7 +68,7 @@ def line_hints(finding: Finding, advice: Sequence[str]) -> list[str]:
     finding = replace(finding, text=_WHATEVER.sub("", text))
     hints = []
     if (remedy := _remedy(finding.text)) and not any(remedy in text for text in advice):
-        hints.append(f"The line's own advice: {remedy}.")
+        hints.append(f"{OWN_ADVICE}{remedy}.")
     if choices := finding.captures.get("choices"):
         alike = _alike(finding.captures["choice"], choices)
         hints.append(f"The line lists what is accepted{alike}: {choices}.")

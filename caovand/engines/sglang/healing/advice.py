@@ -21,7 +21,11 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The weights do not fit the cards: an allocation of {wanted} failed.",
         "Use a quantised checkpoint, or split the model over more cards.",
     ),
-    "kv-cache-none": ("The share of memory holds the weights, and leaves nothing for the cache.",),
+    "kv-cache-none": (
+        "The share of memory holds the weights, and leaves nothing for the cache: raise "
+        "--mem-fraction-static (0.9 leaves room for a step on most cards), or use a smaller "
+        "quantization or more cards (--tp).",
+    ),
     "kv-cache-short": ("The cache is full, and a request found no room in it.",),
     "device-oom-capture": ("The cards have no memory left for CUDA graphs.",),
     "device-oom-run": ("A step needed more memory than the share leaves free.",),
@@ -68,6 +72,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "weights are larger than the cards (a quantised checkpoint, or more of them: --tp); or a "
         "step has too little room (lower --mem-fraction-static, --chunked-prefill-size and "
         "--cuda-graph-max-bs).",
+    ),
+    "sglang.smem": (
+        "A kernel that Triton compiles needs {wanted} bytes of shared memory, more than the card "
+        "has. If the frames above are of attention (triton_ops), choose kernels that are not "
+        "Triton's: --attention-backend flashinfer (AMD: aiter). If they are of experts (fused_moe) "
+        "or of a quantization, another --moe-runner-backend or quantization; a newer release has "
+        "sizes for more cards.",
     ),
     "sglang.health": (
         "The scheduler sent nothing for {seconds} s, and the health check gave up: it computes a "
@@ -148,6 +159,17 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "SGLang chooses its options by the card's memory, and found none: see nvidia-smi. Without "
         "a card pass --device cpu with --mem-fraction-static 0.8 and --max-total-tokens, or "
         "install a newer release, which has defaults for it.",
+    ),
+    "sglang.leak": (
+        "SGLang counts its cache when it is idle, and found slots ({pool}) that nobody holds or "
+        "two hold: a fault of this release, not of the cards' memory. Install a newer one. Until "
+        "then SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE=0 makes it a warning, and without drafts, "
+        "a hierarchical cache or --disable-radix-cache set it may not happen.",
+    ),
+    "sglang.drafts.sizes": (
+        "It is not set how much to draft, and this release does not choose it by itself: pass all "
+        "of --speculative-num-steps, --speculative-eagle-topk and --speculative-num-draft-tokens "
+        "(such as 3, 1 and 4), or none of them with a newer release.",
     ),
     "sglang.warmup": (
         "The server's own warm-up request was answered with {status}, most likely by a proxy "

@@ -28,6 +28,7 @@ from caovand.engines.sglang.log.signatures import (
     HARMLESS,
     MISFIT,
     NO_FIGURE,
+    NO_SIZES,
     REFUSED,
     SIGNATURES,
     UNBALANCED,
@@ -225,7 +226,8 @@ def find_cause(
             elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
                 row = (row[0], {**row[1], **who})
             elif row[0].id == "config.none" and trace.sets_defaults:
-                row = (NO_FIGURE, row[1])
+                source = next(reversed(lines[max(index - 2, 0) : index]), "")
+                row = (NO_SIZES if "speculative" in source else NO_FIGURE, row[1])
             elif trace.raised_by_reader or trace.is_building(message):
                 row = (python.as_raised_by_reader(row[0]), row[1])
             here = shown or trace.phase or phase

@@ -71,6 +71,8 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("sglang.jit", "cause", "jit-toolchain", toolchain.BUILD + r"|" + toolchain.PTXAS),
     signature("sglang.smem", "cause", "shared-memory-limit",
          r"out of resource: shared memory, Required: (?P<wanted>\d{1,9})"),
+    signature("sglang.leak", "generic", "engine-died",
+         r"^ValueError: (?P<pool>\w{0,40}(?: ?pool)?) memory leak detected!"),
     signature("sglang.illegal", "cause", "illegal-access", cuda.ILLEGAL),
     signature("sglang.launch", "cause", "launch-failure", cuda.LAUNCH + r"|" + runtime.STREAM),
     signature("sglang.nccl", "generic", "collective-timeout",
@@ -146,6 +148,8 @@ MISFIT = signature("sglang.model.misfit", "generic", "model-missing",
 """An exception without its own row, in code that reads weights."""
 NO_FIGURE = signature("sglang.figure", "cause", "bad-arguments", r"'NoneType'")
 """A comparison with the card's memory, which SGLang does not know."""
+NO_SIZES = signature("sglang.drafts.sizes", "cause", "bad-arguments", r"'NoneType'")
+"""A comparison with how much to draft, which nobody set."""
 BY_ID: Mapping[str, Signature] = {row.id: row for row in SIGNATURES}
 UNBALANCED = signature("sglang.unbalanced.drafts", "cause", "bad-arguments",
     BY_ID["sglang.unbalanced"].pattern.pattern)  # fmt: skip

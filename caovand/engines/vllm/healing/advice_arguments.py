@@ -44,6 +44,36 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "for Qwen: rope_scaling in config.json or --hf-overrides). VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 "
         "only lifts the check: without such scaling, positions beyond the limit give NaN or fail.",
     ),
+    "drafts.interface": (
+        "This release's code for the model gives no hidden states to a draft model of {kind}: "
+        "remove --speculative-config, or install a newer release, which may support drafts for "
+        "this model.",
+    ),
+    "engine.fault": (
+        "The engine's own code is at fault: its {holder} has no {member}. No setting supplies it: "
+        "install the next or the previous release, and if the model is new, the one that its page "
+        "names. Files of two releases in one environment look the same: install it in a new one.",
+    ),
+    "dtype.compile": (
+        "{card} does not compute in bfloat16, and its kernels cannot be compiled for it: set "
+        "--dtype half (float16), or float32 if the model gives NaN.",
+    ),
+    "gpu.rank": (
+        "A process of data parallelism looks for card {rank}, and sees fewer: Ray or the trainer "
+        "shows each process one card (CUDA_VISIBLE_DEVICES), or the machine has fewer than "
+        "--data-parallel-size-local times --tensor-parallel-size. Let the processes see all cards, "
+        "or lower these.",
+    ),
+    "args.lora": (
+        "An adapter was asked for, and the engine runs without support for them: start it with "
+        "--enable-lora (in Python enable_lora=True). If that is set, an option turned it off in a "
+        "worker: leave --num-scheduler-steps, drafts and the like out, or install a newer release.",
+    ),
+    "args.async": (
+        "This release cannot schedule asynchronously with what else is set (drafts over pipeline "
+        "stages, for one): pass --no-async-scheduling, or leave the other out; a newer release may "
+        "do both.",
+    ),
     "args.address": (
         "This machine does not have the address to listen on: correct [server] host.",
     ),

@@ -225,6 +225,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "vLLM's builds for ROCm, the CPU and XPU have no operator {awq}, and installing them again "
         "brings the same: on ROCm set VLLM_USE_TRITON_AWQ=1, elsewhere use a model in another "
         "quantization. On an NVIDIA card it belongs to the installation, which is incomplete.",
+        "The engine's compiled part {unloaded} is there, but was built for another PyTorch, CUDA "
+        "or ROCm than is installed: install PyTorch and engine together in a new environment, in "
+        "the releases that belong together. The same ones fail again.",
         "The engine's installation is incomplete: its compiled operator {operator} is missing.",
         "The engine's compiled module {part} is missing: Python found vLLM's source tree (a folder "
         "named vllm where it was started, or an editable install that was never built) instead of "

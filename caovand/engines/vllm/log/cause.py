@@ -69,6 +69,14 @@ _BETTER: Mapping[str, frozenset[str]] = {
 _ANNOUNCED = re.compile(r"Error in applying chat template")
 _REPORT = 100  # lines of such a traceback
 
+_UNLOADED = re.compile(
+    r".{0,200}\bFailed to import from vllm\._\w{1,20} with ImportError\(['\"]"
+    r"(?P<library>[^\s:]{1,200}): undefined symbol"
+)
+"""A warning, which says why an operator is missing later."""
+_LOGS_END = re.compile(r"(?:^|/)(?:core|multiproc_executor)\.py$")
+_PARSES = re.compile(r"/tool_parsers/[^:]{1,80}:extract_tool_calls")
+"""What a model wrote is read as JSON there, and no file of the model."""
 _NOWHERE = re.compile(r"^.{0,100}(?:No platform detected|Failed to infer device type)")
 _ALONE = "Started a local Ray instance"
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
@@ -179,7 +187,9 @@ def _is_end(hit: PossibleCause) -> bool:
 
 
 def _after(hit: PossibleCause, wrapper: PossibleCause | None) -> bool:
-    return wrapper is None or hit.index > wrapper.index
+    """Whether it is of the engine's end: after the wrapper, or by the code that logs that end."""
+    of_end = hit.parts.level == "ERROR" and _LOGS_END.search(hit.parts.source) is not None
+    return of_end or wrapper is None or hit.index > wrapper.index
 
 
 def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[str]) -> Finding:
@@ -198,6 +208,10 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
         captures["silent"] = "yes"
     if row is not None and row.id == "engine.cuda" and any(map(_NOWHERE.search, lines)):
         captures["nowhere"] = "no platform was detected"
+    if "operator" in captures and (unloaded := _first_match(_UNLOADED, lines[: hit.index])):
+        captures["unloaded"] = unloaded["library"]
+    if row is not None and row.id == "model.json" and any(map(_PARSES.search, hit.frames)):
+        row = BY_ID["args.call"]
     read = row and as_raised_by_reader(row) if raised_by_reader(hit) else row
     failure = read.means(hit.phase) if read else "unknown"
     if row is None or (failure == "unknown" and row.id in UNSURE_ROWS):
@@ -226,6 +240,10 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
     elif silent:
         text = explain_lost_process(text)
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
+
+
+def _first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:
+    return next((found for line in lines if (found := pattern.match(line))), None)
 
 
 def _short(text: str) -> str:

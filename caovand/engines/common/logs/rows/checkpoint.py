@@ -29,6 +29,18 @@ ROWS = (
          r"\.[\w.]{1,200})'"
          rf"|{_OTHERS}'(?P<draft>{_PART}(?:mtp|eagle|medusa|draft)\w{{0,40}}\.[\w.]{{1,200}})'"
          r"|'(?P<lacking>[\w.]{1,200})')"),
+    # What prepares images and sound is a class of Transformers, which the model's files name
+    signature("model.processor", "cause", "bad-arguments",
+         r"Unrecognized (?P<kind>(?:image|video|audio) processor|processing class"
+         r"|feature extractor) in \S{1,300}\. (?:Should have|Can't instantiate)"
+         r"|Could not find (?P<name>\w{1,80}) neither in <module 'transformers"
+         r"|(?P<none>(?:[Ii]mage |[Vv]ideo )?[Pp]rocessor was not found), please check and update"),
+    # vLLM before 0.5.5, and Transformers alone, read a GGUF file as if it were config.json
+    signature("model.gguf.config", "cause", "bad-arguments",
+         r"config file at '(?P<file>[^']{1,400}\.gguf)' is not a valid JSON"
+         r"|Unknown gguf model_type: (?P<type>\S{1,60})"),
+    signature("model.mistral", "cause", "bad-arguments",
+         r"Failed to load mistral 'params\.json' config for model (?P<model>\S{1,300}[^\s.])"),
     signature("model.method", "cause", "bad-arguments",
          r"(?:Unknown|Invalid) quantization method: ?(?:(?P<method>[\w-]{1,60})|(?P<none>)\.)"),
     signature("model.methods", "cause", "bad-arguments",
@@ -45,12 +57,14 @@ ROWS = (
          r"(?=(?P<own>(?:layers\.\d{1,4}\.)(?:attention\.w[qkvo]|feed_forward\.w\d)\.weight)?)"
          r"(?=(?P<packed_by>[\w.]{0,200}\.weight\.(?:absmax|quant_map|nested_\w{1,20}|quant_state))?)"
          r"(?=(?P<plain>[\w.]{0,200}\.\w{1,12}_proj\.weight(?=['\"]))?)"
-         r"(?=(?:(?P<scale>[\w.]{0,300}\.(?:weight_|input_|q|kv_)?"
+         r"(?=(?P<merged>[\w.]{0,200}(?:gate_gate_up|qkqkv|qkv_qkv)_proj)?)"
+         r"(?:(?P<cache>[\w.]{0,300}\.(?:q|k|v|kv)_scale)"
+         r"|(?P<scale>[\w.]{0,300}\.(?:w\d{1,2}_)?(?:weight_|input_)?"
          r"(?:scale|absmax|zero|g_idx|qweight"
-         r"|perm)\w{0,20})['\"])?)(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
+         r"|perm)\w{0,20})|(?P<tensor>(?:\w{1,60}\.){1,12}\w{0,60}(?:weight|scale|bias"
          r"|absmax"
          r"|zeros?|g_idx|inv_freq|embed\w{0,20}|perm|(?<=\.)[AB])\w{0,20}"
-         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200})['\"]$"
+         r"|(?:\w{1,40}\.){0,4}(?:layers|blocks|experts|h)\.\d{1,4}\.[\w.]{1,200}))['\"]$"
          r"|There is no module or parameter named '?(?:"
          r"(?=[\w.]{0,80}(?:projector|vision|visual|audio|multi_modal|lm_head|router|\.gate\.|embed))"
          rf"(?P<packed>[\w.]{{0,200}})\.{_QUANTIZED}|(?P<scales>[\w.]{{0,200}}\.{_QUANTIZED})"
@@ -136,6 +150,34 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "install a newer release, and see what the model's page requires (release, "
         "tie_word_embeddings or architectures in config.json).",
     ),
+    "model.processor": (
+        "The installed Transformers has no {kind} for this model: it is older than the model. "
+        "Upgrade it (pip install --upgrade transformers) as far as the engine's release allows, or "
+        "install a newer release of the engine. Otherwise preprocessor_config.json is missing or "
+        "of another release: download it again.",
+        "The installed Transformers has no {name}, which the model's preprocessor_config.json "
+        "names: upgrade Transformers (pip install --upgrade transformers) as far as the engine's "
+        "release allows; if it is newer than the model, it may have renamed the class: update the "
+        "model's files, or install the Transformers that the model's page names.",
+        "The installed Transformers cannot build what prepares the model's images ({none}): "
+        "install the release that the model's page names (a newer one for a newer model), and "
+        "check that preprocessor_config.json and the tokenizer's files are in the folder.",
+    ),
+    "model.gguf.config": (
+        "{file} is a GGUF file, and was read as config.json: this release does not read GGUF files "
+        "(vLLM from 0.5.5 on), or not in this way. Install a newer release, pass the file's path "
+        "or REPOSITORY:QUANTIZATION, and --tokenizer with the base model; or serve it with "
+        "llama.cpp.",
+        "This release cannot load GGUF files of the model type {type}: use the model's own "
+        "checkpoint (safetensors) or another quantization of it (AWQ, GPTQ, FP8), a newer release, "
+        "or llama.cpp.",
+    ),
+    "model.mistral": (
+        "{model} has no params.json, so it is not in Mistral's own format: remove --config-format "
+        "mistral, --load-format mistral and --tokenizer-mode mistral, which are for repositories "
+        "with params.json and consolidated.safetensors; quantizations by others mostly have the "
+        "format of Transformers.",
+    ),
     "model.method": (
         "This release does not know the quantization {method}, which it takes from "
         "quantization_config in the checkpoint's config.json (or hf_quant_config.json) unless "
@@ -160,6 +202,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "or instead of the files of Transformers, and both or the wrong one were read. Leave it "
         "out of the download and the folder, or read that format (--tokenizer-mode mistral "
         "--config-format mistral --load-format mistral).",
+        "{merged} is not a name of the checkpoint: it has the projections merged (gate_up_proj, "
+        "qkv_proj), and this release's code for the model merges them itself. Install a newer "
+        "release, or use a checkpoint, or a quantization of it, with separate projections.",
         "{packed_by} is written by bitsandbytes: the checkpoint is quantized already. Install a "
         "newer release of the engine, which reads it for more models; older releases need "
         "--quantization bitsandbytes --load-format bitsandbytes, and no split over cards.",
@@ -170,8 +215,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "a newer release, or use another quantization of the model.",
         "The checkpoint has the tensor {tensor}, which this release's code for the model does not "
         "have: the release is too old for it, or config.json belongs to another checkpoint.",
-        "{scale} is part of a quantization, which this release may not support for this "
-        "architecture: try another quantization of the model.",
+        "{scale} belongs to a quantized layer, and the engine set that layer up without "
+        "quantization or by another scheme. Remove --quantization, if it is passed, so that the "
+        "checkpoint's own config.json decides; otherwise this release does not support that scheme "
+        "for this architecture: install a newer one, or use another quantization of the model.",
+        "{cache} is a scale of a quantized KV cache, which this release does not read for this "
+        "model: install a newer release, or use a checkpoint without such scales.",
         "{packed} is quantized in the checkpoint, and this release's code for the model keeps that "
         "layer in full precision (as it mostly does with projectors, encoders of images or sound, "
         "output layers and routers). Quantize the model again with that layer among those to "

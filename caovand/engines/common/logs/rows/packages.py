@@ -65,6 +65,8 @@ ROWS = (
          r"^TypeError: unsupported operand type\(s\) for \|: '(?:type|_\w{1,40}|ABCMeta"
          r"|builtin_function_or_method)' and|^TypeError: '(?:type|ABCMeta)' object is not "
          r"subscriptable|requires a different Python: (?P<python>\S{1,20})"
+         r"|^RuntimeError: Cannot install on Python version (?P<newer>[\d.]{3,10}); only versions "
+         r"(?P<takes>[<>=\d.,]{3,30}) are supported"
          r"|^(?:ImportError|AttributeError): (?:cannot import name|module) '(?:StrEnum|tomllib"
          r"|NotRequired|Self|override)'.{0,30}(?:typing|enum|from)"),
     # all versions of cuda-tile have no wheels with a matching Python ABI tag (e.g., `cp314`)
@@ -116,7 +118,7 @@ ROWS = (
     # cannot import name 'X' from 'vllm.utils' (/usr/lib/.../vllm/utils.py)
     signature("python.part", "cause", "bad-arguments",
          r"^ModuleNotFoundError: No module named '"
-         r"(?=(?:transformers\.models\.(?P<model>\w{1,60}))?)"
+         r"(?=(?:transformers\.models\.(?P<model>\w{1,60})|(?P<flash>flash_attn)\.)?)"
          rf"(?P<package>{_WHOLE})\.(?P<part>(?:\w{{1,60}}\.){{0,6}}{_OF_PYTHON})'"
          rf"|^ImportError: cannot import name '(?P<name>{_OF_PYTHON})' from "
          rf"'(?P<module>(?P<of>{_WHOLE})(?:\.\w{{1,60}}){{0,6}})'(?! \(unknown location)",
@@ -181,6 +183,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "be the one that lacks it.",
     ),
     "python.release": (
+        "A package takes only Python {takes}, and this environment has {newer}: make one with a "
+        "Python within that, mostly 3.12 (`uv venv --python 3.12`, or conda create -n engine "
+        "python=3.12), and install the engine there.",
         "The code is written for a newer Python than the one that runs it ({python}): make the "
         "environment with the Python that the engine requires (3.10 to 3.13), and install it "
         "there.",
@@ -274,6 +279,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "rename it, or start in another folder.",
     ),
     "python.part": (
+        "A folder {flash} is there that is not the whole package flash-attn (left over, or another "
+        "of its packages): pip uninstall flash-attn, and delete it. The engines need none.",
         "The installed Transformers does not have the model {model}, so it is mostly older than "
         "the engine's code expects: install the one that this release of the engine requires (pip "
         "install --upgrade transformers, then `pip check`), or the engine again in its own "

@@ -26,8 +26,7 @@ _FRAME = re.compile(
 _FRAME_WITHIN = re.compile(r'(?<![^ ])File "[^"]{1,300}", line \d{1,7}')
 _NAMES_EXCEPTION = re.compile(r"(?:Error|Exception|Exit)\b(?:: |\(|$)")
 _RAISES = re.compile(r" {2,20}raise (\w{1,60}(?:Error|Exception))\(f?['\"](.{1,300})['\"]\)$")
-MAX_REST = 3
-"""Lines of source and marks after a frame."""
+MAX_REST = 3  # lines of source and marks after a frame
 REFUSES = re.compile(
     r"(?:\w{1,40}\.){0,4}(?:Value|Type|Key|Attribute|Assertion|NotImplemented|Index|Import"
     r"|ModuleNotFound|Validation)Error\b"
@@ -81,7 +80,7 @@ ROWS = (
          r"^KeyError: ['\"]<[\w|/▁-]{1,40}>['\"]$", SERVED),
     signature("model.tokenizer", "cause", "model-missing",
          r"Found 0 files matching the pattern: .{0,20}tokenizer|that a Mistral tokenizer is present"
-         r"|Can't load tokenizer for|instantiate the backend tokenizer"
+         r"|Can't load tokenizer for|instantiate the backend tokenizer|^TypeError: not a string$"
          r"|Converting from Tiktoken failed|[Cc]ouldn't build the (?:fast )?tokenizer"),
     signature("model.type", "cause", "bad-arguments",
          r"^KeyError: '(?P<type>(?:qwen|llama|mistral|ministral|mixtral|pixtral|gemma|phi|deepseek"
@@ -180,9 +179,9 @@ NO_MODEL = (
 )
 NO_TENSOR = r"(?P<misfit>: assert .{0,80}\b(?:loaded_weight|param(?:_data)?)\.(?:shape|size\(\)))"
 UNEVEN = (
-    r"^AssertionError: \d+ is not divisible by \d+$"
-    r"|is not divisible by\s+min_thread_[nk]"
-    r"|is not divisible by (?:weight quantization block|group_size)"
+    r"^AssertionError(?:: \d+ is not divisible by \d+| at \S{1,90}: assert \S+ % \S*tp_size == 0)$"
+    r"|is not divisible by\s+(?P<marlin>min_thread_[nk])"
+    r"|is not divisible by (?:(?P<block>weight quantization block)|group_size)"
     r"|(?:in|out)put size is not aligned with the quantized weight shape"
 )
 CHOICE = (
@@ -257,7 +256,7 @@ ANY_PROGRAM = (
          r"|flash_attn|flash_mla|causal_conv1d)\w{0,40})", SERVED),
     signature("feature.card", "generic", "backend-unsupported",
          _REFUSES + r"(?=.{0,300}\b(?:GPUs?|devices?|[Cc]apability|Turing|Volta"
-         r"|[Ss][Mm][_ ]?\d{1,3}|CUDA|ROCm|HIP|head[_ ](?:dim|size)\w*|CPU|platforms?"
+         r"|[Ss][Mm][_ ]?\d{1,3}|CUDA|ROCm|HIP|head[_ ]?(?:dim|size)\w*|CPU|platforms?"
          r"|architectures?|Ampere|Hopper|Blackwell|kernels?|backends?)\b)"
          r"|^\w{1,60}Error: .{1,120}\bwas not compiled due to "
          r"|[Ff]ailed to dispatch (?:head|group|page|mask|num|dtype)\w{0,20}\b", SERVED),
@@ -266,7 +265,9 @@ ANY_PROGRAM = (
     # A message that names a setting, and the requirement for it
     signature("args.named", "generic", "bad-arguments",
          rf"^(?:\w{{1,40}}\.){{0,4}}(?:Value|Assertion|Argument|NotImplemented)Error: "
-         rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})", UNSURE),
+         rf"(?=.{{0,400}}{_DEMAND}).{{0,300}}?(?P<setting>{_NAMED})"
+         r"|^\w{1,40}Error: .{0,400}\b[Pp]lease (?:adjust|reduce|lower|increase|raise|disable"
+         r"|enable|set) (?P<advised>(?:--)?[a-z]{2,30}(?:[_-][a-z]{1,30}){1,5})\b", UNSURE),
 )  # fmt: skip
 UNSURE_ROWS = frozenset(row.id for row in ANY_PROGRAM if row.by_phase is UNSURE)
 HUB = (

@@ -75,11 +75,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "If they are there, the installed Transformers is older than the model.",
     ),
     "model.tokenizer": (
-        "The model's folder has no tokenizer that can be read. For a Mistral model add tekken.json "
-        "or tokenizer.model.v3, or read it as Transformers does (--tokenizer-mode auto "
-        "--config-format hf --load-format auto); otherwise download tokenizer.json and "
-        "tokenizer_config.json, set another tokenizer with --tokenizer, and install sentencepiece "
-        "and tiktoken.",
+        "The model's folder has no tokenizer that can be read so. A repository of Mistral's with "
+        "tekken.json needs --tokenizer-mode mistral --config-format mistral --load-format mistral; "
+        "one without it (or tokenizer.model.v3) must be read as Transformers does "
+        "(--tokenizer-mode auto --config-format hf --load-format auto). Otherwise download "
+        "tokenizer.json and tokenizer_config.json, set another tokenizer with --tokenizer, and "
+        "install sentencepiece and tiktoken.",
     ),
     "model.type": (
         "{type} is not the type of a model, but of its part ({part}): config.json comes from a "
@@ -245,6 +246,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "args.named": (
         "The engine rejects a setting: {setting}. The line has the engine's reason. If no argument "
         "sets it, the value is from the model's own config.json.",
+        "The settings do not go together: change {advised}, or leave out what the line names with "
+        "it. The line has the engine's reason.",
     ),
     "npu.group": (
         "The NPUs cannot form their group (HCCL): check that each rank has its own device, the "

@@ -161,6 +161,17 @@ FAMILIES: tuple[Family, ...] = (
         "install a newer release.",
     ),
     _family(
+        "stream", "bad-arguments",
+        r"/(?:vllm/(?:entrypoints/openai/)?tool_parsers|sglang/srt/function_call)/[^:]{1,80}:"
+        r"(?:extract|parse|detect|_?handle)\w{0,60}$"
+        r"|:chat_completion_(?:stream|full)_generator$",
+        r"(?:Index|Key|Value|Type|Attribute|Assertion)Error\b|json\.decoder\.JSONDecodeError\b",
+        "What the model wrote could not be read as a tool call or as reasoning: pass the "
+        "--tool-call-parser and --reasoning-parser that the model's page names. If they are, it is "
+        "a fault of this release's parser: install a newer one, or let the client not stream. The "
+        "server goes on.",
+    ),
+    _family(
         "request", "bad-arguments",
         r"/vllm/(?:multimodal/|inputs/|renderers/|v1/(?:structured_output/"
         r"|engine/(?:input_)?processor\.py)|(?:model_executor/)?models/[^:]{1,80}:"

@@ -55,7 +55,27 @@ ROWS = (
          r"|Error in applying chat template|[Ss]ystem message must be at the beginning", _LATER),
     # What a template's author wrote for messages that it does not take
     signature("args.raised", "consequence", "bad-arguments",
-         r"jinja2\.exceptions\.TemplateError: (?P<raised>.{3,300})", _LATER),
+         r"jinja2\.exceptions\.TemplateError: (?:"
+         r"(?P<calls>.{0,100}\bsingle tool-calls? at once.{0,40})|(?P<raised>.{3,300}))", _LATER),
+    # Mistral's own tokenizer, for which not all of an engine's features are made
+    signature("tokenizer.mistral", "cause", "bad-arguments",
+         r"^AttributeError: '(?:Mistral|Tekken)Tokenizer' object has no attribute "
+         r"'(?P<member>\w{1,60})", _LATER),
+    # The arguments of a call in a client's history are a text, and the template wants an object
+    signature("args.arguments", "consequence", "bad-arguments",
+         r"Can only get item pairs from a mapping"
+         r"|UndefinedError: 'str object' has no attribute 'items'", _LATER),
+    # What the answer must follow: a JSON schema, a grammar or a regular expression
+    signature("args.grammar", "consequence", "bad-arguments",
+         r"(?P<schema>schema contains features not supported by \w{1,20}|[Uu]nsupported (?:JSON )?"
+         r"[Ss]chema\b[^'\"]{0,80}|Grammar error: (?:Unknown format|Unimplemented)[^'\"]{0,80})"
+         r"|(?P<text>EBNF pars\w{1,3} error.{0,100}|Grammar error: [^'\"]{3,100}"
+         r"|Failed to (?:parse|compile|convert) (?:the )?(?:\w{1,20} )?(?:grammar|regex)\b.{0,100})"
+         r"|(?P<rejected>grammar rejected tokens|Failed to advance FSM for request)", _LATER),
+    # The template's own text, not a message
+    signature("args.template.code", "cause", "bad-arguments",
+         r"jinja2\.exceptions\.Template(?:Syntax|Assertion|Runtime)Error: (?P<why>.{3,200})"
+         r"|jinja2\.exceptions\.UndefinedError: (?P<undefined>.{3,200})", _LATER),
     signature("args.task", "consequence", "bad-arguments",
          r"[Tt]he model does not support (?:(?P<pools>(?:Embeddings?|Pooling|Scor\w{1,5}"
          r"|Rerank\w{0,4}|Classif\w{1,10})(?: \(\w{1,30}\))?)"
@@ -197,9 +217,48 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "them so, or pass another template with --chat-template.",
     ),
     "args.raised": (
+        'The model\'s chat template refuses the messages that a client sent: "{calls}" Let the '
+        "client keep one tool call per message of the assistant (parallel_tool_calls false), and "
+        "leave tool_calls out where it is an empty list, which the template takes for several. "
+        "Or pass another template with --chat-template.",
         'The model\'s chat template refuses the messages that a client sent: "{raised}" Let the '
         "client, or what stores its history, send them as that requires, or pass another template "
         "with --chat-template. The server goes on.",
+    ),
+    "tokenizer.mistral": (
+        "Something that was asked for (structured outputs, a parser, a task) needs {member}, which "
+        "Mistral's own tokenizer does not have in this release: pass --tokenizer-mode auto (with "
+        "--config-format hf and --load-format auto, where the repository has Transformers' files), "
+        "leave that out, or install a newer release.",
+    ),
+    "args.arguments": (
+        "The chat template wants the arguments of an earlier tool call as an object, and got a "
+        "text. OpenAI's form is a text with JSON, which the engine converts: let the client store "
+        "valid JSON in arguments ({{}} for none); if it does, install a newer release of the "
+        "engine or of the program before it, or pass another template with --chat-template.",
+    ),
+    "args.grammar": (
+        "The backend for structured outputs does not know something in the request's JSON schema "
+        "({schema}): simplify the schema (format, pattern and limits of numbers and lengths are "
+        "the usual ones; a client's tools have schemas, too), or choose another backend "
+        '(--structured-outputs-config \'{{"backend": "guidance"}}\', before 0.12 '
+        "--guided-decoding-backend; SGLang: --grammar-backend), or a newer release.",
+        "The grammar or regular expression of a request cannot be read ({text}): write it in the "
+        "form of the backend in use (xgrammar: GBNF, as llama.cpp's; guidance: Lark), with a rule "
+        "called root. Only the request must change.",
+        "The answer did not follow the request's schema or grammar ({rejected}), and the request "
+        "was ended: such models and settings as drafts, diffusion or a reasoning parser that does "
+        "not fit break it. Leave those out, choose another backend for structured outputs, or "
+        "install a newer release.",
+    ),
+    "args.template.code": (
+        "The chat template itself is faulty ({why}), so that every chat request fails: correct "
+        "chat_template in the model's tokenizer_config.json or chat_template.jinja (that of the "
+        "base model is mostly sound), or pass such a file with --chat-template. An old jinja2 "
+        "refuses what newer templates use: upgrade it.",
+        "The chat template reads a field that the messages do not have ({undefined}): let the "
+        "client send it, such as content and role in each message, or pass another template with "
+        "--chat-template.",
     ),
     "llama.template.raised": (
         'The model\'s chat template refuses the messages that a client sent: "{raised}" Let the '

@@ -72,9 +72,15 @@ ROWS = (
          r"(?:command[- ]line )?(?:option|argument):? [‘'\"]?(?P<option>-[\w=.+-]{1,60})"
          # nvcc fatal   : Unknown option '-static-global-template-stub=false'
          r"|nvcc fatal {0,4}: Unknown option '(?P<nvcc>-{1,2}[^'\s]{1,80})'"),
+    signature("jit.processor", "cause", "jit-toolchain",
+         r"(?:^|[\s/])csrc/cpu/\S{1,80}\.(?:cpp|hpp|h):\d{1,6}:\d{1,5}: (?:fatal )?error: "
+         r"(?P<why>.{1,200})"),
     signature("jit.compiler", "generic", "jit-toolchain",
          r"^[\w./+:\\-]{1,300}\.(?:h|hpp|hh|cuh?|c|cc|cpp|cxx)(?::\d{1,6}:\d{1,6}|\(\d{1,6}\)): "
          r"error ?(?:#\d{1,6}|C\d{1,5})?: (?!Python\.h)(?P<why>.{1,200})"),
+    # AssertionError at deep_gemm/__init__.py:56: assert cuda_home is not None
+    signature("jit.home", "cause", "jit-toolchain",
+         r"^AssertionError.{0,120}\bassert \w{0,20}cuda_home\w{0,10} is not None"),
     # libnccl.so.2: cannot open shared object file: ..., and of two releases:
     # Invalid config blocking attribute value -2147483648
     signature("nccl.library", "cause", "bad-arguments",
@@ -90,6 +96,8 @@ ROWS = (
          r"cannot open shared object file", SERVED),
     signature("engine.loader", "cause", "bad-arguments",
          r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)"
+         r"(?=(?:(?P<without>libtorch_(?:cuda|hip)\.so): cannot open)?)"
+         r"(?=(?:[^\s:'\"(]{1,300}/(?P<infer>flashinfer)/[\w./-]{1,80}: undefined)?)"
          r"(?=(?:[^\s:'\"(]{1,300}/)?(?P<flash>flash_attn_\w{1,20})\.\S{1,80}: undefined)?"
          r"(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
          rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
@@ -199,6 +207,18 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "is built for another processor (options such as -mavx2 are of x86, not of ARM). Install a "
         "newer compiler, or take the engine's build for this architecture.",
     ),
+    "jit.home": (
+        "Kernels are compiled on this machine, and no CUDA toolkit is found for it: install the "
+        "one of PyTorch's CUDA release (nvcc; in a container an image with devel in its tag) and "
+        "set CUDA_HOME to it (/usr/local/cuda), or do without these kernels "
+        "(SGLANG_ENABLE_JIT_DEEPGEMM=0, VLLM_USE_DEEP_GEMM=0).",
+    ),
+    "jit.processor": (
+        "vLLM's kernels for processors do not compile here ({why}): older releases need AVX-512, "
+        "which this machine's processor may lack (lscpu | grep avx512), and gcc 12.3 or newer. "
+        "Install the finished wheel or image for processors of a newer release, which also runs "
+        "with AVX2, or compile with gcc 12 on a processor with AVX-512.",
+    ),
     "jit.compiler": (
         "A compiler ran and refuses the source ({why}): the source was written for another release "
         "of the compiler, the CUDA toolkit or PyTorch. Use a build for the installed PyTorch, or "
@@ -227,11 +247,17 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "its own environment.",
     ),
     "engine.loader": (
+        "The installed PyTorch is a build without the card's library ({without}), mostly one for "
+        "processors alone, while the engine is built for cards: install the PyTorch for CUDA (or "
+        "ROCm) that the engine requires, best the engine again in its own environment or image.",
         "{flash} is of the package flash-attn, which was compiled for another PyTorch than the "
         "installed one. vLLM and SGLang have kernels of their own: if nothing else needs it, pip "
         "uninstall flash-attn. Otherwise install it for this PyTorch: the wheel on its page of "
         "releases whose name has this torch, CUDA, Python and C++ ABI, or pip install flash-attn "
         "--no-build-isolation --no-cache-dir --force-reinstall --no-deps.",
+        "{infer} was installed for another PyTorch: pip uninstall flashinfer-python flashinfer "
+        "(engines then use other kernels), or install the release that this engine's release "
+        "requires, for the PyTorch that is installed.",
         "{library} was built for another PyTorch, which has {of_torch}.",
         "{library} needs another release of NCCL ({of_nccl}): check LD_LIBRARY_PATH and "
         "LD_PRELOAD for an older one.",

@@ -48,6 +48,8 @@ ROWS: tuple[Signature, ...] = (
          r"^AssertionError at \S{1,200}: assert all\(vocab_sizes\[0\] == vocab_size"
          r"|Target and draft model should have the same vocabulary size\.?(?: Target model "
          r"vocab_size=(?P<target>\d{1,9})\. Draft model vocab_size=(?P<drafts>\d{1,9}))?"),
+    signature("drafts.interface", "cause", "bad-arguments",
+         r"Model does not support (?P<kind>EAGLE-?3?|Eagle3?) interface"),
     signature("args.uneven", "generic", "unknown",
          r"^ZeroDivisionError: "
          r"|^(?:ValueError|AssertionError|RuntimeError): .{0,300}\bdivisible by\b"
@@ -59,6 +61,11 @@ ROWS: tuple[Signature, ...] = (
          r"not supported"
          r"|block_size \(\d+\) must be <= max_num_batched_tokens"
          r"|max_num_batched_tokens \(\d+\) is smaller than max_model_len"),
+    signature("args.lora", "cause", "bad-arguments",
+         r"\bLoRA is not enabled\b|lora_request .{0,300}but LoRA is not enabled", SERVED),
+    signature("args.async", "cause", "bad-arguments",
+         r"\bPP\+async expects\b|\b[Aa]sync(?:hronous)?[ _-]scheduling (?:is |does )?"
+         r"(?:currently )?not (?:yet )?(?:support|compatible)"),
     signature("args.address", "generic", "unknown",
          r"\[Errno 99\]|^socket\.gaierror: ", LISTENING),
     signature("engine.package", "cause", "bad-arguments",

@@ -19,6 +19,10 @@ ROWS: tuple[Signature, ...] = (
          runtime.ABSENT + r"|(?P<platform>Failed to infer device type)"),
     signature("cuda.unknown", "cause", "launch-failure",
          r"CUDA error: unknown error", OPENING),
+    signature("dtype.compile", "cause", "backend-unsupported",
+         r"Device (?P<card>.{1,60}) does not support bfloat16 compilation"),
+    signature("gpu.rank", "cause", "gpu-absent",
+         r"DP adjusted local rank (?P<rank>\d{1,4}) is out of bounds"),
     signature("gpu.count", "cause", "gpu-absent",
          r"World size \((?P<wanted>\d+)\) is larger than the number of available GPUs"
          r"(?: \((?P<found>\d+)\))?"),
@@ -26,7 +30,8 @@ ROWS: tuple[Signature, ...] = (
          runtime.NO_KERNEL +
          r"|is for sm\d+-sm\d+, but was built for sm\d+|No compiled (?P<kernel>\w{1,60}) "),
     signature("cuda.illegal", "cause", "illegal-access",
-         r"an illegal memory access was encountered|cudaErrorIllegalAddress"
+         r"(?P<reduce>custom_all_reduce)\.cuh:\d{1,5} '?an illegal memory access"
+         r"|an illegal memory access was encountered|cudaErrorIllegalAddress"
          r"|CUDA_ERROR_ILLEGAL_ADDRESS"),
     signature("cuda.launch", "cause", "launch-failure",
          r"(?P<fault>unspecified launch failure|cudaErrorLaunchFailure"

@@ -103,6 +103,10 @@ ROWS: tuple[Signature, ...] = (
          r"|Engine core proc(?:ess)? (?P<engine>\S+) died unexpectedly"
          r"|^RuntimeError: Process (?P<process>\S+) \(PID: \d+\) died with exit code "
          r"(?P<code>-?\d+)"),
+    # An object of the engine's own code lacks what its code asks for
+    signature("engine.fault", "generic", "unknown",
+         r"Worker failed with error ['\"]{1,2}'(?P<holder>[A-Z]\w{1,60})' object has no attribute "
+         r"'(?P<member>\w{1,60})"),
     # A process reports the error that ends it
     signature("engine.dead", "wrapper", "engine-died",
          r"EngineCore (?:failed to start|encountered a fatal error|hit an exception)"
