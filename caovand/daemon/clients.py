@@ -86,8 +86,8 @@ class Clients:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Numbers of waiting requests and of requests at the engine: zero once the gateway is
-        gone."""
+        """Counts of the requests that wait and that the engine has; zero once the gateway has
+        exited."""
         return NO_REQUESTS if self._silent else self._counts
 
     @property

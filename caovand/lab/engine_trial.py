@@ -31,7 +31,7 @@ from caovand.lab.bench import show, target
 from caovand.lab.bench.drive import BenchOrder
 from caovand.lab.core.bench import compare
 
-PROMPTS, AT_ONCE, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
+PROMPTS, CONCURRENCY, ROUNDS, TOKENS = (512, 4096), (1, 4), 5, 128
 MAX_SLOWER = 0.03
 """Tolerated slowdown: a significant one may still be too small to justify an old release."""
 TRIAL_PROMPTS = (
@@ -276,7 +276,7 @@ def _measure(client: DaemonClient) -> TrialMeasurement:
     tokens = 1 if found.work else TOKENS
     answers = () if found.work else tuple(_answer(found, prompt) for prompt in TRIAL_PROMPTS)
     order = BenchOrder(
-        target.lengths(found, None, PROMPTS, tokens), AT_ONCE, ROUNDS, tokens, 1,
+        target.lengths(found, None, PROMPTS, tokens), CONCURRENCY, ROUNDS, tokens, 1,
         uuid.uuid4().hex[:12],
     )  # fmt: skip
     document, cut = bench.measured(client, found, order)

@@ -14,7 +14,7 @@ from typing import Any
 from caovand.adapters.network import daemon_socket
 from caovand.core.reporting.wire import Request
 
-AT_ONCE = 4
+MAX_CONCURRENT = 4
 FRESH_S = 1.0
 MAX_KEPT = 64
 MAX_FILE_BYTES = 4 << 20
@@ -27,7 +27,7 @@ class Daemon:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._turn = asyncio.Semaphore(MAX_CONCURRENT)
         self._kept: dict[Key, asyncio.Task[Mapping[str, Any]]] = {}
 
     async def ask(self, op: str, model: str = "", **args: Any) -> Mapping[str, Any]:

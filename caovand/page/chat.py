@@ -21,7 +21,7 @@ from caovand.page.refusal import Refusal
 MAX_PROMPT = 32_000
 MAX_TOKENS = 1024
 DEFAULT_TOKENS = 256
-AT_ONCE = 2
+MAX_CONCURRENT = 2
 WHOLE_S = 600.0
 SILENCE_S = 180.0
 WRITE_S = 30.0
@@ -67,8 +67,8 @@ class Chats:
         if request.content_type != "application/json":
             fact = "the body is not application/json"
             raise Refusal(415, "try the model", fact, "send JSON")
-        if self._under_way >= AT_ONCE:
-            fact = f"{AT_ONCE} answers are already under way"
+        if self._under_way >= MAX_CONCURRENT:
+            fact = f"{MAX_CONCURRENT} answers are already under way"
             raise Refusal(429, "try the model", fact, "wait until one has ended")
         self._under_way += 1
         try:

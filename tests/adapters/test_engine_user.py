@@ -207,7 +207,7 @@ def test_a_spawner_that_answers_no_more_is_given_up(place: Path, how: str) -> No
 
 def test_one_that_does_not_begin_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mute.py").write_text("import os, signal; signal.pause()")
-    monkeypatch.setattr(engine_user, "STARTS", tmp_path / "mute.py")
+    monkeypatch.setattr(engine_user, "SPAWNER", tmp_path / "mute.py")
     monkeypatch.setattr(engine_user, "BEGIN_S", 0.01)
     monkeypatch.setattr(capabilities, "read_set", lambda _kind: spawner.SETUID_AND_SETGID)
     with pytest.raises(OSError, match=r"it did not answer for 0.01 s \(status -9\)"):

@@ -144,7 +144,7 @@ def test_nothing_that_the_page_may_ask_changes_anything() -> None:
     changing |= {"key_add", "key_revoke"}
     not_for_it = {"keys", "wait"}
     assert {*verbs.VERBS} == {*changing, *not_for_it, *READING, *lines.OF_THE_GATEWAY}
-    assert lines.OF_THE_PAGE == READING
+    assert lines.PAGE_REQUESTS == READING
 
 
 def test_a_request_needs_no_line_end_where_the_sender_stops(folder: Path) -> None:

@@ -736,7 +736,7 @@ def test_two_chats_at_a_time_and_no_more(folder: Path) -> None:
         engine = await with_engine(one)
         engine.go_on.clear()
         chats = [asyncio.ensure_future(one.post("/api/try", json={"prompt": "x"})) for _ in "12"]
-        await soon(lambda: len(engine.chats) == tries.AT_ONCE)
+        await soon(lambda: len(engine.chats) == tries.MAX_CONCURRENT)
         assert (await one.post("/api/try", json={"prompt": "x"}))[0] == 429
         engine.go_on.set()
         assert [status for status, _ in await asyncio.gather(*chats)] == [200, 200]

@@ -147,8 +147,8 @@ class Child:
     def drain(self, limit_s: float) -> None:
         """Wait (blocking) for the last output.
 
-        A process that keeps the pipe open is waited for at most `limit_s`, and its output until
-        then for `LATE_S` more: on a busy machine the pump may not have read it yet.
+        Waits at most `limit_s` for a process that keeps the pipe open, then `LATE_S` more for what
+        it has already written: on a busy machine the pump may not have read it yet.
         """
         if not self._pump.join(limit_s):
             self._pump.catch_up(LATE_S)

@@ -19,7 +19,7 @@ from caovand.core.reporting.wire import Reply, Request, WireError
 OF_THE_GATEWAY = frozenset({"gateway", "gateway_report", "gateway_requests", "gateway_used"})
 FOR_SERVERS_ALONE = OF_THE_GATEWAY | {"endpoint"}
 """Operations whose results contain the API key, which not even the control group may see."""
-OF_THE_PAGE = frozenset({
+PAGE_REQUESTS = frozenset({
     "endpoint",
     "status", "version", "recent", "plan", "events", "logs", "incidents", "incident", "history",
     "cluster", "requests",

@@ -36,7 +36,7 @@ from caovand.adapters.control.lines import (
     BUSY,
     FOR_SERVERS_ALONE,
     OF_THE_GATEWAY,
-    OF_THE_PAGE,
+    PAGE_REQUESTS,
     Lines,
     RequestHandler,
     not_permitted,
@@ -141,7 +141,7 @@ class Control:
         control = Gate(inner / "control", most, None, short)
         events = Gate(inner / "events", partial(_followed, TOPIC_BYTES), TOPIC_BYTES, None)
         status = Lines(self._reply, wire.OPEN_TO_ALL, trusted=False)
-        page = Lines(self._reply, OF_THE_PAGE, trusted=True)
+        page = Lines(self._reply, PAGE_REQUESTS, trusted=True)
         gateway = Lines(self._reply, OF_THE_GATEWAY, trusted=True)
         return (
             _ListeningSocket(

@@ -138,7 +138,7 @@ def _other_torch(report: Mapping[str, Any], lock: Lock) -> str:
 
 
 CHECKS: tuple[Check, ...] = (_import_error, _other_release, _other_build, _other_torch)
-"""In order: a report of a failed import lacks what later checks read."""
+"""Order matters: the report of a failed import lacks fields that later checks read."""
 
 
 def _unproven(report: Mapping[str, Any], lock: Lock) -> Iterator[str]:

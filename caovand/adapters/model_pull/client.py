@@ -49,7 +49,7 @@ class HubResponse:
         """The body as it arrives, at most this much of it. Raises ConnectionCut."""
         left = most_bytes
         while left > 0:
-            with _cuts(self._host):
+            with _as_connection_cut(self._host):
                 piece = self._response.raw.read(min(PIECE, left), decode_content=False)
             if not piece:
                 return
@@ -129,7 +129,7 @@ class HubClient:
         all_headers = {
             "User-Agent": f"caovan/{__version__}", "Accept-Encoding": "identity", **headers
         }  # fmt: skip
-        with _cuts(where.hostname or ""):
+        with _as_connection_cut(where.hostname or ""):
             # Our own `auth`, though it adds nothing, keeps requests from reading ~/.netrc.
             asked = requests.Request("GET", url, headers=all_headers, auth=lambda request: request)
             local = is_loopback(where.hostname or "")
@@ -166,7 +166,7 @@ def _origin(where: SplitResult) -> tuple[str, str | None, int | None]:
 
 
 @contextlib.contextmanager
-def _cuts(host: str) -> Iterator[None]:
+def _as_connection_cut(host: str) -> Iterator[None]:
     """Turn any requests or urllib3 error into ConnectionCut, in plain text without addresses."""
     try:
         yield

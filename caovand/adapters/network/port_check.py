@@ -35,7 +35,7 @@ NO_LINE = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 async def listening(
     host: str, port: int, asks: bytes, answers: bytes
 ) -> AsyncIterator[tuple[str, int]]:
-    """Listen on an address of this node, at a free port for 0: the address and the port.
+    """Listen on an address of this node (port 0 takes a free one); yields address and port.
 
     A client that sends `asks` gets `answers` and the address it comes from. Raises OSError if this
     node cannot listen there.

@@ -30,7 +30,7 @@ from caovand.adapters.privileges.program import Captured, ProgramOfUser
 NAME = "caovan-engine"
 VARIABLE = "CAOVAN_ENGINE_USER"
 """The variable that names another user, for tests."""
-STARTS = Path(spawner.__file__)
+SPAWNER = Path(spawner.__file__)
 BEGIN_S = 10.0
 CALL_S = 10.0
 END_S = 5.0
@@ -216,7 +216,7 @@ def _start_spawner(name: str) -> EngineUser:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     groups = os.getgrouplist(found.pw_name, found.pw_gid)
     groups = [found.pw_gid, *(group for group in groups if group != found.pw_gid)]
-    words = [sys.executable, "-I", "-S", str(STARTS), str(theirs.fileno()), str(found.pw_uid)]
+    words = [sys.executable, "-I", "-S", str(SPAWNER), str(theirs.fileno()), str(found.pw_uid)]
     env = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
     with theirs:
         process = subprocess.Popen(

@@ -11,9 +11,9 @@ from caovand.core.gateway.events import (
 )
 from caovand.core.gateway.fair import Lane
 
-ALONE_S = 30.0
+MAX_ALONE_S = 30.0
 """The maximum time for which a suspect has the engine to itself."""
-ALONE_BEGUN_S = 5.0
+MAX_ALONE_BEGUN_S = 5.0
 """The maximum from the beginning of its answer on."""
 MAX_PATIENCE_S = 60.0
 """How long other requests may overtake a suspect."""
@@ -39,7 +39,7 @@ class OpenRequest:
     @property
     def max_alone_s(self) -> float:
         """How long it may have the engine to itself at this stage."""
-        return ALONE_BEGUN_S if self.stage is Stage.BEGUN else ALONE_S
+        return MAX_ALONE_BEGUN_S if self.stage is Stage.BEGUN else MAX_ALONE_S
 
 
 @dataclass(frozen=True)

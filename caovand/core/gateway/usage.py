@@ -43,7 +43,7 @@ def expected_tokens(body_bytes: int, max_tokens: int | None) -> float:
 
 
 class Meter:
-    """Counts the tokens of one answer as it passes: by its usage, else by its size."""
+    """Counts an answer's tokens as it streams: from its `usage`, else estimated from its size."""
 
     def __init__(self) -> None:
         self._events, self._bytes = 0, 0

@@ -141,8 +141,8 @@ def _of_sibling(entry: Mapping[str, Any]) -> RemoteFile:
 
 
 def parse_modelscope(document: Any) -> Listing:
-    """Parse the response of /api/v1/models/NAME/repo/files, which reports no commit of the
-    whole."""
+    """Parse the response of /api/v1/models/NAME/repo/files, which names no commit of the
+    repository."""
     data = document.get("Data") if isinstance(document, Mapping) else None
     if not isinstance(data, Mapping):
         raise BadListing("it has no data")

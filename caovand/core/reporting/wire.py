@@ -22,7 +22,8 @@ MAX_BYTES = 64 * 1024
 MAX_LINE_BYTES = 1 << 20
 """Maximum size of the response to a one-line request."""
 OPEN_TO_ALL = frozenset({"status", "version", "wait", "recent"})
-"""What any user may request, as a line: ZeroMQ's handshake would take longer than the response."""
+"""Requests that any user may send, as lines: ZeroMQ's handshake would take longer than the
+response."""
 
 
 class WireError(Exception):

@@ -27,7 +27,7 @@ from caovand.lab.core.bench import compare, prompts
 from caovand.lab.corpus import digest, texts
 
 PROMPTS = (512, 4096, 32768, 100_000)
-AT_ONCE = (1, 2, 4, 8)
+CONCURRENCY = (1, 2, 4, 8)
 MAX_ROUNDS = 30
 
 
@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="rounds per measurement (default 5, the minimum for --compare)",
     )
-    add_load(parser, AT_ONCE, who="requests at once", seeded="the passages of the prompts")
+    add_load(parser, CONCURRENCY, who="requests at once", seeded="the passages of the prompts")
     kept_ones = parser.add_mutually_exclusive_group()
     kept_ones.add_argument(
         "--list",

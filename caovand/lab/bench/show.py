@@ -43,7 +43,7 @@ def lines(document: Mapping[str, Any]) -> Iterator[str]:
     for cell in cells:
         yield _row(_figures(cell))
     yield from _drafts(cells)
-    yield from _circumstances(cells)
+    yield from _conditions(cells)
 
 
 def _row(parts: Sequence[str]) -> str:
@@ -85,7 +85,7 @@ def _drafts(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
-def _circumstances(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _conditions(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     hits = [cell["prefix_hits"] for cell in cells if cell["prefix_hits"] is not None]
     if hits:
         yield f"prefix cache: {mean(hits):.1%} of the prompt tokens were found in it"

@@ -31,7 +31,7 @@ from caovand.lab.soak.drive import Soak, SoakOrder
 from caovand.lab.streamed import BadStatus
 
 MIN_HOURS, MAX_HOURS = 0.005, 1000.0
-AT_ONCE = 4
+CLIENTS = 4
 
 
 def hours(text: str) -> float:
@@ -49,7 +49,7 @@ def hours(text: str) -> float:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("hours", type=hours, metavar="HOURS", help="how long, such as 8 or 0.5")
-    add_load(parser, AT_ONCE, who="clients", seeded="what the clients do")
+    add_load(parser, CLIENTS, who="clients", seeded="what the clients do")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 

@@ -39,7 +39,7 @@ from caovand.core.gateway.policy import (
     RETRY_S,
     Policy,
 )
-from caovand.core.gateway.requests import ALONE_BEGUN_S, ALONE_S, GatewayRules
+from caovand.core.gateway.requests import MAX_ALONE_BEGUN_S, MAX_ALONE_S, GatewayRules
 
 RULES = GatewayRules(hold_s=100.0, max_waiting=8, max_bytes=1000)
 
@@ -323,7 +323,7 @@ def test_one_that_waits_is_recognised_as_the_same_once_the_engine_s_death_is_kno
 
 
 def test_a_suspect_is_alone_for_a_limited_time() -> None:
-    for begins, limit_s in ((False, ALONE_S), (True, ALONE_BEGUN_S)):
+    for begins, limit_s in ((False, MAX_ALONE_S), (True, MAX_ALONE_BEGUN_S)):
         world = serving()
         suspect, _ = world.arrive()
         world.engine(EngineState.STARTING)

@@ -27,10 +27,11 @@ USEFUL = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY_FACTOR = 1.1
-"""A tenth of the time is not worth half of the requests or of the context, or bits of the cache."""
+"""A tenth of the time saved does not justify half the requests, half the context, or fewer bits in
+the cache."""
 FAR_LONGER = 1.4
-"""How many times longer a context must be to be worth bits of the cache, or half of the requests;
-how many times more requests of a batch are worth bits of the cache."""
+"""How many times longer the context must become to justify a cache of fewer bits, or half the
+requests; for a batch, how many times more requests justify a cache of fewer bits."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card, unless a workload needs more."""
 READING_S = 3600

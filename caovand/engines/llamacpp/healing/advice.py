@@ -88,7 +88,7 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "install a newer release, or use another model. " + _NEWER,
     ),
     "llama.cards.unused": (
-        "llama.cpp sees no card that it can use, ignores --gpu-layers and serves on the processor. "
+        "llama.cpp finds no usable card, ignores --gpu-layers and runs on the CPU. "
         "Either it was built without a backend for the card (build it with -DGGML_CUDA=ON, "
         "-DGGML_VULKAN=ON or -DGGML_HIP=ON, or install such a package), or its backend finds none: "
         "`llama-server --list-devices` shows what it sees.",
@@ -187,13 +187,13 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "it. Otherwise that server ended or still loads: see its own lines.",
     ),
     "llama.node.context": (
-        "node-llama-cpp finds no room on the card for a context of {context} tokens with "
+        "node-llama-cpp cannot fit a context of {context} tokens on the card with "
         "{sequences} sequences: ask for fewer sequences (createContext({{sequences: 1}})), a "
         "shorter contextSize ({{max: 4096}} lets it choose), or fewer layers on the card "
-        "(gpuLayers), or use a file of fewer bits.",
-        "node-llama-cpp finds no room on the card for a context of {alone} tokens: ask for a "
+        "(gpuLayers), or use a file quantized to fewer bits.",
+        "node-llama-cpp cannot fit a context of {alone} tokens on the card: ask for a "
         "shorter contextSize ({{max: 4096}} lets it choose) or fewer layers on the card "
-        "(gpuLayers), or use a file of fewer bits; close other programs on the card.",
+        "(gpuLayers), or use a file quantized to fewer bits; close other programs on the card.",
     ),
     "llama.supervised": (
         "Tabby starts llama-server with --log-disable, which hides why it ended (status {status}): "

@@ -36,7 +36,7 @@ _WHERE: Mapping[str, str] = {
 }
 _ARGUMENTS = frozenset({"args.cli", "engine.mismatch"})
 _OF_FILES: frozenset[Failure] = frozenset({"model-missing", "access-denied"})
-_ELSEWHERE = "The line is of a worker on another node ({node}): what it says holds there."
+_OTHER_NODE = "The line is of a worker on another node ({node}): what it says holds there."
 _FILES_ELSEWHERE = (
     "The line is of a worker on another node ({node}), which reads its own files: have the model "
     "there under the same path (download it on every node, or mount one folder on all of them), "
@@ -69,7 +69,7 @@ def advise(finding: Finding, figures: Figures, plan: Plan | None = None) -> list
     if where and finding.failure != "plugin-error" and finding.signature not in _SAY_MORE:
         advice.insert(0, where)
     if "node" in known:
-        there = _FILES_ELSEWHERE if finding.failure in _OF_FILES else _ELSEWHERE
+        there = _FILES_ELSEWHERE if finding.failure in _OF_FILES else _OTHER_NODE
         advice.insert(0, there.format(node=known["node"]))
     if finding.failure == "start-stall" and _host_is_short(figures):
         advice.insert(

@@ -173,7 +173,7 @@ def limit(plan: Plan, finding: Finding) -> RungStep | None:
 
 
 def _depth(plan: Plan) -> int:
-    """The planned drafting depth, or that of verbatim flags, which are then reported as the
+    """The planned draft depth, or the one that verbatim flags set, which are then reported as the
     obstacle."""
     return plan.mtp or count(plan.value("spec_tokens")) or 0
 

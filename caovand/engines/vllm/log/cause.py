@@ -80,7 +80,7 @@ _PARSES = re.compile(r"/tool_parsers/[^:]{1,80}:extract_tool_calls")
 _NOWHERE = re.compile(r"^.{0,100}(?:No platform detected|Failed to infer device type)")
 _ALONE = "Started a local Ray instance"
 # A worker on another node than the engine: `(RayWorkerWrapper pid=3, ip=10.0.0.2) ERROR ...`.
-_ELSEWHERE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
+_OTHER_NODE = re.compile(r".{0,80}\bpid=\d{1,10}, ip=(?P<node>[\d.]{7,15}|[\da-f:]{3,45})\)")
 # How a process ended, as its parent reports it: `exit code: -4`, `{'EngineCore': -4}`.
 _ENDED = re.compile(r"(?:\(exit code: |Failed core proc\(s\): \{'\w{1,40}': )-(\d{1,2})[)}]")
 # Signals that the processor raises, not another process.
@@ -197,7 +197,7 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
     if hit.signature is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
         hit = replace(hit, signature=ALONE)
     row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
-    if elsewhere := _ELSEWHERE.match(lines[hit.index]):
+    if elsewhere := _OTHER_NODE.match(lines[hit.index]):
         captures["node"] = elsewhere["node"]
     blamed = "drafter" if row is UNEVEN else component_of(hit)
     if blamed:

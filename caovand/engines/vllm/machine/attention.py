@@ -57,7 +57,7 @@ FLASHINFER_HEADS = (64, 128, 256)
 WITH_SINKS = ("gpt_oss", "mimo_v2", "openpangu", "laguna")
 NO_KERNELS = "has no ready kernels for SM75, and there is no nvcc to build them"
 UNKNOWN_WIDTH = "config.json does not state the width of the attention heads"
-OF_TWO_WIDTHS = ("gemma4",)
+MODELS_WITH_TWO_HEAD_SIZES = ("gemma4",)
 """vLLM itself uses Triton for such models, unless a backend was named."""
 BIDIRECTIONAL_IMAGE_TYPES = frozenset(
     {"bagel", "gemma3", "molmo2", "moondream3", "paligemma", "umm"}
@@ -150,7 +150,7 @@ def attends_as_encoder(model: ModelCard) -> bool:
 def has_heads_of_two_widths(model: ModelCard) -> bool:
     """Whether vLLM itself chooses Triton's attention for this model because its heads have two
     widths."""
-    return model.model_type.startswith(OF_TWO_WIDTHS)
+    return model.model_type.startswith(MODELS_WITH_TWO_HEAD_SIZES)
 
 
 def images_attend_both_ways(model: ModelCard) -> bool:

@@ -193,7 +193,7 @@ def world_size(partial: PartialPlan) -> int:
 
 
 def cards_to_split(partial: PartialPlan) -> int:
-    """Over how many cards the model is split, including the operator's stages and replicas."""
+    """The number of cards the model is split over, including the operator's stages and replicas."""
     nodes = 1 + len(partial.inventory.others)
     return len(partial.gpus) * (nodes if PIPELINE in partial.verbatim else 1)
 

@@ -63,7 +63,7 @@ def cannot_build(partial: PartialPlan) -> bool:
     return partial.cuda and lacks_toolkit(partial.engine, dict(partial.config.engine.env))
 
 
-def flashinfer_serves(partial: PartialPlan) -> bool:
+def flashinfer_supports(partial: PartialPlan) -> bool:
     """Whether FlashInfer's attention runs on these cards with this engine."""
     return _why_not(partial) is None
 
@@ -126,7 +126,7 @@ def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
         return policy("fp8", f"twice the context in the same memory; {UNCALIBRATED}")
     if _left_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
-    if flashinfer_serves(partial):
+    if flashinfer_supports(partial):
         why = "is configured, and it does not support an fp8 cache on these cards"
         return policy(None, f"{attention(partial)} {why}")
     return policy(None, REFUSED)

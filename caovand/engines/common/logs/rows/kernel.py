@@ -45,7 +45,7 @@ NOT_STARTED = signature("nvrm.init", "cause", "gpu-absent",
     r"RmInitAdapter failed|NVRM: No NVIDIA (?:graphics adapter|GPU) found")  # fmt: skip
 ROWS = (*CARD_LOST, *OF_PROGRAM, HOST_KILLED, NOT_STARTED)
 # Facts that a log shows about another machine. On this one, inventory and engine provide them.
-_ELSEWHERE = (
+_OTHER_MACHINE = (
     signature("xid.previous", "cause", "gpu-lost",
          r"NVRM: Xid .{0,120}caused by previous Xid (?P<xid>48|7[49]|9[45]|1[124]\d)\b"),
     signature("driver.mismatch", "cause", "gpu-absent",
@@ -236,7 +236,7 @@ def find_in_machine(lines: Sequence[str]) -> Finding | None:
         return found
     hits = []
     for index, line in enumerate(lines):
-        taken = first(_ELSEWHERE, line)
+        taken = first(_OTHER_MACHINE, line)
         if taken is not None and is_of_kernel(line):
             hits.append(Hit(index, line, "", *taken))
     named = [hit for hit in hits if hit.row.kind != "consequence"]

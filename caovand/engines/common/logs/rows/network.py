@@ -8,19 +8,19 @@ from caovand.engines.common.logs.signature import signature
 
 # A server talks to its own runner over loopback, and reports the runner's end in the same words. A
 # line that announces a retry is not the last word.
-_ELSEWHERE = r"(?!.{0,400}(?:(?:127\.0\.0\.1|localhost|\[::1\]):\d|\bretrying\b|\bprobe failed:))"
+_NOT_LOCAL = r"(?!.{0,400}(?:(?:127\.0\.0\.1|localhost|\[::1\]):\d|\bretrying\b|\bprobe failed:))"
 ROWS = (
     signature("net.clock", "cause", "network",
-         rf"^{_ELSEWHERE}.{{0,900}}x509: certificate has expired or is not yet valid"),
+         rf"^{_NOT_LOCAL}.{{0,900}}x509: certificate has expired or is not yet valid"),
     # x509: certificate is valid for ollama.com, www.ollama.com, not registry.ollama.ai
     signature("net.certificate.name", "cause", "network",
-         rf"^{_ELSEWHERE}.{{0,900}}(?:x509: certificate is (?:not )?valid for "
+         rf"^{_NOT_LOCAL}.{{0,900}}(?:x509: certificate is (?:not )?valid for "
          r"(?P<names>.{1,200}?)"
          r", (?:but )?not (?P<name>[\w.:-]{3,100})"
          r"|no alternative certificate subject name matches target host name '(?P<host>[^']{1,100})"
          r"|Hostname mismatch, certificate is not valid for '(?P<asked>[^']{1,100}))"),
     signature("net.certificate", "cause", "network",
-         rf"^{_ELSEWHERE}.{{0,900}}(?:x509: |certificate signed by unknown authority"
+         rf"^{_NOT_LOCAL}.{{0,900}}(?:x509: |certificate signed by unknown authority"
          r"|SSL server verification failed|tls: failed to verify)"),
     signature("net.proxy", "cause", "network",
          r"^(?!.{0,400}\bretrying\b).{0,900}(?:proxyconnect tcp: dial tcp:? "
@@ -28,14 +28,14 @@ ROWS = (
          r"|Unable to connect to proxy|Cannot connect to proxy)"),
     # lookup registry.ollama.ai on 10.89.3.1:53: read udp 10.89.3.11:54907->10.89.3.1:53: refused
     signature("net.nameserver", "cause", "network",
-         rf"^{_ELSEWHERE}.{{0,900}}\blookup (?P<name>[\w-]{{1,60}}(?:\.[\w-]{{1,60}}){{1,6}})"
+         rf"^{_NOT_LOCAL}.{{0,900}}\blookup (?P<name>[\w-]{{1,60}}(?:\.[\w-]{{1,60}}){{1,6}})"
          r" on (?P<server>[\w.:\[\]-]{3,60}): (?:read|dial|write) (?:udp|tcp) "),
     signature("net.unresolved", "cause", "network",
-         rf"^{_ELSEWHERE}.{{0,900}}\blookup (?P<name>[\w-]{{1,60}}(?:\.[\w-]{{1,60}}){{1,6}})"
+         rf"^{_NOT_LOCAL}.{{0,900}}\blookup (?P<name>[\w-]{{1,60}}(?:\.[\w-]{{1,60}}){{1,6}})"
          r"(?: on [\w.:\[\]-]{3,60})?: (?:no such host|server misbehaving|i/o timeout"
          r"|Temporary failure)"),
     signature("net.failed", "cause", "network",
-         rf"^{_ELSEWHERE}.{{0,900}}(?:dial tcp:? |i/o timeout|TLS handshake timeout|no such host"
+         rf"^{_NOT_LOCAL}.{{0,900}}(?:dial tcp:? |i/o timeout|TLS handshake timeout|no such host"
          r"|server misbehaving|[Cc]onnection reset by peer|proxyconnect |network is unreachable"
          r"|Client\.Timeout exceeded|max retries exceeded"
          r"|Temporary failure in name resolution|Could not resolve host"

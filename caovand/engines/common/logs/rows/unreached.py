@@ -12,13 +12,13 @@ from caovand.engines.common.logs.signature import signature
 
 _LOOPBACK = r"localhost|0\.0\.0\.0|127\.\d{1,3}\.\d{1,3}\.\d{1,3}"
 _LOOPBACK_6 = r"\[?::1?\]?"
-_OF_DOCKER = r"host\.docker\.internal|host\.containers\.internal|172\.1[6-9]\.\d{1,3}\.\d{1,3}"
+_DOCKER_HOSTS = r"host\.docker\.internal|host\.containers\.internal|172\.1[6-9]\.\d{1,3}\.\d{1,3}"
 _NAME = r"[a-z][\w-]{0,60}"
 """A name without a dot: of a container, or of a machine in the same network."""
 _OTHERS = r"(?:443|80|5432|6379|3306|27017|9200|6333|19530|5672)\b"
 """Ports of hubs and of data bases."""
 _SERVER = (
-    rf"(?:(?P<server>{_LOOPBACK})|(?P<six>{_LOOPBACK_6})|(?P<docker>{_OF_DOCKER})"
+    rf"(?:(?P<server>{_LOOPBACK})|(?P<six>{_LOOPBACK_6})|(?P<docker>{_DOCKER_HOSTS})"
     r"|(?P<address>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})"
     rf"|(?P<service>{_NAME})):(?!{_OTHERS})(?P<port>\d{{2,5}})\b"
 )
@@ -51,7 +51,7 @@ ROWS = (
     # curl: (7) Failed to connect to host.docker.internal port 11434 after 0 ms: Could not connect
     signature("client.curl", "consequence", "network",
          r"curl: \((?:7|28)\) (?:Failed to connect to|Connection (?:timed|refused)|Failed connect)"
-         rf".{{0,10}}?(?:(?P<docker>{_OF_DOCKER})|(?P<server>{_LOOPBACK})"
+         rf".{{0,10}}?(?:(?P<docker>{_DOCKER_HOSTS})|(?P<server>{_LOOPBACK})"
          rf"|(?P<address>[\w.-]{{3,100}}))(?: port |:)(?!{_OTHERS})(?P<port>\d{{2,5}})\b"),
     signature("client.refused", "consequence", "network",
          r"(?P<windows>\[WinError 10061\]|No connection could be made because the target machine "
@@ -61,7 +61,7 @@ ROWS = (
          r"|(?:[Cc]ould(?:n't| not) connect to [Oo]llama|Ollama (?:could not be reached|is not "
          rf"reachable)) at https?://(?:(?P<named>(?:{_LOOPBACK})(?::\d{{1,5}})?)"
          r"|(?P<elsewhere>[\w.:-]{1,100}\w))"
-         rf"|HTTPConnectionPool\(host='(?:(?P<pool>{_LOOPBACK})|(?P<pool_docker>{_OF_DOCKER}))'"
+         rf"|HTTPConnectionPool\(host='(?:(?P<pool>{_LOOPBACK})|(?P<pool_docker>{_DOCKER_HOSTS}))'"
          r"(?!.{0,400}(?:NameResolutionError|Failed to resolve|Read timed out|WinError 10061))"
          r"|(?P<local>origins cannot be reached from inside)"
          r"|(?P<code>code: 'ECONNREFUSED')"
@@ -125,7 +125,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "No server answers at {pool}. " + _REMEDY,
         "No server answers at {named}. " + _REMEDY,
         "No server answers at {elsewhere}: it does not run (yet), or listens elsewhere. A "
-        "container's name is known only in a network that both share, and inside of it the "
+        "container's name resolves only on a network that both share, where the "
         "container's own port counts (11434 for Ollama), not the published one; for a server on "
         "the host see that it listens on all addresses (OLLAMA_HOST=0.0.0.0).",
         "The client runs in a container, and says so ({local}). " + IN_CONTAINER,
@@ -151,7 +151,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "host.docker.internal exists in containers of Docker Desktop; on Linux add it "
         "(--add-host=host.docker.internal:host-gateway, in a compose file extra_hosts: "
         "host.docker.internal:host-gateway), and outside of a container write localhost. A "
-        "container's name is known only in a network that both containers share, and not on the "
+        "container's name resolves only on a network that both containers share, never on the "
         "host: connect them to one, or write the host's address.",
     ),
     "client.name": _NOT_RESOLVED,
