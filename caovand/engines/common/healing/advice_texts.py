@@ -8,6 +8,7 @@ from typing import Any
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml, stages
 from caovand.engines.common.logs.rows import (
+    binaries,
     building,
     checkpoint,
     clients,
@@ -104,6 +105,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 }
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
+    **binaries.ADVICE,
     **building.ADVICE,
     **checkpoint.ADVICE,
     **container.ADVICE,

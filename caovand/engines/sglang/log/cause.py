@@ -14,6 +14,7 @@ from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, impor
 from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
+from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
     family_of,
@@ -222,6 +223,8 @@ def find_cause(
                 row = (row[0], known_of(row[1]))
             elif row[0].id == IMPORTS:
                 row = (row[0], {**row[1], **importer(trace.frames, row[1])})
+            elif row[0].id == NUMPY:
+                row = (row[0], {**row[1], **numpy_user(lines, index)})
             elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
                 row = (row[0], {**row[1], **who})
             elif row[0].id == "config.none" and trace.sets_defaults:

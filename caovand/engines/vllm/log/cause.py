@@ -17,6 +17,7 @@ from dataclasses import replace
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.hit import after_remedy, explain_lost_process
+from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
@@ -216,6 +217,8 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
         failure = "unknown"
     if row is not None and row.id == IMPORTS:
         captures |= importer(hit.frames, captures)
+    if row is not None and row.id == NUMPY:
+        captures |= numpy_user(lines, hit.index)
     if row is not None and row.id == MISMATCH:
         captures |= caller(hit.frames, captures)
     text = _short(hit.text)
