@@ -67,7 +67,7 @@ _COMMON = frozenset(
         *kernel.ROWS,
         *raised.ROWS,
     )
-) | {"disk.full", "disk.error", "ggml.template"}
+) | {"disk.full", "disk.error", "ggml.template", "ggml.template.items"}
 """Rows that match output of any engine's libraries: they identify no engine."""
 _REFUSED: Mapping[str, Failure] = {row.id: row.failure for row in refusals.ROWS}
 """Rows of refused requests: unknown to the daemon, when an engine that served ends; not here."""

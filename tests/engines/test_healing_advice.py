@@ -20,7 +20,7 @@ from caovand.core.healing.ladder import (
 from caovand.core.healing.rung import ANY
 from caovand.engines.common.healing import stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL
-from caovand.engines.common.logs.rows import raised
+from caovand.engines.common.logs.rows import kernel_owners, raised
 from caovand.engines.vllm.healing import advice_texts
 from caovand.engines.vllm.healing.advice import advise
 from caovand.engines.vllm.healing.cures import BLAMED, CURES, HEALING, WHATEVER_PHASE
@@ -72,7 +72,9 @@ def test_the_advice_is_the_ladders(failure: Failure, phase: str, component: str)
 
 @pytest.mark.parametrize("signature", HEALING.precise)
 def test_a_precise_row_is_advised_and_taken_as_it_stands(signature: str) -> None:
-    row = next(row for row in (*SIGNATURES, *raised.ROWS) if row.id == signature)
+    row = next(
+        row for row in (*SIGNATURES, *kernel_owners.ROWS, *raised.ROWS) if row.id == signature
+    )
     finding = Finding(row.failure, "text", "load", {"most": "7"}, signature)
     assert rungs_in(advise(finding, {})) == list(HEALING.precise[signature])
     kind = decide(plan_of(), finding, 1, LadderRules(HEALING)).verdict

@@ -39,6 +39,10 @@ TEXTS = [
      "  what():  Invalid diff: 'ab' not found at start of 'a'", "ggml.parser", "--jinja"),
     ("Error: Unknown (built-in) filter 'tojson' for type Undefined in the template",
      "ggml.template", "newer release"),
+    ("Error: Unknown (built-in) filter 'items' for type String", "ggml.template.items",
+     "string of JSON"),
+    ("Error: Callee is not a function: got Undefined (hint: 'items')", "ggml.template.items",
+     "string of JSON"),
     # Ollama
     (_OLLAMA + "sample: logits sum to NaN, check model output", "ollama.numbers",
      "FLASH_ATTENTION"),

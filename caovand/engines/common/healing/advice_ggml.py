@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from caovand.engines.common.logs.rows import requests
+
 OTHER_KINDS = (
     "The file is a model for images or video ({image}), which no release of llama.cpp or Ollama "
     "runs as a language model: use stable-diffusion.cpp, ComfyUI with its GGUF nodes, or in "
@@ -82,6 +84,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(libggml-cpu-*.so, ggml-cpu-*.dll): they belong in the folder of the program, or in "
         "GGML_BACKEND_PATH. Install one release's whole package again.",
     ),
+    "ggml.template.items": (requests.TEXT_ARGUMENTS.replace("{option}", "--chat-template-file"),),
     "ggml.template": (
         "The model's chat template uses what the template engine of this release lacks ({lacks}): "
         "install a newer release of llama.cpp (or of the program that brings it), or set another "

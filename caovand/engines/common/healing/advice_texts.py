@@ -8,6 +8,7 @@ from typing import Any
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.healing import advice_ggml, advice_host, stages
 from caovand.engines.common.logs.rows import (
+    binaries,
     building,
     checkpoint,
     clients,
@@ -19,6 +20,7 @@ from caovand.engines.common.logs.rows import (
     flashinfer,
     ggml_families,
     kernel,
+    kernel_owners,
     links,
     loader,
     network,
@@ -107,6 +109,7 @@ GENERAL: Mapping[Failure, tuple[str, ...]] = {
 SPECIAL: Mapping[str, tuple[str, ...]] = {
     **advice_ggml.SPECIAL,
     **advice_host.SPECIAL,
+    **binaries.ADVICE,
     **building.ADVICE,
     **checkpoint.ADVICE,
     **container.ADVICE,
@@ -116,6 +119,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     **files.ADVICE,
     **flashinfer.ADVICE,
     **kernel.ADVICE,
+    **kernel_owners.ADVICE,
     **ggml_families.ADVICE,
     **raised.ADVICE,
     **requests.ADVICE,

@@ -47,10 +47,20 @@ class Explainer:
     sample: Callable[[str], FigureSample | None] = lambda line: None
 
     def __call__(self, text: str) -> Explanation:
-        """Explain the text; for a log of several starts, the last one."""
+        """Explain the text; of several starts, the last one, or the last that failed before it."""
         every = lines_of(text)
-        begin = max((n for n, line in enumerate(every) if self.begins(line)), default=0)
-        lines = every[begin:]
+        ends = len(every)
+        last = None
+        for begin in (*reversed([n for n, line in enumerate(every) if n and self.begins(line)]), 0):
+            one = self._start(every[begin:ends], begin)
+            last = last or one
+            if one.finding is not None or one.reached == "serving":
+                return one if one.finding is not None else last
+            ends = begin
+        return last or self._start([], 0)
+
+    def _start(self, lines: Sequence[str], begin: int) -> Explanation:
+        """Explain the lines of one start, the first of which has the index `begin` in the text."""
         figures: dict[str, Any] = {}
         samples: dict[str, list[float]] = {}
         harmless: dict[str, int] = {}

@@ -83,12 +83,19 @@ _REST = re.compile(r"['\"`(\[{a-z\d]")
 """A continuation of an exception's text in the next line, except after a colon."""
 _MAX_REST = 4
 _ENDS_FRAME, _MAX_NAME = re.compile(r"\", line \d{1,7}, in \S{1,100}$"), 120
+_BAR = re.compile(
+    r".*▕[█-▏ ]*▏?(?:[ \r]{0,40}(?:\d[\d.]{0,8} ?[kKMGT]?i?B(?:/s|/\d[\d.]{0,8} ?[kKMGT]?i?B)?"
+    r"|\d{1,4}[hms]))*[ \r]*"
+)
+"""The bars of Ollama's downloads, the last with its figures, which a copy puts on one line."""
 _VALUES = re.compile(r" {12,60}(?:\w{1,30}=)?[\[{]{1,2}'")
 """A list or mapping as Python prints it."""
 
 
 def unwrap(line: str) -> str:
-    """One line as the engine printed it."""
+    """One line as the engine printed it, without the bars of a download that it follows."""
+    if "▕" in line and (bar := _BAR.match(line)) and line[bar.end() :].strip():
+        line = line[bar.end() :]
     if line.startswith(('{"log":', '{"level":')):  # Docker's own files, and Node's programs
         line = _of_record(line)
     for _ in range(_MOST):

@@ -14,6 +14,8 @@ from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, impor
 from caovand.engines.common.logs.compiled import REASON, SOURCE, kernel_before
 from caovand.engines.common.logs.hit import Hit, cause, finding
 from caovand.engines.common.logs.rows import host, python
+from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
+from caovand.engines.common.logs.rows.kernel_owners import with_owner
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
     family_of,
@@ -223,6 +225,8 @@ def find_cause(
                 row = (row[0], known_of(row[1]))
             elif row[0].id == IMPORTS:
                 row = (row[0], {**row[1], **importer(trace.frames, row[1])})
+            elif row[0].id in (NUMPY, "sglang.arch"):
+                row = _of_package(row, trace.frames, lines, index)
             elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
                 row = (row[0], {**row[1], **who})
             elif row[0].id == "config.none" and trace.sets_defaults:
@@ -247,6 +251,15 @@ def find_cause(
         refused = _refused_near(hits, found)
         return finding(refused) if refused else found
     return finding(_proof(hits)) if hits else None
+
+
+def _of_package(
+    row: tuple[Signature, Mapping[str, str]], frames: Sequence[str], lines: Sequence[str], at: int
+) -> tuple[Signature, Mapping[str, str]]:
+    """The row and captures of a failed package, with its name by the traceback."""
+    if row[0].id == NUMPY:
+        return row[0], {**row[1], **numpy_user(lines, at)}
+    return with_owner(*row, frames)
 
 
 def _refused_near(hits: Sequence[Hit], found: Finding) -> Hit | None:

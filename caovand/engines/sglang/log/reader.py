@@ -6,7 +6,7 @@ import re
 
 from caovand.core.engine.log import Log
 from caovand.engines.common.logs.refusals import without_refusals
-from caovand.engines.common.logs.rows import raised
+from caovand.engines.common.logs.rows import kernel_owners, raised
 from caovand.engines.common.logs.wrapping import one_text
 from caovand.engines.sglang.log.cause import MAX_TRACE_LINES, announces_failure, find_cause
 from caovand.engines.sglang.log.phases import PHASES, read
@@ -41,5 +41,5 @@ LOG = Log(
     fingerprint=_FINGERPRINT,
     embeds="vllm",
     begins=("server_args=",),
-    kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
+    kinds={row.id: row.kind for row in (*SIGNATURES, *kernel_owners.ROWS, *raised.ROWS)},
 )

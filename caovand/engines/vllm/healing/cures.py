@@ -123,6 +123,9 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "driver.behind": (),
     "container.requirement": (),
     "kernel.deepgemm": (),
+    "kernels.package": (),
+    "kernels.attention": ("attention",),
+    "kernels.flashinfer": ("sampler-plain", "experts", "attention"),
 }
 
 # A client's request ends the engine, whatever the plan is.

@@ -17,6 +17,8 @@ from dataclasses import replace
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.callers import IMPORTS, MISMATCH, caller, importer
 from caovand.engines.common.logs.hit import after_remedy, explain_lost_process
+from caovand.engines.common.logs.rows.binaries import NUMPY, numpy_user
+from caovand.engines.common.logs.rows.kernel_owners import with_owner
 from caovand.engines.common.logs.rows.python import UNSURE_ROWS, as_raised_by_reader
 from caovand.engines.common.logs.rows.raised import (
     BUILDING,
@@ -24,6 +26,7 @@ from caovand.engines.common.logs.rows.raised import (
     family_of,
     packages,
 )
+from caovand.engines.common.logs.signature import first
 from caovand.engines.vllm.log.component import (
     PossibleCause,
     component_of,
@@ -58,6 +61,14 @@ _OPERATORS = frozenset(
         "args.uneven",
     }
 )
+
+# Rows of imports that fail where a compiled part is not loaded.
+_IMPORTED = frozenset(
+    {IMPORTS, "engine.broken", "engine.import", "engine.absent", "torch.operator"}
+)
+_UNLINKED = frozenset({"engine.unlinked", "engine.loader"})
+_SYMBOL = "undefined symbol: "
+_LOADERS_TEXT = re.compile(r"ImportError\(['\"](.{1,400})['\"]\)")
 
 # Only these rows explain those better; other generic rows yield to any cause.
 _BETTER: Mapping[str, frozenset[str]] = {
@@ -106,6 +117,7 @@ def find_cause(
     if alive and wrapper is None:
         return None
     hit = _first_cause(hits, wrapper)
+    hit = _unlinked(hits, hit) or hit
     if hit is None and not alive:
         hit = _first_symptom(hits, wrapper)
         if hit is not None and search.stopped and _is_end(hit):
@@ -135,21 +147,38 @@ def _first_cause(
     return _better(causes[-1], causes) if causes and not named else None
 
 
-def _better(first: PossibleCause, causes: Sequence[PossibleCause]) -> PossibleCause:
+def _better(start: PossibleCause, causes: Sequence[PossibleCause]) -> PossibleCause:
     """A later cause that explains the failure better than a generic one; else the generic one."""
-    since = [hit for hit in causes if hit.index >= first.index]
+    since = [hit for hit in causes if hit.index >= start.index]
     later = after_remedy([hit.signature.id if hit.signature else "" for hit in since])
     if later is not None:
-        return replace(since[later], captures={**first.captures, **since[later].captures})
-    if first.signature is None or first.signature.kind == "cause":
-        return first
-    better = _BETTER.get(first.signature.id)
+        return replace(since[later], captures={**start.captures, **since[later].captures})
+    if start.signature is None or start.signature.kind == "cause":
+        return start
+    better = _BETTER.get(start.signature.id)
     for hit in causes:
-        if hit.signature is None or not first.index < hit.index <= first.index + _CHAIN:
+        if hit.signature is None or not start.index < hit.index <= start.index + _CHAIN:
             continue
         if hit.signature.kind == "cause" and (better is None or hit.signature.id in better):
             return hit
-    return first
+    return start
+
+
+def _unlinked(hits: Sequence[PossibleCause], chosen: PossibleCause | None) -> PossibleCause | None:
+    """The compiled part that did not load for a missing symbol, if another import is blamed.
+
+    Without that part vLLM does not import completely, and programs that ask it for names fail.
+    """
+    blamed = chosen is None or (chosen.signature is not None and chosen.signature.id in _IMPORTED)
+    unlinked = (
+        hit for hit in hits
+        if hit.signature is not None and hit.signature.id in _UNLINKED and _SYMBOL in hit.text
+    )  # fmt: skip
+    hit = next(unlinked, None) if blamed else None
+    if hit is None or (quoted := _LOADERS_TEXT.search(hit.text)) is None:
+        return hit
+    found = first([BY_ID["engine.loader"]], quoted[1])
+    return replace(hit, signature=found[0], captures=found[1]) if found else hit
 
 
 def _first_symptom(
@@ -196,6 +225,9 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
     captures = dict(hit.captures)
     if hit.signature is BY_ID["ray.short"] and any(_ALONE in line for line in lines[: hit.index]):
         hit = replace(hit, signature=ALONE)
+    if hit.signature is BY_ID["cuda.arch"]:
+        owning, known = with_owner(hit.signature, captures, hit.frames)
+        hit, captures = replace(hit, signature=owning), dict(known)
     row, rows = hit.signature, {one.signature.id for one in hits if one.signature}
     if elsewhere := _OTHER_NODE.match(lines[hit.index]):
         captures["node"] = elsewhere["node"]
@@ -230,6 +262,8 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
         failure = "unknown"
     if row is not None and row.id == IMPORTS:
         captures |= importer(hit.frames, captures)
+    if row is not None and row.id == NUMPY:
+        captures |= numpy_user(lines, hit.index)
     if row is not None and row.id == MISMATCH:
         captures |= caller(hit.frames, captures)
     text = _short(hit.text)

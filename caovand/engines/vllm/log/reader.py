@@ -6,7 +6,7 @@ import re
 
 from caovand.core.engine.log import Log
 from caovand.engines.common.logs.refusals import without_refusals
-from caovand.engines.common.logs.rows import raised
+from caovand.engines.common.logs.rows import kernel_owners, raised
 from caovand.engines.vllm.log.cause import MAX_LINES_BEFORE, announces_failure, find_cause
 from caovand.engines.vllm.log.json_lines import plain
 from caovand.engines.vllm.log.line import as_error
@@ -44,6 +44,6 @@ LOG = Log(
     fingerprint=_FINGERPRINT,
     begins=("non-default args: ", "█     █     █▄   ▄█"),
     error=as_error,
-    kinds={row.id: row.kind for row in (*SIGNATURES, *raised.ROWS)},
+    kinds={row.id: row.kind for row in (*SIGNATURES, *kernel_owners.ROWS, *raised.ROWS)},
     launches=frozenset({"resolve"}),  # of the engine core, which imports vLLM again
 )

@@ -58,6 +58,9 @@ ROWS = (
          r"|load_backend: failed to load (?P<dll>.{1,200}\.dll)"),
     signature("ggml.backend.none", "cause", "engine-unusable",
          r"no CPU backend found|no backends are loaded|failed to initialize CPU backend"),
+    signature("ggml.template.items", "cause", "bad-arguments",
+         r"[Ff]ilter:? ?['\"\\]{0,3}(?:items|dictsort)['\"\\]{0,3} for type String"
+         r"|Callee is not a function: got Undef\w{1,10} \(hint: ['\"\\]{0,3}(?:items|keys)\b"),
     signature("ggml.template", "cause", "bad-arguments",
          r"(?P<lacks>(?:Value|Object) is not callable: null|Callee is not a function: got Undef\w*"
          r"|Unknown (?:method|filter|test|\(built-in\) filter):? .{1,60}|Undefined filter: .{1,40}"

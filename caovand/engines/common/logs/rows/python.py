@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from caovand.core.healing.failure import Failure
 from caovand.engines.common.logs.rows import (
+    binaries,
     checkpoint,
     flashinfer,
     links,
@@ -129,10 +130,7 @@ ROWS = (
          r".(?P<assertion>.{1,200}?). failed"),
     signature("cuda.forked", "cause", "bad-arguments",
          r"Cannot re-initialize CUDA in forked subprocess"),
-    signature("engine.libc", "cause", "bad-arguments",
-         r"version `(?P<symbols>(?:GLIBC|GLIBCXX|CXXABI)_[\d.]{1,12})' not found"
-         r"|cuDNN version incompatibility|CUDNN_STATUS_SUBLIBRARY\w{1,40}"
-         r"|compiled using NumPy 1\.x cannot be run in|numpy\.(?:dtype|ufunc) size changed"),
+    *binaries.ROWS,
     signature("transfer.nixl", "generic", "unknown",
          r"^(?:\w{1,40}\.){0,4}nixl\w{1,40}Error: |^RuntimeError: .{0,200}\bNIXL_ERR_\w{1,40}"),
     signature("sampling.nan", "generic", "engine-died",

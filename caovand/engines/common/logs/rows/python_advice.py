@@ -46,12 +46,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "CUDA was used before the worker processes were forked: set "
         "VLLM_WORKER_MULTIPROC_METHOD=spawn, or do not touch CUDA before the engine starts.",
     ),
-    "engine.libc": (
-        "The engine's packages were built for another system ({symbols} is missing): use a release "
-        "built for this distribution, or a container.",
-        "Packages of the engine were built for another NumPy, cuDNN or C library: reinstall it in "
-        "its own environment.",
-    ),
     "hub.denied": (
         "The hub refuses the model: accept its licence on its page there, and give the engine's "
         "process the account's token in HF_TOKEN (docker run -e HF_TOKEN, environment: of "

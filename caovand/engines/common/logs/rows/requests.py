@@ -49,6 +49,9 @@ ROWS = (
          r"LibsndfileError: |cannot identify image file|UnidentifiedImageError|moov atom not found"
          r"|Failed to (?:load|decode|open|fetch) (?:image|audio|video)s?\b"
          r"|Invalid data found when processing input", _LATER),
+    signature("args.template.items", "consequence", "bad-arguments",
+         r"Can only get item pairs from a mapping|'str object' has no attribute '(?:items|keys)'",
+         _LATER),
     signature("args.roles", "consequence", "bad-arguments",
          r"[Cc]onversation roles must alternate|[Ss]ystem role (?:is )?not supported"
          r"|[Oo]nly user(?:, tool)? and assistant roles are supported"
@@ -142,6 +145,12 @@ def unknown_path(lines: Sequence[str]) -> Finding | None:
     return None
 
 
+TEXT_ARGUMENTS = (
+    "The chat template goes through the arguments of a tool call as a mapping, and they arrive as "
+    "text: OpenAI's API has them as a string of JSON. Install a newer release of the engine, "
+    "which parses them first; until then set a template that takes both ({option}), or let the "
+    "client, or the code that applies the template, pass the arguments parsed (json.loads)."
+)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     NO_PATH: (
         "The server has no path {path}, and answers 404. vLLM has OpenAI's paths: let the client "
@@ -216,6 +225,7 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and often no system role, or one system message at the beginning. Let the client send "
         "them so, or pass another template with --chat-template.",
     ),
+    "args.template.items": (TEXT_ARGUMENTS.replace("{option}", "--chat-template"),),
     "args.raised": (
         'The model\'s chat template refuses the messages that a client sent: "{calls}" Let the '
         "client keep one tool call per message of the assistant (parallel_tool_calls false), and "

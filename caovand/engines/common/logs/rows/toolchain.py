@@ -242,9 +242,15 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "(find / -name '{library}*'), add its folder to LD_LIBRARY_PATH of the process.",
     ),
     "engine.kernels": (
-        "The compiled kernels of sgl_kernel could not be loaded; the lines that follow have the "
-        "loader's reason. Install the engine again with its PyTorch and kernels of one release, in "
-        "its own environment.",
+        "The compiled kernels of sgl_kernel were not loaded, and the loader's reason is missing "
+        "here: a line like `ImportError: lib...so: ...` at the end of the message, if there is "
+        'one. Otherwise `ldd` on the common_ops file under "found files" lists what is "not '
+        "found\" (LD_LIBRARY_PATH=/the environment's site-packages/torch/lib ldd ...).",
+        "Mostly a library of the system is missing that pip does not bring: libnuma.so.1 (apt "
+        "install libnuma1), libnvrtc, libcudart or libcublas of the CUDA that the kernels were "
+        "built for, or the driver's libcuda.so.1 (in a container: --gpus all). SGLang's own image "
+        "(lmsysorg/sglang) has all but the driver. To upgrade sgl_kernel helps only where ldd "
+        "finds everything: then PyTorch and kernels are of different releases.",
     ),
     "engine.loader": (
         "The installed PyTorch is a build without the card's library ({without}), mostly one for "
