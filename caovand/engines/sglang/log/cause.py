@@ -223,9 +223,7 @@ def find_cause(
                 row = (UNBALANCED, row[1])
             elif row[0].id == "sglang.args.unknown":
                 row = (row[0], known_of(row[1]))
-            elif row[0].id == IMPORTS:
-                row = (row[0], {**row[1], **importer(trace.frames, row[1])})
-            elif row[0].id in (NUMPY, "sglang.arch"):
+            elif row[0].id in (IMPORTS, NUMPY, "sglang.arch"):
                 row = _of_package(row, trace.frames, lines, index)
             elif row[0].id == MISMATCH and (who := caller(trace.frames, row[1])):
                 row = (row[0], {**row[1], **who})
@@ -257,6 +255,8 @@ def _of_package(
     row: tuple[Signature, Mapping[str, str]], frames: Sequence[str], lines: Sequence[str], at: int
 ) -> tuple[Signature, Mapping[str, str]]:
     """The row and captures of a failed package, with its name by the traceback."""
+    if row[0].id == IMPORTS:
+        return row[0], {**row[1], **importer(frames, row[1])}
     if row[0].id == NUMPY:
         return row[0], {**row[1], **numpy_user(lines, at)}
     return with_owner(*row, frames)

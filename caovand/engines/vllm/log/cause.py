@@ -26,7 +26,7 @@ from caovand.engines.common.logs.rows.raised import (
     family_of,
     packages,
 )
-from caovand.engines.common.logs.signature import first
+from caovand.engines.common.logs.signature import Signature, first
 from caovand.engines.vllm.log.component import (
     PossibleCause,
     component_of,
@@ -260,12 +260,7 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
         failure = _NOT_OPERATORS.get(blamed, failure)
     if row in WRAPPERS and hit.phase != "serving" and not silent:
         failure = "unknown"
-    if row is not None and row.id == IMPORTS:
-        captures |= importer(hit.frames, captures)
-    if row is not None and row.id == NUMPY:
-        captures |= numpy_user(lines, hit.index)
-    if row is not None and row.id == MISMATCH:
-        captures |= caller(hit.frames, captures)
+    captures |= _package(hit, row, captures, lines)
     text = _short(hit.text)
     ended = _ENDED.search(text)
     if ended and ended[1] in _FAULTS and hit.is_kind("consequence", "wrapper"):
@@ -274,6 +269,18 @@ def _finding(hit: PossibleCause, hits: Sequence[PossibleCause], lines: Sequence[
     elif silent:
         text = explain_lost_process(text)
     return Finding(failure, text, hit.phase, captures, row.id if row else UNNAMED, hit.index + 1)
+
+
+def _package(
+    hit: PossibleCause, row: Signature | None, captures: Mapping[str, str], lines: Sequence[str]
+) -> Mapping[str, str]:
+    """The package that failed, by the traceback, as captures of the row."""
+    name = row.id if row is not None else ""
+    if name == IMPORTS:
+        return importer(hit.frames, captures)
+    if name == NUMPY:
+        return numpy_user(lines, hit.index)
+    return caller(hit.frames, captures) if name == MISMATCH else {}
 
 
 def _first_match(pattern: re.Pattern[str], lines: Sequence[str]) -> re.Match[str] | None:

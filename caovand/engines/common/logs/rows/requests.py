@@ -49,9 +49,6 @@ ROWS = (
          r"LibsndfileError: |cannot identify image file|UnidentifiedImageError|moov atom not found"
          r"|Failed to (?:load|decode|open|fetch) (?:image|audio|video)s?\b"
          r"|Invalid data found when processing input", _LATER),
-    signature("args.template.items", "consequence", "bad-arguments",
-         r"Can only get item pairs from a mapping|'str object' has no attribute '(?:items|keys)'",
-         _LATER),
     signature("args.roles", "consequence", "bad-arguments",
          r"[Cc]onversation roles must alternate|[Ss]ystem role (?:is )?not supported"
          r"|[Oo]nly user(?:, tool)? and assistant roles are supported"
@@ -67,7 +64,7 @@ ROWS = (
     # The arguments of a call in a client's history are a text, and the template wants an object
     signature("args.arguments", "consequence", "bad-arguments",
          r"Can only get item pairs from a mapping"
-         r"|UndefinedError: 'str object' has no attribute 'items'", _LATER),
+         r"|UndefinedError: 'str object' has no attribute '(?:items|keys)'", _LATER),
     # What the answer must follow: a JSON schema, a grammar or a regular expression
     signature("args.grammar", "consequence", "bad-arguments",
          r"(?P<schema>schema contains features not supported by \w{1,20}|[Uu]nsupported (?:JSON )?"
@@ -225,7 +222,6 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "and often no system role, or one system message at the beginning. Let the client send "
         "them so, or pass another template with --chat-template.",
     ),
-    "args.template.items": (TEXT_ARGUMENTS.replace("{option}", "--chat-template"),),
     "args.raised": (
         'The model\'s chat template refuses the messages that a client sent: "{calls}" Let the '
         "client keep one tool call per message of the assistant (parallel_tool_calls false), and "
