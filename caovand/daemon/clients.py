@@ -62,6 +62,9 @@ class ClientsSlot(Protocol):
     def keep_alive_s(self) -> float:
         """How long the engine keeps an idle connection open, 0 if unknown."""
 
+    def reading_rate(self) -> float | None:
+        """Tokens per second at which the engine reads long prompts; None without a measurement."""
+
     def blame(self, requests: Sequence[str]) -> None:
         """Record the requests that have ended the last engine."""
 
@@ -157,7 +160,11 @@ class Clients:
         }
         if news != self._last_news:
             self._seq, self._last_news = self._seq + 1, news
-        now_known = {"expected_s": self._expected_s(snapshot), "used": self._keys.used_today()}
+        now_known = {
+            "expected_s": self._expected_s(snapshot),
+            "used": self._keys.used_today(),
+            "reading_rate": self._slot.reading_rate(),
+        }
         return {**news, "seq": self._seq, **now_known}
 
     def _key(self) -> str:

@@ -22,7 +22,8 @@ class Facts:
     `keep_alive_s` is how long the engine keeps an idle connection open, 0 if unknown;
     `reuses_connections` says whether one may carry several requests, and `health` is the path of
     its health check. `naming` has the plan's names and the configured aliases. `keys` are the
-    clients' own keys by digest, None if clients need only `key`.
+    clients' own keys by digest, None if clients need only `key`. `reading_rate` is how many tokens
+    per second the engine reads of a long prompt, None if it has not been measured.
     """
 
     engine: EngineIs
@@ -39,6 +40,7 @@ class Facts:
     used: Mapping[str, int] = field(default_factory=dict)
     rules: GatewayRules = field(default_factory=GatewayRules)
     max_body_bytes: int = 64 << 20
+    reading_rate: float | None = None
 
     @property
     def state(self) -> str:
@@ -71,6 +73,7 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
         document["used"]["tokens"],
         GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
         max_body_bytes,
+        document["reading_rate"],
     )
 
 

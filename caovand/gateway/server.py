@@ -257,7 +257,7 @@ class Gateway:
             finally:
                 # Now that no answer waits for it.
                 parts = tuple(prefix_parts(body, found.spans))
-                record.prefix = desk.prefixes.take(key.name, parts)
+                record.prefix = desk.prefixes.take(key.name, parts, desk.facts.reading_rate)
         finally:
             desk.leave(ticket)
 

@@ -87,6 +87,9 @@ class World:
     def keep_alive_s(self) -> float:
         return 5.0
 
+    def reading_rate(self) -> float | None:
+        return 2500.0
+
     def client_key(self) -> str:
         if self.key is None:
             raise ConfigError(["cannot read the file"])
@@ -130,6 +133,7 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
             "keys": None, "expected_s": None, "used": {"day": ANY, "tokens": {}},
             "keep_alive_s": 5.0, "reuses_connections": True, "health": "/health",
+            "reading_rate": 2500.0,
         }  # fmt: skip
         assert await world.clients.next(news["seq"], 0.0) == news
 

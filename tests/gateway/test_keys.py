@@ -186,7 +186,13 @@ def test_each_request_that_ended_is_reported_without_its_text(
         assert [row["prefix"] for row in rows[4:]] == [
             "", "message 1 changed: about 2,015 tokens read again",
         ]  # fmt: skip
-        ended = {"200": 3, "429": 1, "404": 1, "0": 1}
+        one.daemon.say("serving", reading_rate=500.0)
+        await soon(lambda: one.gateway._desk.facts.reading_rate == 500.0)  # type: ignore[attr-defined]
+        body["messages"][0]["content"] = "10:02"
+        assert (await post(one, "a", json=body))[0] == 200
+        await soon(lambda: len(rows) == 7)
+        assert rows[6]["prefix"].endswith("2,015 tokens read again, about 4 s")
+        ended = {"200": 4, "429": 1, "404": 1, "0": 1}
         await soon(lambda: one.daemon.reports[-1]["totals"]["ended"] == ended)
 
     run(tmp_path, test, keys=KEYS)

@@ -35,7 +35,7 @@ class FakeDaemon:
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
             "keys": None, "used": {"day": 0, "tokens": {}}, "keep_alive_s": 0.0,
-            "reuses_connections": True, "health": "/health",
+            "reuses_connections": True, "health": "/health", "reading_rate": None,
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
         self.used: list[list[Any]] = []
