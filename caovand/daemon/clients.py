@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any, Protocol
 
 from caovand.adapters.network.http import Endpoint
@@ -156,6 +157,9 @@ class Clients:
             "temperature": section.temperature,
             "max_tokens": section.max_tokens,
             "effort": section.reasoning_effort,
+            "alias_defaults": {
+                alias: astuple(defaults) for alias, defaults in section.alias_defaults
+            },
             "keys": self._keys.for_gateway(),
         }
         if news != self._last_news:

@@ -85,4 +85,5 @@ def _keys(document: Any) -> Mapping[str, ClientKey] | None:
 
 def _naming(document: Mapping[str, Any]) -> Naming:
     defaults = Defaults(document["temperature"], document["max_tokens"], document["effort"])
-    return Naming(tuple(document["names"]), document["aliases"], defaults)
+    of_aliases = {alias: Defaults(*row) for alias, row in document["alias_defaults"].items()}
+    return Naming(tuple(document["names"]), document["aliases"], defaults, of_aliases)

@@ -247,6 +247,7 @@ class Gateway:
                 body,
                 found,
                 _form(request),
+                key.defaults,
             )
             assert self.connections is not None
             self.connections.complete(request.transport)

@@ -23,7 +23,7 @@ from tests.patience import soon
 KEYS = to_document([
     ClientKey("alice", digest_of("a")),
     ClientKey("bob", digest_of("b"), models=("tiny",)),
-    ClientKey("carol", digest_of("c"), rpm=1),
+    ClientKey("carol", digest_of("c"), rpm=1, temperature=0.2, max_tokens=9),
     ClientKey("dave", digest_of("d"), tokens_per_day=10),
 ])  # fmt: skip
 
@@ -106,6 +106,7 @@ def test_limits_are_said_with_when_they_end_and_use_is_reported(
 
     async def test(one: World) -> None:
         assert (await post(one, "c"))[0] == 200
+        assert json.loads(one.engine.asked[-1][3]) == {**HELLO, "temperature": 0.2, "max_tokens": 9}
         async with one.session.post(one.url + CHAT, json=HELLO, headers=bearer("c")) as got:
             assert got.status == 429
             assert 0 < int(got.headers["Retry-After"]) <= 60

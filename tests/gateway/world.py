@@ -34,6 +34,7 @@ class FakeDaemon:
             "returns": True, "phase": "", "names": ["tiny"], "context": 4096,
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
+            "alias_defaults": {},
             "keys": None, "used": {"day": 0, "tokens": {}}, "keep_alive_s": 0.0,
             "reuses_connections": True, "health": "/health", "reading_rate": None,
         }  # fmt: skip

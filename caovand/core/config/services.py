@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caovand.core.config.key import StringPairs, key
-from caovand.core.gateway.naming import EFFORTS
+from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MOST_TOKENS
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,25 @@ class PageSection:
         " (mode 640); needed unless `listen` is a loopback address.",
         private=True,
     )
+
+
+@dataclass(frozen=True)
+class AliasDefaults:
+    """Defaults of requests that name an alias."""
+
+    temperature: float | None = key(
+        None, "Temperature of requests that set none.", low=0, high=MAX_TEMPERATURE
+    )
+    max_tokens: int | None = key(
+        None, "Limit of generated tokens in requests that set none.", low=1, high=MOST_TOKENS
+    )
+    reasoning_effort: str | None = key(
+        None, "Reasoning effort of requests that set none.", choices=EFFORTS
+    )
+
+
+AliasTable = tuple[tuple[str, AliasDefaults], ...]
+"""The defaults of each alias, sorted by its name."""
 
 
 @dataclass(frozen=True)
@@ -77,18 +96,24 @@ class GatewaySection:
         None,
         'Temperature of requests that set none; "auto" leaves it to the engine.',
         low=0,
-        high=2,
+        high=MAX_TEMPERATURE,
     )
     max_tokens: int | None = key(
         None,
         'Limit of generated tokens in requests that set none; "auto" leaves it to the engine.',
         low=1,
-        high=16_777_216,
+        high=MOST_TOKENS,
     )
     reasoning_effort: str | None = key(
         None,
         'Reasoning effort of requests that set none; "auto" leaves it to the engine.',
         choices=EFFORTS,
+    )
+    alias_defaults: AliasTable = key(
+        (),
+        "temperature, max_tokens and reasoning_effort of requests that name an alias and set none;"
+        " they win over those of this section.",
+        example='{ "thinker" = { temperature = 1, max_tokens = 32768 } }',
     )
 
 
