@@ -10,7 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import Any, Protocol
 
 from caovand.adapters.network.http import Endpoint
@@ -18,6 +18,7 @@ from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config
 from caovand.core.engine.record import Engine
 from caovand.core.gateway.record import MAX_KEPT, Totals, add_growth
+from caovand.core.gateway.requests import ConnectionLimits
 from caovand.core.gateway.slot import engine_of, will_return
 from caovand.core.lifecycle.events import EndChild
 from caovand.core.lifecycle.state import Snapshot, State
@@ -153,6 +154,9 @@ class Clients:
             "health": self._slot.engine.api.health,
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
+            "limits": {
+                entry.name: getattr(section, entry.name) for entry in fields(ConnectionLimits)
+            },
             "aliases": dict(section.aliases),
             "temperature": section.temperature,
             "max_tokens": section.max_tokens,

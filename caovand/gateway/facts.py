@@ -9,7 +9,7 @@ from typing import Any
 from caovand.core.gateway.events import EngineIs, EngineState
 from caovand.core.gateway.keys import ClientKey, from_document
 from caovand.core.gateway.naming import Defaults, Naming
-from caovand.core.gateway.requests import GatewayRules
+from caovand.core.gateway.requests import ConnectionLimits, GatewayRules
 
 BODIES = 8
 """How many bodies of the maximum size may wait."""
@@ -40,6 +40,7 @@ class Facts:
     used: Mapping[str, int] = field(default_factory=dict)
     rules: GatewayRules = field(default_factory=GatewayRules)
     max_body_bytes: int = 64 << 20
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     reading_rate: float | None = None
 
     @property
@@ -73,6 +74,7 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
         document["used"]["tokens"],
         GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
         max_body_bytes,
+        ConnectionLimits(**document["limits"]),
         document["reading_rate"],
     )
 

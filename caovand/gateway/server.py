@@ -46,16 +46,11 @@ PROXIED_PATHS = (
 )
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
-BODY_BYTES_PER_S = 32 << 10  # a slower body is abandoned
 LINGER_S = 1.0
 END_S = 1.0  # for errors on their way to clients when the gateway ends
 ACCEPTED_AT_ONCE = 16
 """Connections accepted before others have their turn: about a millisecond."""
 MAX_SHAPE = 300
-MAX_HEADERS = 256
-TOO_MANY_HEADERS = Problem(
-    "answer", f"the request has more than {MAX_HEADERS} headers", "send fewer"
-)
 TRACES = 10  # errors of ours: no more are printed
 SHARED_KEY = ClientKey("", "")
 """The name of the shared key, for clients without their own."""
@@ -108,8 +103,10 @@ class Gateway:
             raise ConnectionResetError("the client left before its request was read")
         connections.asked(request.transport)
         try:
-            if len(request.headers) > MAX_HEADERS:
-                raise Refused(Fault(431, "too_many_headers", TOO_MANY_HEADERS))
+            if len(request.headers) > (most := self._desk.facts.limits.max_headers):
+                fact = f"the request has more than {most} headers, [gateway] max_headers"
+                problem = Problem("answer", fact, "send fewer")
+                raise Refused(Fault(431, "too_many_headers", problem))
             return await handler(request)
         except Refused as refused:
             return self._refuse(request, refused.fault)
@@ -270,8 +267,10 @@ class Gateway:
         size, kept = 0, io.BytesIO()
         what = f"{request.method} {request.path}\0".encode("utf-8", "surrogateescape")
         known = hashlib.blake2b(what, digest_size=16)
+        bytes_per_s = self._desk.facts.limits.min_body_kib_s << 10
         while True:
-            if not (piece := await _read_piece(content, began, size)):
+            due = began + BODY_GRACE_S + size / bytes_per_s
+            if not (piece := await _read_piece(content, due)):
                 # BytesIO hands it over without a copy.
                 return kept.getvalue(), known.digest()
             size += len(piece)
@@ -284,9 +283,9 @@ class Gateway:
             known.update(piece)
 
 
-async def _read_piece(content: StreamReader, began: float, size: int) -> bytes:
-    """The next piece of a body of which `size` bytes have arrived; raises Refused."""
-    left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - asyncio.get_running_loop().time()
+async def _read_piece(content: StreamReader, due: float) -> bytes:
+    """The next piece of a body, which must come before the loop's time `due`; raises Refused."""
+    left_s = due - asyncio.get_running_loop().time()
     try:
         # Data that is there already needs no wait, which would cost a task.
         if (piece := content.read_nowait()) or content.at_eof():
@@ -331,7 +330,10 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     )
     await runner.setup()
     assert runner.server is not None
-    gateway.runner, gateway.connections = runner, Connections(runner.server)
+    gateway.runner, gateway.connections = (
+        runner,
+        Connections(runner.server, lambda: desk.facts.limits),
+    )
     listed = partial(names.list_names, upstream)
     healthy = partial(health.is_healthy, upstream)
     collecting = garbage.collect_when_idle(lambda: desk.is_idle)

@@ -114,6 +114,7 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
         world.config = Config(
             model=ModelSection(path="/m/first.gguf", served_name="first"),
             gateway=GatewaySection(
+                max_connections=100,
                 aliases=(("deep", "tiny"),),
                 alias_defaults=(("deep", AliasDefaults(0.6, reasoning_effort="high")),),
             ),
@@ -138,6 +139,9 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
             "url": "http://[::1]:8000", "key": "s3cret", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {"deep": "tiny"}, "temperature": None, "max_tokens": None, "effort": None,
             "alias_defaults": {"deep": (0.6, None, "high")},
+            "limits": {
+                "max_connections": 100, "head_s": 15.0, "max_headers": 256, "min_body_kib_s": 32,
+            },
             "keys": None, "expected_s": None, "used": {"day": ANY, "tokens": {}},
             "keep_alive_s": 5.0, "reuses_connections": True, "health": "/health",
             "reading_rate": 2500.0,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from caovand.core.config.key import StringPairs, key
 from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MOST_TOKENS
+from caovand.core.gateway.requests import ConnectionLimits
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,32 @@ class GatewaySection:
         low=1,
         high=4096,
         once=True,
+    )
+    max_connections: int = key(
+        ConnectionLimits.max_connections,
+        "Maximum connections; of more, those that have waited longest without a request are"
+        " closed.",
+        low=16,
+        high=8000,
+    )
+    head_s: float = key(
+        ConnectionLimits.head_s,
+        "Seconds until a request's header must be complete; after that its connection is closed.",
+        low=1,
+        high=3600,
+    )
+    max_headers: int = key(
+        ConnectionLimits.max_headers,
+        "Maximum headers of a request; more are refused with 431.",
+        low=16,
+        high=1000,
+    )
+    min_body_kib_s: int = key(
+        ConnectionLimits.min_body_kib_s,
+        "Minimum KiB per second of a request's body, in addition to 30 s; a slower one is refused"
+        " with 408.",
+        low=1,
+        high=1_048_576,
     )
     aliases: StringPairs = key(
         (),
