@@ -31,7 +31,7 @@ Transport = asyncio.BaseTransport
 T = TypeVar("T")
 
 
-class _InTurns(Generic[T]):
+class InTurns(Generic[T]):
     """Do `work` for each item in order, for at most `at_once` in a turn of the event loop."""
 
     def __init__(self, work: Callable[[T], object], at_once: int) -> None:
@@ -77,8 +77,8 @@ class Connections:
         self._make, self._limits = make, limits
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
-        self._abandoning = _InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
-        self._beginning = _InTurns(_Connection.begin, BEGUN_AT_ONCE)
+        self._abandoning = InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
+        self._beginning = InTurns(_Connection.begin, BEGUN_AT_ONCE)
 
     def __call__(self) -> Protocol:
         """The protocol of a new connection."""

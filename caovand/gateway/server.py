@@ -18,7 +18,7 @@ from aiohttp import StreamReader, web
 from caovand.adapters.servers.server_process import GATEWAY
 from caovand.adapters.system import wall_clock
 from caovand.core.gateway import protocol
-from caovand.core.gateway.body import Fields, fields
+from caovand.core.gateway.body import Fields
 from caovand.core.gateway.events import Complete, EngineState, Grew
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
@@ -28,6 +28,7 @@ from caovand.core.gateway.record import CLIENT_GONE, Record
 from caovand.core.gateway.usage import expected_tokens
 from caovand.core.problem import Problem
 from caovand.gateway import garbage, health, names
+from caovand.gateway.bodies import BodyReader
 from caovand.gateway.connections import Connections
 from caovand.gateway.desk import Desk, Refused, Ticket
 from caovand.gateway.exchange import Call, Exchange, to_engine
@@ -62,7 +63,7 @@ class Gateway:
 
     def __init__(self, desk: Desk, upstream: Upstream) -> None:
         self._desk, self._upstream = desk, upstream
-        self._faults = 0
+        self._faults, self._bodies = 0, BodyReader()
         self.connections: Connections | None = None
         self.tasks: list[asyncio.Future[None]] = []  # the loop alone keeps no task alive
         self.server: asyncio.AbstractServer | None = None
@@ -224,7 +225,7 @@ class Gateway:
         try:
             body, digest = await self._read_body(request, ticket, announced, most)
             plain = "json" in request.content_type and "Content-Encoding" not in request.headers
-            found = await _fields(body) if plain else Fields()
+            found = await self._bodies.read(body) if plain else Fields()
             if key.models and body and not plain:
                 fact = (
                     "the key is restricted to some models, and no model can be read from the body"
@@ -306,14 +307,6 @@ def _form(request: web.Request) -> Form:
 def _too_large(most: int) -> Fault:
     fact = f"its body has more than {most >> 20} MiB, which [gateway] max_body_mib allows"
     return Fault(413, "request_too_large", Problem("read the request", fact, "shorten it"))
-
-
-async def _fields(body: bytes) -> Fields:
-    found = Fields()
-    for number, found in enumerate(fields(body)):  # noqa: B007  (the last one counts)
-        if number:
-            await asyncio.sleep(0)
-    return found
 
 
 async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
