@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, fields
 from typing import Any, Protocol
 
 from caovand.adapters.network.http import Endpoint
@@ -17,6 +18,7 @@ from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config
 from caovand.core.engine.record import Engine
 from caovand.core.gateway.record import MAX_KEPT, Totals, add_growth
+from caovand.core.gateway.requests import ConnectionLimits
 from caovand.core.gateway.slot import engine_of, will_return
 from caovand.core.lifecycle.events import EndChild
 from caovand.core.lifecycle.state import Snapshot, State
@@ -61,6 +63,9 @@ class ClientsSlot(Protocol):
 
     def keep_alive_s(self) -> float:
         """How long the engine keeps an idle connection open, 0 if unknown."""
+
+    def reading_rate(self) -> float | None:
+        """Tokens per second at which the engine reads long prompts; None without a measurement."""
 
     def blame(self, requests: Sequence[str]) -> None:
         """Record the requests that have ended the last engine."""
@@ -149,15 +154,25 @@ class Clients:
             "health": self._slot.engine.api.health,
             "hold_s": section.hold_s,
             "max_waiting": section.max_waiting,
+            "limits": {
+                entry.name: getattr(section, entry.name) for entry in fields(ConnectionLimits)
+            },
             "aliases": dict(section.aliases),
             "temperature": section.temperature,
             "max_tokens": section.max_tokens,
             "effort": section.reasoning_effort,
+            "alias_defaults": {
+                alias: astuple(defaults) for alias, defaults in section.alias_defaults
+            },
             "keys": self._keys.for_gateway(),
         }
         if news != self._last_news:
             self._seq, self._last_news = self._seq + 1, news
-        now_known = {"expected_s": self._expected_s(snapshot), "used": self._keys.used_today()}
+        now_known = {
+            "expected_s": self._expected_s(snapshot),
+            "used": self._keys.used_today(),
+            "reading_rate": self._slot.reading_rate(),
+        }
         return {**news, "seq": self._seq, **now_known}
 
     def _key(self) -> str:

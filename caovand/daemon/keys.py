@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,7 @@ class Keys:
         there = self._keys or ()
         keys.check_new_key(wanted, [key.name for key in there])
         secret = keys.PREFIX + secrets.token_urlsafe(SECRET_BYTES)
-        added = ClientKey(
-            wanted.name, keys.digest_of(secret), wanted.models, wanted.rpm,
-            wanted.tokens_per_day, wanted.band,
-        )  # fmt: skip
-        self._keep((*there, added))
+        self._keep((*there, replace(wanted, digest=keys.digest_of(secret))))
         return secret
 
     def revoke(self, name: str) -> None:

@@ -175,6 +175,10 @@ class Slot:
         arguments, extra_args = self.engine.arguments, self.config.engine.extra_args
         return config_file.api_key(self.config, extra_args, self._shared.environ, arguments)
 
+    def reading_rate(self) -> float | None:
+        """Tokens per second at which the engine reads long prompts; None without a measurement."""
+        return self.figures.track.reading_rate
+
     def blame(self, requests: Sequence[str]) -> None:
         """Record the requests that have ended the last engine."""
         self.failures.blame(requests)

@@ -1,6 +1,6 @@
 """Limit what connections may use up, and notice at once when a client disconnects.
 
-A request's header must arrive within HEAD_S. Data that follows a request while it is answered is
+A request's header must arrive within `head_s`. Data that follows a request while it is answered is
 kept up to AHEAD_BYTES, since the library would parse any number of requests ahead. If all seats are
 taken, the connection that has waited longest without a request is closed. If many clients send
 requests at once, or disconnect, these are begun or cancelled a few at a time, between those of
@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from caovand.adapters.network.admitted import Admitted, abort
+from caovand.core.gateway.requests import ConnectionLimits
 
-MAX_CONNECTIONS = 4096
-HEAD_S = 15.0
 IDLE_S = 75.0
 AHEAD_BYTES = 64 << 10
 SPARE_DESCRIPTORS = 32  # descriptors for everything else
@@ -32,7 +31,7 @@ Transport = asyncio.BaseTransport
 T = TypeVar("T")
 
 
-class _InTurns(Generic[T]):
+class InTurns(Generic[T]):
     """Do `work` for each item in order, for at most `at_once` in a turn of the event loop."""
 
     def __init__(self, work: Callable[[T], object], at_once: int) -> None:
@@ -66,16 +65,20 @@ class _InTurns(Generic[T]):
 
 
 class Connections:
-    """All connections; `make` creates the protocol behind each."""
+    """All connections; `make` creates the protocol behind each, and `limits` returns what holds
+    now."""
 
-    def __init__(self, make: Callable[[], Protocol]) -> None:
+    def __init__(
+        self, make: Callable[[], Protocol], limits: Callable[[], ConnectionLimits]
+    ) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each may need another one, to the engine.
-        self._make, self._most = make, min(MAX_CONNECTIONS, descriptors // 2 - SPARE_DESCRIPTORS)
+        self._seats = descriptors // 2 - SPARE_DESCRIPTORS
+        self._make, self._limits = make, limits
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
-        self._abandoning = _InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
-        self._beginning = _InTurns(_Connection.begin, BEGUN_AT_ONCE)
+        self._abandoning = InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
+        self._beginning = InTurns(_Connection.begin, BEGUN_AT_ONCE)
 
     def __call__(self) -> Protocol:
         """The protocol of a new connection."""
@@ -83,14 +86,15 @@ class Connections:
 
     def opened(self, transport: asyncio.Transport, connection: _Connection) -> bool:
         """Admit or reject a connection."""
-        if len(self._open) >= self._most:
+        limits = self._limits()
+        if len(self._open) >= min(limits.max_connections, self._seats):
             if not self._idle:
                 return False
             oldest = next(iter(self._idle))
             self.closed(oldest)
             abort(oldest)
         self._open[transport] = connection
-        self._wait(transport, HEAD_S)
+        self._wait(transport, limits.head_s)
         return True
 
     def closed(self, transport: Transport) -> None:

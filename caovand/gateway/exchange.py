@@ -32,7 +32,7 @@ from caovand.core.gateway.events import (
     Release,
     Unsent,
 )
-from caovand.core.gateway.naming import rewrite_body
+from caovand.core.gateway.naming import Defaults, rewrite_body
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
@@ -56,7 +56,8 @@ OURS_TO_CLIENT = HOP_BY_HOP | {"content-length", "date", "server"}
 
 @dataclass(frozen=True)
 class Call:
-    """A client's request; `target` is its path with the query, unchanged."""
+    """A client's request; `target` is its path with the query, unchanged, and `defaults` are those
+    of its key."""
 
     method: str
     path: str
@@ -65,6 +66,7 @@ class Call:
     body: bytes
     fields: Fields
     form: Form
+    defaults: Defaults
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,7 @@ class Exchange:
         call, facts, ticket = self._call, self._desk.facts, self._ticket
         # The name may mean another model by now, after the request waited.
         ticket.record.sent, ticket.record.tries = self._desk.now(), ticket.record.tries + 1
-        body = rewrite_body(call.body, call.fields, call.path, self._desk.naming)
+        body = rewrite_body(call.body, call.fields, call.path, self._desk.naming, call.defaults)
         headers = dict(call.headers)
         if facts.key:
             headers["Authorization"] = f"Bearer {facts.key}"

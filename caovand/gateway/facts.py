@@ -9,7 +9,7 @@ from typing import Any
 from caovand.core.gateway.events import EngineIs, EngineState
 from caovand.core.gateway.keys import ClientKey, from_document
 from caovand.core.gateway.naming import Defaults, Naming
-from caovand.core.gateway.requests import GatewayRules
+from caovand.core.gateway.requests import ConnectionLimits, GatewayRules
 
 BODIES = 8
 """How many bodies of the maximum size may wait."""
@@ -22,7 +22,8 @@ class Facts:
     `keep_alive_s` is how long the engine keeps an idle connection open, 0 if unknown;
     `reuses_connections` says whether one may carry several requests, and `health` is the path of
     its health check. `naming` has the plan's names and the configured aliases. `keys` are the
-    clients' own keys by digest, None if clients need only `key`.
+    clients' own keys by digest, None if clients need only `key`. `reading_rate` is how many tokens
+    per second the engine reads of a long prompt, None if it has not been measured.
     """
 
     engine: EngineIs
@@ -39,6 +40,8 @@ class Facts:
     used: Mapping[str, int] = field(default_factory=dict)
     rules: GatewayRules = field(default_factory=GatewayRules)
     max_body_bytes: int = 64 << 20
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    reading_rate: float | None = None
 
     @property
     def state(self) -> str:
@@ -71,6 +74,8 @@ def read(document: Mapping[str, Any], at: float, max_body_bytes: int) -> Facts:
         document["used"]["tokens"],
         GatewayRules(document["hold_s"], document["max_waiting"], BODIES * max_body_bytes),
         max_body_bytes,
+        ConnectionLimits(**document["limits"]),
+        document["reading_rate"],
     )
 
 
@@ -82,4 +87,5 @@ def _keys(document: Any) -> Mapping[str, ClientKey] | None:
 
 def _naming(document: Mapping[str, Any]) -> Naming:
     defaults = Defaults(document["temperature"], document["max_tokens"], document["effort"])
-    return Naming(tuple(document["names"]), document["aliases"], defaults)
+    of_aliases = {alias: Defaults(*row) for alias, row in document["alias_defaults"].items()}
+    return Naming(tuple(document["names"]), document["aliases"], defaults, of_aliases)

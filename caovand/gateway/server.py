@@ -18,7 +18,7 @@ from aiohttp import StreamReader, web
 from caovand.adapters.servers.server_process import GATEWAY
 from caovand.adapters.system import wall_clock
 from caovand.core.gateway import protocol
-from caovand.core.gateway.body import Fields, fields
+from caovand.core.gateway.body import Fields
 from caovand.core.gateway.events import Complete, EngineState, Grew
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
@@ -28,6 +28,7 @@ from caovand.core.gateway.record import CLIENT_GONE, Record
 from caovand.core.gateway.usage import expected_tokens
 from caovand.core.problem import Problem
 from caovand.gateway import garbage, health, names
+from caovand.gateway.bodies import BodyReader
 from caovand.gateway.connections import Connections
 from caovand.gateway.desk import Desk, Refused, Ticket
 from caovand.gateway.exchange import Call, Exchange, to_engine
@@ -46,16 +47,11 @@ PROXIED_PATHS = (
 )
 BODY_SILENCE_S = 15.0
 BODY_GRACE_S = 30.0
-BODY_BYTES_PER_S = 32 << 10  # a slower body is abandoned
 LINGER_S = 1.0
 END_S = 1.0  # for errors on their way to clients when the gateway ends
 ACCEPTED_AT_ONCE = 16
 """Connections accepted before others have their turn: about a millisecond."""
 MAX_SHAPE = 300
-MAX_HEADERS = 256
-TOO_MANY_HEADERS = Problem(
-    "answer", f"the request has more than {MAX_HEADERS} headers", "send fewer"
-)
 TRACES = 10  # errors of ours: no more are printed
 SHARED_KEY = ClientKey("", "")
 """The name of the shared key, for clients without their own."""
@@ -67,7 +63,7 @@ class Gateway:
 
     def __init__(self, desk: Desk, upstream: Upstream) -> None:
         self._desk, self._upstream = desk, upstream
-        self._faults = 0
+        self._faults, self._bodies = 0, BodyReader()
         self.connections: Connections | None = None
         self.tasks: list[asyncio.Future[None]] = []  # the loop alone keeps no task alive
         self.server: asyncio.AbstractServer | None = None
@@ -108,8 +104,10 @@ class Gateway:
             raise ConnectionResetError("the client left before its request was read")
         connections.asked(request.transport)
         try:
-            if len(request.headers) > MAX_HEADERS:
-                raise Refused(Fault(431, "too_many_headers", TOO_MANY_HEADERS))
+            if len(request.headers) > (most := self._desk.facts.limits.max_headers):
+                fact = f"the request has more than {most} headers, [gateway] max_headers"
+                problem = Problem("answer", fact, "send fewer")
+                raise Refused(Fault(431, "too_many_headers", problem))
             return await handler(request)
         except Refused as refused:
             return self._refuse(request, refused.fault)
@@ -227,7 +225,7 @@ class Gateway:
         try:
             body, digest = await self._read_body(request, ticket, announced, most)
             plain = "json" in request.content_type and "Content-Encoding" not in request.headers
-            found = await _fields(body) if plain else Fields()
+            found = await self._bodies.read(body) if plain else Fields()
             if key.models and body and not plain:
                 fact = (
                     "the key is restricted to some models, and no model can be read from the body"
@@ -247,6 +245,7 @@ class Gateway:
                 body,
                 found,
                 _form(request),
+                key.defaults,
             )
             assert self.connections is not None
             self.connections.complete(request.transport)
@@ -257,7 +256,7 @@ class Gateway:
             finally:
                 # Now that no answer waits for it.
                 parts = tuple(prefix_parts(body, found.spans))
-                record.prefix = desk.prefixes.take(key.name, parts)
+                record.prefix = desk.prefixes.take(key.name, parts, desk.facts.reading_rate)
         finally:
             desk.leave(ticket)
 
@@ -269,8 +268,10 @@ class Gateway:
         size, kept = 0, io.BytesIO()
         what = f"{request.method} {request.path}\0".encode("utf-8", "surrogateescape")
         known = hashlib.blake2b(what, digest_size=16)
+        bytes_per_s = self._desk.facts.limits.min_body_kib_s << 10
         while True:
-            if not (piece := await _read_piece(content, began, size)):
+            due = began + BODY_GRACE_S + size / bytes_per_s
+            if not (piece := await _read_piece(content, due)):
                 # BytesIO hands it over without a copy.
                 return kept.getvalue(), known.digest()
             size += len(piece)
@@ -283,9 +284,9 @@ class Gateway:
             known.update(piece)
 
 
-async def _read_piece(content: StreamReader, began: float, size: int) -> bytes:
-    """The next piece of a body of which `size` bytes have arrived; raises Refused."""
-    left_s = began + BODY_GRACE_S + size / BODY_BYTES_PER_S - asyncio.get_running_loop().time()
+async def _read_piece(content: StreamReader, due: float) -> bytes:
+    """The next piece of a body, which must come before the loop's time `due`; raises Refused."""
+    left_s = due - asyncio.get_running_loop().time()
     try:
         # Data that is there already needs no wait, which would cost a task.
         if (piece := content.read_nowait()) or content.at_eof():
@@ -308,14 +309,6 @@ def _too_large(most: int) -> Fault:
     return Fault(413, "request_too_large", Problem("read the request", fact, "shorten it"))
 
 
-async def _fields(body: bytes) -> Fields:
-    found = Fields()
-    for number, found in enumerate(fields(body)):  # noqa: B007  (the last one counts)
-        if number:
-            await asyncio.sleep(0)
-    return found
-
-
 async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
     """Serve on `listener` as long as the loop runs, once the daemon has sent its facts."""
     loop = asyncio.get_running_loop()
@@ -330,7 +323,10 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     )
     await runner.setup()
     assert runner.server is not None
-    gateway.runner, gateway.connections = runner, Connections(runner.server)
+    gateway.runner, gateway.connections = (
+        runner,
+        Connections(runner.server, lambda: desk.facts.limits),
+    )
     listed = partial(names.list_names, upstream)
     healthy = partial(health.is_healthy, upstream)
     collecting = garbage.collect_when_idle(lambda: desk.is_idle)

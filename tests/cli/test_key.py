@@ -13,6 +13,9 @@ ALICE = {
     "rpm": 60,
     "tokens_per_day": None,
     "band": "background",
+    "temperature": 0.2,
+    "max_tokens": None,
+    "reasoning_effort": "high",
 }
 USED = {"day": "2026-11-26", "key": "alice", "requests": 3, "read": 12345, "written": 6}
 
@@ -23,8 +26,17 @@ def test_a_key_is_printed_alone_so_that_it_can_be_piped(daemon: FakeDaemon, ctl:
     assert (said.code, said.out) == (0, "sk-caovan-secret\n")
     assert daemon.asked[0].args == {
         "name": "alice", "models": ["tiny", "small"], "rpm": 60, "tokens_per_day": None,
-        "band": "interactive",
+        "band": "interactive", "temperature": None, "max_tokens": None, "reasoning_effort": None,
     }  # fmt: skip
+
+
+def test_the_defaults_of_a_key_reach_the_daemon(daemon: FakeDaemon, ctl: Ctl) -> None:
+    daemon.answers["key_add"] = {"key": "sk-caovan-secret"}
+    ctl("key", "add", "a", "--temperature=0.2", "--max-tokens=9", "--reasoning-effort=high")
+    args = daemon.asked[0].args
+    found = (args["temperature"], args["max_tokens"], args["reasoning_effort"])
+    assert found == (0.2, 9, "high")
+    assert ctl("key", "add", "a", "--reasoning-effort", "huge").code == 2
 
 
 def test_keys_and_their_use_are_listed(daemon: FakeDaemon, ctl: Ctl) -> None:
@@ -33,6 +45,9 @@ def test_keys_and_their_use_are_listed(daemon: FakeDaemon, ctl: Ctl) -> None:
     said = ctl("key", "list").out
     for text in ("alice", "tiny", "60", "any", "background", "2026-11-26", "12,345"):
         assert text in said
+    for text in ("temperature", "0.2", "effort", "high"):
+        assert text in said
+    assert "None" not in said
     assert ctl("key", "list", "--json").json == answer
     answer.update(keys=[], usage=[])
     assert "nobody can use" in ctl("key", "list").out

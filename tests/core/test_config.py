@@ -24,7 +24,7 @@ from caovand.core.config.schema import (
     WatchSection,
     unapplied,
 )
-from caovand.core.config.services import LogSection
+from caovand.core.config.services import AliasDefaults, LogSection
 from caovand.core.config.text import render
 from caovand.engines.vllm.healing.cures import HEALING
 from tests.examples import examples
@@ -362,6 +362,8 @@ def values_of(section: str, key: Any) -> st.SearchStrategy[Any]:
     elif key.name == "aliases":
         entries = st.dictionaries(names, texts.filter(str.strip))
         found = entries.map(lambda d: tuple(sorted(d.items())))
+    elif key.name == "alias_defaults":  # each needs its alias
+        found = st.just(())
     elif key.name == "ladder":
         found = st.lists(st.sampled_from(list(HEALING.by_name))).map(tuple)
     elif key.name == "pinned":
@@ -411,6 +413,36 @@ def test_a_gateway_needs_a_port_of_its_own_and_clients() -> None:
     assert parse({"gateway": section}).gateway.listen == "0.0.0.0:8080"
     for aliases in ({"": "tiny"}, {"gpt-4o": " "}):
         assert "aliases" in findings_of({"gateway": {"aliases": aliases}})[0]
+
+
+def test_the_defaults_of_an_alias_are_a_table_of_its_own() -> None:
+    aliases = {"thinker": "m:high", "gpt": "m"}
+    thinker = {"temperature": 1, "max_tokens": 9, "reasoning_effort": "max"}
+    written = {"gateway": {"aliases": aliases, "alias_defaults": {"thinker": thinker, "gpt": {}}}}
+    found = parse(written)
+    assert found.gateway.alias_defaults == (
+        ("gpt", AliasDefaults()), ("thinker", AliasDefaults(1.0, 9, "max")),
+    )  # fmt: skip
+    assert parse(tomllib.loads(render(found))) == found
+
+
+@pytest.mark.parametrize(
+    ("table", "finding"),
+    [
+        (7, "[gateway] alias_defaults must be a table of tables"),
+        ({"gpt": 7}, "[gateway] alias_defaults must be a table of tables"),
+        ({"gpt": {"temperature": 3}}, '[gateway.alias_defaults."gpt"] temperature must be from 0'),
+        ({"gpt": {"max_tokens": 0}}, "max_tokens must be from 1"),
+        ({"gpt": {"reasoning_effort": "huge"}}, "reasoning_effort must be one of"),
+        ({"gpt": {"top_p": 1}}, 'unknown key "top_p"'),
+        ({"gtp": {}}, 'alias_defaults: "gtp" is no alias; did you mean "gpt"?'),
+        ({"x": {}}, 'alias_defaults: "x" is no alias; add it to `aliases`'),
+    ],
+)
+def test_defaults_of_an_alias_that_make_no_sense_are_refused(table: Any, finding: str) -> None:
+    section = {"aliases": {"gpt": "m"}, "alias_defaults": table}
+    (found,) = findings_of({"gateway": section})
+    assert finding in found
 
 
 def test_a_page_for_other_machines_needs_a_token() -> None:

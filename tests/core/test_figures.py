@@ -106,6 +106,20 @@ def test_totals_never_fall(engines: list[list[Counters]]) -> None:
             assert now.total.generation_tokens >= before.generation_tokens
 
 
+def test_the_reading_rate_is_of_the_current_engines_long_prompts() -> None:
+    def read(now: Track, reads: float, tokens: float, seconds: float) -> Track:
+        before = now.last.counters if now.last else NOTHING
+        more = Counters(reads=reads, read_tokens=tokens, read_seconds=seconds)
+        return track.follow(now, reading(before.plus(more), 1.0))
+
+    now = read(Track(), 20, 4000, 2.0)
+    assert now.reading_rate is None, "each is as short as a step"
+    now = read(read(read(now, 1, 21_000, 10.0), 0, 0, 0.0), 1, 9000, 2.0)
+    assert now.reading_rate == 2500.0
+    assert read(now, 0, 4500, 3.0).reading_rate == 2300.0, "of an engine that counts no reads"
+    assert track.begin_engine(now).reading_rate is None
+
+
 @given(st.lists(st.floats(0, 0.99), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(values: list[float], share: float) -> None:
     found = histogram(values).quantile(share)

@@ -15,7 +15,7 @@ import pytest
 from caovand.adapters.network.http import Endpoint
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import Config, ModelSection
-from caovand.core.config.services import GatewaySection
+from caovand.core.config.services import AliasDefaults, GatewaySection
 from caovand.core.gateway.events import EngineState
 from caovand.core.gateway.keys import ClientKey
 from caovand.core.gateway.record import Totals
@@ -87,6 +87,9 @@ class World:
     def keep_alive_s(self) -> float:
         return 5.0
 
+    def reading_rate(self) -> float | None:
+        return 2500.0
+
     def client_key(self) -> str:
         if self.key is None:
             raise ConfigError(["cannot read the file"])
@@ -108,7 +111,14 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         first = await world.clients.next(0, 60.0)
         assert (first["engine"], first["names"], first["url"]) == ("gone", [], "")
-        world.config = Config(model=ModelSection(path="/m/first.gguf", served_name="first"))
+        world.config = Config(
+            model=ModelSection(path="/m/first.gguf", served_name="first"),
+            gateway=GatewaySection(
+                max_connections=100,
+                aliases=(("deep", "tiny"),),
+                alias_defaults=(("deep", AliasDefaults(0.6, reasoning_effort="high")),),
+            ),
+        )
         assert (await world.clients.next(0, 0.0))["names"] == ["first"]
         assert first["key"] == "of the file"
         world.key = None
@@ -127,9 +137,14 @@ def test_a_question_is_answered_once_there_is_news(tmp_path: Path) -> None:
             "seq": first["seq"] + 1, "engine": "serving", "generation": 3, "returns": False,
             "phase": "", "at_once": 18, "names": ["tiny", "small"], "context": 4096,
             "url": "http://[::1]:8000", "key": "s3cret", "hold_s": 300.0, "max_waiting": 1000,
-            "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
+            "aliases": {"deep": "tiny"}, "temperature": None, "max_tokens": None, "effort": None,
+            "alias_defaults": {"deep": (0.6, None, "high")},
+            "limits": {
+                "max_connections": 100, "head_s": 15.0, "max_headers": 256, "min_body_kib_s": 32,
+            },
             "keys": None, "expected_s": None, "used": {"day": ANY, "tokens": {}},
             "keep_alive_s": 5.0, "reuses_connections": True, "health": "/health",
+            "reading_rate": 2500.0,
         }  # fmt: skip
         assert await world.clients.next(news["seq"], 0.0) == news
 

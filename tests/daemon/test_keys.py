@@ -29,13 +29,14 @@ def test_a_key_is_shown_once_kept_as_a_digest_and_gone_once_revoked(tmp_path: Pa
     world = World(tmp_path)
     keys = world.open()
     assert keys.for_gateway() is None
-    secret = keys.add(ClientKey("alice", "", ("tiny",), 60))
+    secret = keys.add(ClientKey("alice", "", ("tiny",), 60, max_tokens=9))
     path = tmp_path / KEYS
     assert path.stat().st_mode & 0o777 == 0o600
     assert secret not in path.read_text()
     (kept,) = world.open().for_gateway() or ()
     assert kept["digest"] == digest_of(secret)
     assert (kept["name"], kept["models"], kept["rpm"]) == ("alice", ("tiny",), 60)
+    assert kept["max_tokens"] == 9
     assert "digest" not in keys.describe()["keys"][0]
     with pytest.raises(ProblemError, match="already"):
         keys.add(ClientKey("alice", ""))

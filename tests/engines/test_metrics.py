@@ -105,6 +105,12 @@ def test_an_engine_that_served_shows_times_drafts_and_hits() -> None:
     assert (token.count, step.count) == (4, 385)
 
 
+def test_tokens_that_were_computed_have_their_time() -> None:
+    counters = parse_metrics((SAMPLES / "metrics-0.32.txt").read_text(), None, 0.0).counters
+    assert (counters.reads, counters.read_tokens) == (3, 45)
+    assert counters.read_seconds == pytest.approx(0.11868, abs=1e-5)
+
+
 def test_two_engines_of_one_server_are_one_histogram() -> None:
     name = "vllm:time_to_first_token_seconds"
     text = "".join(

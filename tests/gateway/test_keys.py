@@ -23,7 +23,7 @@ from tests.patience import soon
 KEYS = to_document([
     ClientKey("alice", digest_of("a")),
     ClientKey("bob", digest_of("b"), models=("tiny",)),
-    ClientKey("carol", digest_of("c"), rpm=1),
+    ClientKey("carol", digest_of("c"), rpm=1, temperature=0.2, max_tokens=9),
     ClientKey("dave", digest_of("d"), tokens_per_day=10),
 ])  # fmt: skip
 
@@ -106,6 +106,7 @@ def test_limits_are_said_with_when_they_end_and_use_is_reported(
 
     async def test(one: World) -> None:
         assert (await post(one, "c"))[0] == 200
+        assert json.loads(one.engine.asked[-1][3]) == {**HELLO, "temperature": 0.2, "max_tokens": 9}
         async with one.session.post(one.url + CHAT, json=HELLO, headers=bearer("c")) as got:
             assert got.status == 429
             assert 0 < int(got.headers["Retry-After"]) <= 60
@@ -186,7 +187,13 @@ def test_each_request_that_ended_is_reported_without_its_text(
         assert [row["prefix"] for row in rows[4:]] == [
             "", "message 1 changed: about 2,015 tokens read again",
         ]  # fmt: skip
-        ended = {"200": 3, "429": 1, "404": 1, "0": 1}
+        one.daemon.say("serving", reading_rate=500.0)
+        await soon(lambda: one.gateway._desk.facts.reading_rate == 500.0)  # type: ignore[attr-defined]
+        body["messages"][0]["content"] = "10:02"
+        assert (await post(one, "a", json=body))[0] == 200
+        await soon(lambda: len(rows) == 7)
+        assert rows[6]["prefix"].endswith("2,015 tokens read again, about 4 s")
+        ended = {"200": 4, "429": 1, "404": 1, "0": 1}
         await soon(lambda: one.daemon.reports[-1]["totals"]["ended"] == ended)
 
     run(tmp_path, test, keys=KEYS)

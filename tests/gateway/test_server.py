@@ -22,6 +22,7 @@ from tests.bench import streams
 from tests.gateway.world import (
     CHAT,
     HELLO,
+    LIMITS,
     STREAMED,
     FakeEngine,
     World,
@@ -537,11 +538,32 @@ def test_bodies_are_bounded_in_size_and_time(
     run(tmp_path, test)
 
 
-def test_heads_are_bounded_in_time_and_a_request_is_never_two(
+def test_a_body_that_arrives_too_slowly_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.05)
+    monkeypatch.setattr(server, "BODY_GRACE_S", 0.0)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
 
+    async def test(one: World) -> None:
+        reader, writer = await one.raw(head + b"x" * 900_000)
+        assert b" 408 " in await reader.readline()
+        writer.close()
+
+    run(tmp_path, test, limits={**LIMITS, "min_body_kib_s": 1 << 20})
+
+
+def test_headers_are_bounded_in_number(tmp_path: Path) -> None:
+    async def test(one: World) -> None:
+        for count, status in ((10, 200), (20, 431)):
+            headers = {f"X-{number}": "1" for number in range(count)}
+            got, found = await one.post(json=HELLO, headers=headers)
+            assert got == status
+        assert "more than 20 headers, [gateway] max_headers" in found["error"]["message"]
+
+    run(tmp_path, test, limits={**LIMITS, "max_headers": 20})
+
+
+def test_heads_are_bounded_in_time_and_a_request_is_never_two(tmp_path: Path) -> None:
     async def test(one: World) -> None:
         reader, writer = await one.raw(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n")
         assert await reader.read() == b""
@@ -555,7 +577,7 @@ def test_heads_are_bounded_in_time_and_a_request_is_never_two(
         writer.close()
         assert one.engine.asked == []
 
-    run(tmp_path, test)
+    run(tmp_path, test, limits={**LIMITS, "head_s": 0.05})
 
 
 ASKED = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
@@ -599,11 +621,7 @@ def test_a_head_that_two_readers_could_read_in_two_ways_is_refused(
     run(tmp_path, test)
 
 
-def test_crowds_of_idle_connections_give_way_to_who_asks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 50)
-
+def test_crowds_of_idle_connections_give_way_to_who_asks(tmp_path: Path) -> None:
     async def test(one: World) -> None:
         one.engine.answer = events("one", then=for_ever)
         begun = await one.session.post(one.url + CHAT, json=STREAMED)
@@ -616,7 +634,7 @@ def test_crowds_of_idle_connections_give_way_to_who_asks(
             writer.transport.abort()
         begun.close()
 
-    run(tmp_path, test)
+    run(tmp_path, test, limits={**LIMITS, "max_connections": 50})
 
 
 def test_a_crowd_that_connects_at_once_leaves_others_their_turn(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientResponse, ClientSession, web
 
 from caovand.adapters.servers import listening
+from caovand.core.gateway.requests import ConnectionLimits
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
 from caovand.gateway import server
@@ -22,6 +24,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}]}
 STREAMED = {**HELLO, "stream": True}
+LIMITS = asdict(ConnectionLimits())
 
 
 class FakeDaemon:
@@ -34,8 +37,10 @@ class FakeDaemon:
             "returns": True, "phase": "", "names": ["tiny"], "context": 4096,
             "url": f"http://127.0.0.1:{port}", "key": "", "hold_s": 300.0, "max_waiting": 1000,
             "aliases": {}, "temperature": None, "max_tokens": None, "effort": None,
+            "alias_defaults": {},
+            "limits": LIMITS,
             "keys": None, "used": {"day": 0, "tokens": {}}, "keep_alive_s": 0.0,
-            "reuses_connections": True, "health": "/health",
+            "reuses_connections": True, "health": "/health", "reading_rate": None,
         }  # fmt: skip
         self.reports: list[dict[str, Any]] = []
         self.used: list[list[Any]] = []

@@ -8,6 +8,7 @@ EPILOG = """\
 examples:
   caovanctl key add alice --rpm 60                   prints the key, this once
   caovanctl key add batch --band background --tokens-per-day 2000000
+  caovanctl key add agent --reasoning-effort high --max-tokens 32768
   caovanctl key list                                 the keys, and what each has used by day
   caovanctl key revoke alice                         from now on
 """

@@ -10,6 +10,7 @@ from caovand.cli.common.client import connect
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.verb import Verb
 from caovand.core.gateway.keys import BANDS
+from caovand.core.gateway.naming import EFFORTS
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +31,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--band", choices=BANDS, default=BANDS[0], help="background waits for interactive clients"
     )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="temperature of requests that set none"
+    )
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help="limit of generated tokens in requests that set none",
+    )
+    parser.add_argument(
+        "--reasoning-effort", choices=EFFORTS, help="reasoning effort of requests that set none"
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
@@ -40,6 +53,9 @@ def run(args: argparse.Namespace) -> int:
         "rpm": args.rpm,
         "tokens_per_day": args.tokens_per_day,
         "band": args.band,
+        "temperature": args.temperature,
+        "max_tokens": args.max_tokens,
+        "reasoning_effort": args.reasoning_effort,
     }
     with connect(args) as client:
         answer = client.ask("key_add", name=args.name, **wanted)

@@ -14,7 +14,8 @@ from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
 from caovand.cli.common.verb import Verb
 
-NO_KEY = "-"
+NO_KEY = NO_DEFAULTS = "-"
+DEFAULTS = {"temperature": "temperature", "max_tokens": "tokens", "reasoning_effort": "effort"}
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,10 +41,11 @@ def show(answer: Mapping[str, Any]) -> None:
     elif not answer["keys"]:
         out.print("no keys: nobody can use the gateway; `caovanctl key add NAME` makes one")
     else:
-        table = Table("key", "models", "requests a minute", "tokens a day", "band")
+        table = Table("key", "models", "requests a minute", "tokens a day", "band", "defaults")
         for key in answer["keys"]:
             limits = (_number(key[name]) for name in ("rpm", "tokens_per_day"))
-            table.add_row(key["name"], ", ".join(key["models"]) or "all", *limits, key["band"])
+            models = ", ".join(key["models"]) or "all"
+            table.add_row(key["name"], models, *limits, key["band"], _defaults(key))
         out.print(table)
     if answer["usage"]:
         table = Table("day (UTC)", "key", "requests", "tokens read", "tokens written")
@@ -51,6 +53,11 @@ def show(answer: Mapping[str, Any]) -> None:
             numbers = (_number(row[name]) for name in ("requests", "read", "written"))
             table.add_row(row["day"], row["key"] or NO_KEY, *numbers)
         out.print(table)
+
+
+def _defaults(key: Mapping[str, Any]) -> str:
+    found = (f"{title} {key[name]}" for name, title in DEFAULTS.items() if key[name] is not None)
+    return "\n".join(found) or NO_DEFAULTS
 
 
 def _number(value: int | None) -> str:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
-from typing import Any
+from dataclasses import field, is_dataclass
+from typing import Any, get_args, get_origin
 
 APPLIES_AT_START = "Takes effect when the daemon starts."
 StringPairs = tuple[tuple[str, str], ...]
 """A frozen table of strings: ((name, value), ...) sorted by name."""
+
+
+def entries_of(kind: Any) -> type | None:
+    """The section of each entry, where a key's type is a frozen table of sections by name; else
+    None."""
+    row = get_args(kind)[:1]
+    entry = get_args(row[0])[1:] if row and get_origin(row[0]) is tuple else ()
+    return next((kind for kind in entry if isinstance(kind, type) and is_dataclass(kind)), None)
 
 
 class ConfigError(Exception):

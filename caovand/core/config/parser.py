@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
-from caovand.core.config.key import ConfigError, StringPairs
+from caovand.core.config.key import ConfigError, StringPairs, entries_of
 from caovand.core.config.rules import Rungs, contradictions, nearest, without_value
 from caovand.core.config.schema import Config, hints
 from caovand.core.config.text import toml
@@ -72,11 +72,31 @@ def _section(
             hint = nearest(key_name, known) or _elsewhere(key_name)
             findings.append(f'{source}: unknown key "{key_name}" in [{name}]{hint}')
             continue
+        if entry := entries_of(hints(kind)[key_name]):
+            values[key_name] = _entries(entry, f"{name}.{key_name}", value, source, findings)
+            continue
         try:
             values[key_name] = _convert(value, hints(kind)[key_name], known[key_name].metadata)
         except ValueError as problem:
             findings.append(f"{source}: [{name}] {key_name} {problem}")
     return kind(**values)
+
+
+def _entries(
+    kind: type, name: str, content: Any, source: str, findings: list[str]
+) -> tuple[tuple[str, Any], ...]:
+    """Convert a table of sections, each of this kind."""
+    if not isinstance(content, Mapping) or not all(
+        isinstance(entry, Mapping) for entry in content.values()
+    ):
+        section, _, key_name = name.rpartition(".")
+        wanted = "must be a table of tables, such as { NAME = { temperature = 0.6 } }"
+        findings.append(f"{source}: [{section}] {key_name} {wanted}, is {_shown(content)}")
+        return ()
+    return tuple(
+        (entry, _section(kind, f"{name}.{toml(entry)}", content[entry], source, findings))
+        for entry in sorted(content)
+    )
 
 
 def _elsewhere(name: str) -> str:

@@ -93,6 +93,11 @@ def _gateway(config: Config) -> Iterable[str]:
     for alias, name in config.gateway.aliases:
         if not alias.strip() or not name.strip():
             yield "[gateway] aliases must not be empty, nor stand for an empty name"
+    known = dict(config.gateway.aliases)
+    for alias, _ in config.gateway.alias_defaults:
+        if alias not in known:
+            hint = nearest(alias, known) or "; add it to `aliases`"
+            yield f"[gateway] alias_defaults: {toml(alias)} is no alias{hint}"
     listen, port = config.gateway.listen, config.server.port
     if not addresses.is_endpoint(listen):
         return

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caovand.core.config.key import StringPairs, key
-from caovand.core.gateway.naming import EFFORTS
+from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MOST_TOKENS
+from caovand.core.gateway.requests import ConnectionLimits
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,25 @@ class PageSection:
 
 
 @dataclass(frozen=True)
+class AliasDefaults:
+    """Defaults of requests that name an alias."""
+
+    temperature: float | None = key(
+        None, "Temperature of requests that set none.", low=0, high=MAX_TEMPERATURE
+    )
+    max_tokens: int | None = key(
+        None, "Limit of generated tokens in requests that set none.", low=1, high=MOST_TOKENS
+    )
+    reasoning_effort: str | None = key(
+        None, "Reasoning effort of requests that set none.", choices=EFFORTS
+    )
+
+
+AliasTable = tuple[tuple[str, AliasDefaults], ...]
+"""The defaults of each alias, sorted by its name."""
+
+
+@dataclass(frozen=True)
 class GatewaySection:
     """An address for clients that survives engine restarts: requests wait for the next engine."""
 
@@ -68,6 +88,32 @@ class GatewaySection:
         high=4096,
         once=True,
     )
+    max_connections: int = key(
+        ConnectionLimits.max_connections,
+        "Maximum connections; of more, those that have waited longest without a request are"
+        " closed.",
+        low=16,
+        high=8000,
+    )
+    head_s: float = key(
+        ConnectionLimits.head_s,
+        "Seconds until a request's header must be complete; after that its connection is closed.",
+        low=1,
+        high=3600,
+    )
+    max_headers: int = key(
+        ConnectionLimits.max_headers,
+        "Maximum headers of a request; more are refused with 431.",
+        low=16,
+        high=1000,
+    )
+    min_body_kib_s: int = key(
+        ConnectionLimits.min_body_kib_s,
+        "Minimum KiB per second of a request's body, in addition to 30 s; a slower one is refused"
+        " with 408.",
+        low=1,
+        high=1_048_576,
+    )
     aliases: StringPairs = key(
         (),
         "More names clients may use, each with the served name it stands for.",
@@ -77,18 +123,24 @@ class GatewaySection:
         None,
         'Temperature of requests that set none; "auto" leaves it to the engine.',
         low=0,
-        high=2,
+        high=MAX_TEMPERATURE,
     )
     max_tokens: int | None = key(
         None,
         'Limit of generated tokens in requests that set none; "auto" leaves it to the engine.',
         low=1,
-        high=16_777_216,
+        high=MOST_TOKENS,
     )
     reasoning_effort: str | None = key(
         None,
         'Reasoning effort of requests that set none; "auto" leaves it to the engine.',
         choices=EFFORTS,
+    )
+    alias_defaults: AliasTable = key(
+        (),
+        "temperature, max_tokens and reasoning_effort of requests that name an alias and set none;"
+        " they win over those of this section.",
+        example='{ "thinker" = { temperature = 1, max_tokens = 32768 } }',
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from caovand.core.config.key import APPLIES_AT_START, StringPairs
+from caovand.core.config.key import APPLIES_AT_START, StringPairs, entries_of
 from caovand.core.config.schema import Config, hints
 
 DEFAULTS = Config()
@@ -23,6 +23,9 @@ def toml(value: Any) -> str:
         return str(int(value))
     if isinstance(value, tuple) and value and isinstance(value[0], tuple):
         return "{ " + ", ".join(f"{toml(k)} = {toml(v)}" for k, v in value) + " }"
+    if is_dataclass(value):
+        found = {entry.name: getattr(value, entry.name) for entry in fields(value)}
+        return toml({name: one for name, one in found.items() if one is not None})
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml(entry) for entry in value) + "]"
     if isinstance(value, Mapping):
@@ -59,6 +62,7 @@ def render(config: Config = DEFAULTS) -> str:
             example = f" Example: {meta['example']}" if meta["example"] else ""
             lines.append(f"# {meta['help']}{limits}{allowed}{once}{example}")
             value = getattr(content, entry.name)
-            empty_table = hints(type(content))[entry.name] == StringPairs and not value
+            kind = hints(type(content))[entry.name]
+            empty_table = not value and (kind == StringPairs or entries_of(kind))
             lines.append(f"{entry.name} = {'{}' if empty_table else toml(value)}")
     return "\n".join(lines) + "\n"

@@ -18,7 +18,8 @@ class Counters:
     `prefix_queries` and `prefix_hits` are prompt tokens looked up and found in the prefix cache.
     `accepted` are accepted draft tokens by position, starting with a step's first draft. Times are
     in seconds: to a request's first token, per token of a finished request, and per step of a
-    request.
+    request. `read_tokens` are prompt tokens that were computed, not found in a cache, in
+    `read_seconds`, for so many requests as `reads` counts.
     """
 
     prompt_tokens: float = 0.0
@@ -30,6 +31,9 @@ class Counters:
     prefix_hits: float = 0.0
     drafts: float = 0.0
     drafted_tokens: float = 0.0
+    reads: float = 0.0
+    read_tokens: float = 0.0
+    read_seconds: float = 0.0
     accepted: tuple[float, ...] = ()
     first_token_s: Histogram = EMPTY
     token_s: Histogram = EMPTY

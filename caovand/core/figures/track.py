@@ -13,6 +13,8 @@ from caovand.core.figures.counters import NOTHING, Counters, Reading, drafting, 
 RECENT_S = 300.0
 STALE_S = 20.0  # a reading older than this no longer describes the engine
 DIGITS = 4
+LONG_READ_TOKENS = 1000.0
+"""Shorter prompts take as long as a step, however fast the engine reads."""
 RATES = ("prompt_tokens", "generation_tokens", "requests")
 QUANTILES = {
     "first_token_p50_s": ("first_token_s", 0.5),
@@ -38,30 +40,47 @@ class TrackPoint:
 class Track:
     """`total` sums all engines so far; `last` is the current engine's latest reading.
 
-    `recent` are the points of the last RECENT_S seconds and the one before them.
+    `recent` are the points of the last RECENT_S seconds and the one before them. `read_tokens` and
+    `read_seconds` are of long prompts that the current engine has read.
     """
 
     total: Counters = NOTHING
     last: Reading | None = None
     recent: tuple[TrackPoint, ...] = ()
+    read_tokens: float = 0.0
+    read_seconds: float = 0.0
+
+    @property
+    def reading_rate(self) -> float | None:
+        """Tokens per second at which the current engine reads a long prompt; None if it has read
+        none."""
+        return ratio(self.read_tokens, self.read_seconds)
 
 
 def begin_engine(track: Track) -> Track:
     """Start with a new engine, whose counters begin at 0."""
-    return replace(track, last=None)
+    return replace(track, last=None, read_tokens=0.0, read_seconds=0.0)
 
 
 def follow(track: Track, reading: Reading) -> Track:
     """Add a reading of the current engine."""
     progress, counters = reading.progress, reading.counters
     before = track.last.counters if track.last else NOTHING
-    total = track.total.plus(counters.since(before))
+    more = counters.since(before)
+    total = track.total.plus(more)
     point = TrackPoint(
         progress.at, total, progress.running, progress.waiting, progress.kv_cache_usage
     )
     kept = [*track.recent, point]
     old = bisect_right([one.at for one in kept], progress.at - RECENT_S) - 1
-    return Track(total, reading, tuple(kept[max(old, 0) :]))
+    long = more.read_seconds > 0 and more.read_tokens >= LONG_READ_TOKENS * max(more.reads, 1.0)
+    return Track(
+        total,
+        reading,
+        tuple(kept[max(old, 0) :]),
+        track.read_tokens + more.read_tokens * long,
+        track.read_seconds + more.read_seconds * long,
+    )
 
 
 def describe(track: Track, now: float) -> dict[str, Any]:

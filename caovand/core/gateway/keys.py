@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from caovand.core.document import listed, optional, read_or_none, record, string, whole
+from caovand.core.document import listed, number, optional, read_or_none, record, string, whole
+from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MOST_TOKENS, Defaults
 from caovand.core.problem import Problem, ProblemError
 
 PREFIX = "sk-caovan-"
@@ -22,7 +23,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 @dataclass(frozen=True)
 class ClientKey:
-    """A client's key. Without `models` it may use all models; without a limit, any amount."""
+    """A client's key. Without `models` it may use all models; without a limit, any amount.
+
+    `temperature`, `max_tokens` and `reasoning_effort` are for its requests that set none.
+    """
 
     name: str
     digest: str
@@ -30,6 +34,14 @@ class ClientKey:
     rpm: int | None = None
     tokens_per_day: int | None = None
     band: str = BANDS[0]
+    temperature: float | None = None
+    max_tokens: int | None = None
+    reasoning_effort: str | None = None
+
+    @property
+    def defaults(self) -> Defaults:
+        """The values for its requests that set none."""
+        return Defaults(self.temperature, self.max_tokens, self.reasoning_effort)
 
     def may_use(self, asked: str, model: str) -> bool:
         """Whether the key may request the model of this name."""
@@ -59,10 +71,18 @@ def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
     ):
         fact = f"it may name up to {MAX_MODELS} models of up to {MAX_MODEL_NAME} characters"
         raise ProblemError(cannot, fact, "name fewer, or none for all")
-    for what, limit in (("--rpm", key.rpm), ("--tokens-per-day", key.tokens_per_day)):
-        if limit is not None and not 0 < limit <= MAX_LIMIT:
-            fact = f"{what} must be from 1 to {MAX_LIMIT}"
-            raise ProblemError(cannot, fact, "leave it out for no limit")
+    for what, value, low, high in (
+        ("--rpm", key.rpm, 1, MAX_LIMIT),
+        ("--tokens-per-day", key.tokens_per_day, 1, MAX_LIMIT),
+        ("--temperature", key.temperature, 0, MAX_TEMPERATURE),
+        ("--max-tokens", key.max_tokens, 1, MOST_TOKENS),
+    ):
+        if value is not None and not low <= value <= high:
+            fact = f"{what} must be from {low} to {high}"
+            raise ProblemError(cannot, fact, "leave it out for none")
+    if key.reasoning_effort is not None and key.reasoning_effort not in EFFORTS:
+        fact = f"there is no reasoning effort {key.reasoning_effort!r}"
+        raise ProblemError(cannot, fact, f"use one of {', '.join(EFFORTS)}")
     if key.band not in BANDS:
         raise ProblemError(cannot, f"there is no band {key.band!r}", f"use {' or '.join(BANDS)}")
     return key
@@ -84,8 +104,11 @@ def wrong_key() -> Problem:
 
 
 _LIMIT = optional(whole())
+_OPTIONS = ("band", "rpm", "tokens_per_day", "temperature", "max_tokens", "reasoning_effort")
 _KEYS = listed(record(ClientKey, {
     **dict.fromkeys(("name", "digest", "band"), string()),
     "models": listed(string()),
-    **dict.fromkeys(("rpm", "tokens_per_day"), _LIMIT),
-}, may_lack=("band", "rpm", "tokens_per_day")))  # fmt: skip
+    **dict.fromkeys(("rpm", "tokens_per_day", "max_tokens"), _LIMIT),
+    "temperature": optional(number()),
+    "reasoning_effort": optional(string()),
+}, may_lack=_OPTIONS))  # fmt: skip

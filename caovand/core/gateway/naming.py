@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from caovand.core.gateway.body import Fields
 
+MAX_TEMPERATURE = 2
+MOST_TOKENS = 16_777_216
+"""The largest limit of generated tokens."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 PREFIX = "/v1/"
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "chat/completions", "completions", "responses", "messages"
@@ -33,22 +36,33 @@ class Defaults:
     max_tokens: int | None = None
     effort: str | None = None
 
+    def over(self, other: Defaults) -> Defaults:
+        """These values, and those of `other` where there are none."""
+        return Defaults(*(
+            theirs if ours is None else ours
+            for ours, theirs in zip(astuple(self), astuple(other), strict=True)
+        ))  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ResolvedName:
-    """The served model that a name stands for, and the requested effort, "" if there is none."""
+    """The served model that a name stands for, the effort after the colon, "" if there is none, and
+    the defaults of the alias."""
 
     model: str
     effort: str = ""
+    defaults: Defaults = Defaults()
 
 
 @dataclass(frozen=True)
 class Naming:
-    """The served names, the first of which is the default, and the aliases for them."""
+    """The served names, the first of which is the default, and the aliases for them; defaults for
+    all requests, and for those that name an alias."""
 
     served: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     defaults: Defaults = Defaults()
+    alias_defaults: Mapping[str, Defaults] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,20 +83,29 @@ class Naming:
         return ResolvedName(model, effort) if model in self.served and effort in EFFORTS else None
 
     def _aliased(self, name: str) -> ResolvedName | None:
-        return self._served(self.aliases[name]) if name in self.aliases else None
+        found = self._served(self.aliases[name]) if name in self.aliases else None
+        if found is None:
+            return None
+        own = self.alias_defaults.get(name, Defaults())
+        return ResolvedName(found.model, "", own.over(Defaults(effort=found.effort or None)))
 
     def _with_effort(self, name: str) -> ResolvedName | None:
         alias, _, effort = name.rpartition(":")
         found = self._aliased(alias) if effort in EFFORTS else None
-        return ResolvedName(found.model, effort) if found else None
+        return replace(found, effort=effort) if found else None
 
 
-def rewrite_body(body: bytes, fields: Fields, path: str, naming: Naming) -> bytes:
-    """Return the body with the served model's name, and with defaults for missing fields."""
+def rewrite_body(
+    body: bytes, fields: Fields, path: str, naming: Naming, of_key: Defaults = Defaults()
+) -> bytes:
+    """Return the body with the served model's name, and with defaults for missing fields: those of
+    the client's key before the alias's, and these before everybody's."""
     name = fields.model
     meant = naming.meant(name) if name is not None else None
     api = path[len(PREFIX) :] if path.startswith(PREFIX) else ""
-    more = dict(_added(fields.names, api, naming.defaults, meant.effort if meant else ""))
+    defaults = of_key.over(meant.defaults if meant else Defaults()).over(naming.defaults)
+    asked = Defaults(effort=meant.effort or None if meant else None)
+    more = dict(_added(fields.names, api, asked.over(defaults)))
     changed = meant is not None and meant.model != name
     if fields.begin is None or not (more or changed):
         return body
@@ -99,16 +122,14 @@ def rewrite_body(body: bytes, fields: Fields, path: str, naming: Naming) -> byte
     return b"".join((whole[: fields.begin], added, middle, _json(meant.model), whole[last:]))
 
 
-def _added(
-    names: Collection[str], api: str, defaults: Defaults, effort: str
-) -> Iterator[tuple[str, Any]]:
+def _added(names: Collection[str], api: str, defaults: Defaults) -> Iterator[tuple[str, Any]]:
     """The default fields that the request lacks."""
     limits = _LIMIT_FIELDS.get(api, ())
     if limits and defaults.temperature is not None and "temperature" not in names:
         yield "temperature", defaults.temperature
     if limits and defaults.max_tokens is not None and not {*limits} & {*names}:
         yield limits[0], defaults.max_tokens
-    key, effort = _EFFORT_FIELDS.get(api, ""), effort or defaults.effort or ""
+    key, effort = _EFFORT_FIELDS.get(api, ""), defaults.effort
     if key and effort and key not in names:
         yield key, effort if api == CHAT else {"effort": effort}
 

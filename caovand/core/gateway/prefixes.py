@@ -63,8 +63,12 @@ class Prefixes:
     def __init__(self) -> None:
         self._kept: dict[str, list[Conversation]] = {}
 
-    def take(self, client: str, now: Conversation) -> str:
-        """What changed since the same conversation came last, "" for nothing or a new one."""
+    def take(self, client: str, now: Conversation, reading_rate: float | None) -> str:
+        """What changed since the same conversation came last, "" for nothing or a new one.
+
+        It says how many tokens the engine read again, and how long that took if its
+        `reading_rate`, in tokens per second, is known.
+        """
         kept = self._kept.pop(client, [])
         self._kept[client] = kept  # the latest client is the last
         while len(self._kept) > MAX_CLIENTS:
@@ -85,7 +89,8 @@ class Prefixes:
         tokens = again // BYTES_PER_TOKEN
         if same == len(before) or tokens < MIN_TOKENS:
             return ""
-        return f"{_change(before, now, same)}: about {tokens:,} tokens read again"
+        took = f", about {_seconds(tokens / reading_rate)} s" if reading_rate else ""
+        return f"{_change(before, now, same)}: about {tokens:,} tokens read again{took}"
 
 
 def _same(before: Conversation, now: Conversation) -> int:
@@ -105,6 +110,10 @@ def _shared(before: Conversation, now: Conversation) -> int:
     """Bytes that are in both."""
     same = _same(before, now)
     return sum(part.size for part in now[:same]) + _again(before, now, same)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.0f}" if seconds >= 1 else f"{seconds:.1g}"
 
 
 def _change(before: Conversation, now: Conversation, at: int) -> str:

@@ -43,6 +43,17 @@ class OpenRequest:
 
 
 @dataclass(frozen=True)
+class ConnectionLimits:
+    """The operator's limits for each connection and for their number. A body must arrive with
+    `min_body_kib_s` KiB per second; `head_s` are seconds until a request's header is complete."""
+
+    max_connections: int = 4096
+    head_s: float = 15.0
+    max_headers: int = 256
+    min_body_kib_s: int = 32
+
+
+@dataclass(frozen=True)
 class GatewayRules:
     """The operator's bounds; bytes are those of all bodies that are kept."""
 

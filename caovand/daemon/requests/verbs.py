@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import fields
 from typing import Any, cast
 
 from caovand import __version__
@@ -12,6 +13,7 @@ from caovand.adapters.files import config_file
 from caovand.core import secrets
 from caovand.core.config.key import ConfigError
 from caovand.core.config.schema import MODES, Mode
+from caovand.core.gateway.keys import ClientKey
 from caovand.core.lifecycle import events
 from caovand.core.lifecycle.state import State
 from caovand.core.reporting import status
@@ -290,7 +292,7 @@ ARGUMENTS: Mapping[str, frozenset[str]] = {
     "gateway_report": frozenset({"seq", "waiting", "at_engine", "totals", "endings"}),
     "gateway_requests": frozenset({"requests"}),
     "gateway_used": frozenset({"used"}),
-    "key_add": frozenset({"name", "models", "rpm", "tokens_per_day", "band"}),
+    "key_add": frozenset(entry.name for entry in fields(ClientKey)) - {"digest"},
     "key_revoke": frozenset({"name"}),
     "cluster": frozenset({"probe"}),
     "history": frozenset({"seconds", "points", "until"}),

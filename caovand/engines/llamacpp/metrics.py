@@ -18,6 +18,7 @@ COUNTERS = {
     "requests_deferred": "waiting",
     "spec_decode_num_draft_tokens_total": "drafted_tokens",
     "spec_decode_num_accepted_tokens_total": "accepted_tokens",
+    "prompt_seconds_total": "read_seconds",
 }
 MAX_COUNT = float(1 << 53)
 """The largest value that is accepted as a count."""
@@ -41,11 +42,14 @@ def parse_metrics(text: str, pending: int | None, at: float) -> Reading:
             continue
         if 0 <= number <= MAX_COUNT:
             sums[counter] = number
+    read_seconds = sums.pop("read_seconds")
     progress = ProgressCounters(**sums, pending=pending, at=at)
     counters = Counters(
         prompt_tokens=progress.prompt_tokens,
         generation_tokens=progress.generation_tokens,
         steps=progress.iterations,
         drafted_tokens=progress.drafted_tokens,
+        read_tokens=progress.prompt_tokens,
+        read_seconds=read_seconds,
     )
     return Reading(progress, counters)

@@ -33,6 +33,9 @@ OTHER_COUNTERS = {
     "vllm:prefix_cache_queries_total": "prefix_queries",
     "vllm:prefix_cache_hits_total": "prefix_hits",
     "vllm:spec_decode_num_drafts_total": "drafts",
+    "vllm:request_prefill_time_seconds_count": "reads",
+    "vllm:request_prefill_time_seconds_sum": "read_seconds",
+    "vllm:request_prefill_kv_computed_tokens_sum": "read_tokens",
 }
 HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": "first_token_s",

@@ -14,6 +14,7 @@ from caovand.core.gateway.naming import CHAT, MESSAGES, Defaults, Naming, Resolv
 from tests.core.gateway.test_protocol import names, values
 
 NAMING = Naming(("tiny", "qwen3:8b"), {"gpt-4o": "tiny", "deep": "tiny:high", "gone": "other"})
+NOTHING = Defaults()
 
 
 @pytest.mark.parametrize(
@@ -27,8 +28,8 @@ NAMING = Naming(("tiny", "qwen3:8b"), {"gpt-4o": "tiny", "deep": "tiny:high", "g
         ("qwen3:8b:low", ResolvedName("qwen3:8b", "low")),
         ("gpt-4o", ResolvedName("tiny")),
         ("gpt-4o:low", ResolvedName("tiny", "low")),
-        ("deep", ResolvedName("tiny", "high")),
-        ("deep:low", ResolvedName("tiny", "low")),
+        ("deep", ResolvedName("tiny", "", Defaults(effort="high"))),
+        ("deep:low", ResolvedName("tiny", "low", Defaults(effort="high"))),
         ("gone", None),
         ("other", None),
         (":high", None),
@@ -39,9 +40,9 @@ def test_a_name_means_one_model_or_none(name: str, meant: ResolvedName | None) -
     assert NAMING.names == ("tiny", "qwen3:8b", "gpt-4o", "deep")
 
 
-def sent(body: Any, path: str = CHAT, naming: Naming = NAMING) -> Any:
+def sent(body: Any, path: str = CHAT, naming: Naming = NAMING, of_key: Defaults = NOTHING) -> Any:
     raw = json.dumps(body).encode()
-    return json.loads(rewrite_body(raw, [*fields(raw)][-1], f"/v1/{path}", naming))
+    return json.loads(rewrite_body(raw, [*fields(raw)][-1], f"/v1/{path}", naming, of_key))
 
 
 @given(st.dictionaries(names, values))
@@ -64,3 +65,27 @@ def test_each_protocol_has_its_own_fields() -> None:
     }  # fmt: skip
     assert sent({}, CHAT, naming) == {"max_tokens": 9, "reasoning_effort": "low"}
     assert sent(["model"], CHAT, naming) == ["model"]
+
+
+def test_a_request_s_values_win_over_its_key_s_then_its_alias_s_then_everybody_s() -> None:
+    of_alias = {"deep": Defaults(temperature=0.2, max_tokens=200)}
+    naming = Naming(NAMING.served, NAMING.aliases, Defaults(0.1, 100, "none"), of_alias)
+    of_key = Defaults(temperature=0.3)
+    everybody_s = {"temperature": 0.1, "max_tokens": 100, "reasoning_effort": "none"}
+    assert sent({"model": "gpt-4o"}, CHAT, naming) == {"model": "tiny", **everybody_s}
+    of_both = {"temperature": 0.2, "max_tokens": 200, "reasoning_effort": "high"}
+    assert sent({"model": "deep"}, CHAT, naming) == {"model": "tiny", **of_both}
+    assert sent({"model": "deep"}, CHAT, naming, of_key) == {
+        "model": "tiny", **of_both, "temperature": 0.3,
+    }  # fmt: skip
+    asked = {"model": "deep:low", "temperature": 0.4}
+    of_key = Defaults(0.3, 300, "medium")
+    assert sent(asked, CHAT, naming, of_key) == {
+        "model": "tiny", "temperature": 0.4, "max_tokens": 300, "reasoning_effort": "low",
+    }  # fmt: skip
+    assert sent({}, CHAT, naming, Defaults(effort="medium"))["reasoning_effort"] == "medium"
+
+
+def test_an_effort_among_an_alias_s_defaults_wins_over_that_of_its_name() -> None:
+    naming = Naming(NAMING.served, NAMING.aliases, Defaults(), {"deep": Defaults(effort="max")})
+    assert sent({"model": "deep"}, CHAT, naming)["reasoning_effort"] == "max"

@@ -25,10 +25,12 @@ def says(text: str, role: str = "user", **more: Any) -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": text * LONG, **more}]}
 
 
-def took(one: Prefixes, *messages: Any, client: str = "a", **more: Any) -> str:
+def took(
+    one: Prefixes, *messages: Any, client: str = "a", rate: float | None = None, **more: Any
+) -> str:
     body = json.dumps({"model": "m", "messages": messages, **more}).encode()
     found = [*fields(body)][-1]
-    return one.take(client, tuple(prefix_parts(body, found.spans)))
+    return one.take(client, tuple(prefix_parts(body, found.spans)), rate)
 
 
 A, B, C, D = (says(letter) for letter in "ABCD")
@@ -94,6 +96,24 @@ def test_little_that_is_read_again_and_other_clients_are_not_worth_a_word() -> N
     took(one, SYSTEM, says("A"), {"role": "user", "content": "hi"})
     assert took(one, SYSTEM, says("B"), {"role": "user", "content": "hi"}) == ""
     assert took(one, SYSTEM, says("x"), A, client="b") == ""
+
+
+@pytest.mark.parametrize(
+    ("rate", "told"),
+    [
+        (None, "tokens read again"),
+        (20_000.0, "tokens read again, about 0.2 s"),
+        (2_200.0, "tokens read again, about 1 s"),
+        (250.0, "tokens read again, about 12 s"),
+        (2.0, "tokens read again, about 1,522 s"),
+    ],
+)
+def test_seconds_are_told_by_the_rate_measured_and_never_without_one(
+    rate: float | None, told: str
+) -> None:
+    one = Prefixes()
+    took(one, SYSTEM, A, B, C, rate=rate)
+    assert took(one, says("x"), A, B, C, rate=rate).endswith(told)
 
 
 def test_only_so_much_is_kept() -> None:

@@ -60,6 +60,7 @@ def test_where_parsers_could_differ(body: bytes, expected: str | None) -> None:
 
 def test_a_long_body_is_read_with_pauses() -> None:
     assert len(list(fields(b'{"messages": [' + b'"",' * (3 * STEPS) + b"]}"))) == 3 + 1
+    assert len(list(fields(b"[" * (3 * STEPS)))) == 1, "a run of brackets is one step"
     assert len(list(fields(b'{"prompt": "' + b'\\"' * (3 * STEPS) + b'"}'))) == 3 + 1
 
 

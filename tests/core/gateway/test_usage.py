@@ -91,7 +91,7 @@ def test_no_use_is_forgotten_or_counted_twice(used: list[Any], most: int) -> Non
 
 
 def test_a_key_is_kept_without_its_secret() -> None:
-    keys = (ClientKey("a", digest_of("s"), ("tiny",), 5, None, "background"),)
+    keys = (ClientKey("a", digest_of("s"), ("tiny",), 5, None, "background", 0.2, 9, "high"),)
     assert from_document(json.loads(json.dumps(to_document(keys)))) == keys
     for damaged in (None, 7, [7], [{}], [{"name": 7, "digest": "", "models": []}], "text"):
         assert from_document(damaged) is None
@@ -108,6 +108,11 @@ def test_a_key_is_kept_without_its_secret() -> None:
         ClientKey("a", "", tokens_per_day=-1),
         ClientKey("a", "", models=("",)),
         ClientKey("a", "", band="vip"),
+        ClientKey("a", "", temperature=-0.1),
+        ClientKey("a", "", temperature=float("nan")),
+        ClientKey("a", "", max_tokens=0),
+        ClientKey("a", "", reasoning_effort="huge"),
+        ClientKey("a", "", reasoning_effort=""),
     ],
 )
 def test_a_key_that_makes_no_sense_is_refused(key: ClientKey) -> None:

@@ -118,6 +118,9 @@ def test_counters_are_read_from_its_metrics() -> None:
     found = parse_metrics(METRICS, None, 7.0).progress
     assert (found.prompt_tokens, found.generation_tokens, found.iterations) == (6, 8, 9)
     assert (found.running, found.waiting, found.at, found.pending) == (0, 0, 7.0, None)
+    timed = METRICS + "llamacpp:prompt_seconds_total 2.5\n"
+    counters = parse_metrics(timed, None, 7.0).counters
+    assert (counters.read_tokens, counters.read_seconds) == (6, 2.5)
     strange = "llamacpp:n_decode_total nan\nllamacpp:n_decode_total\nllamacpp:x 1\n\0"
     assert parse_metrics(strange, None, 0.0).progress.iterations == 0
 
