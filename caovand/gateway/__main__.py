@@ -11,6 +11,7 @@ from functools import partial
 
 from caovand.adapters.servers import server_main
 from caovand.adapters.servers.server_process import GATEWAY
+from caovand.gateway import survivor
 from caovand.gateway.facts import BODIES
 
 MEMORY_BYTES = 512 << 20
@@ -34,10 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
 
     def prepare() -> Callable[[socket.socket], Awaitable[object]]:
+        marks = survivor.Marks()
+        survivor.start(marks)
+
         async def start(listener: socket.socket) -> object:
             from caovand.gateway import server  # noqa: PLC0415  (once the library is known)
 
-            gateway = await server.start(listener, options.socket, max_body_bytes)
+            gateway = await server.start(listener, options.socket, max_body_bytes, marks)
             ends = asyncio.Event()
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ends.set)
             gateway.tasks.append(asyncio.ensure_future(_end(gateway.end, ends)))

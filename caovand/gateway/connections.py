@@ -13,10 +13,13 @@ import asyncio
 import resource
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from caovand.adapters.network.admitted import Admitted, abort
+from caovand.core.gateway.last_words import NOTHING
 from caovand.core.gateway.requests import ConnectionLimits
+from caovand.gateway.survivor import Marks
 
 IDLE_S = 75.0
 AHEAD_BYTES = 64 << 10
@@ -66,15 +69,16 @@ class InTurns(Generic[T]):
 
 class Connections:
     """All connections; `make` creates the protocol behind each, and `limits` returns what holds
-    now."""
+    now. `marks` has for each what its client gets if this process dies.
+    """
 
     def __init__(
-        self, make: Callable[[], Protocol], limits: Callable[[], ConnectionLimits]
+        self, make: Callable[[], Protocol], limits: Callable[[], ConnectionLimits], marks: Marks
     ) -> None:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each may need another one, to the engine.
         self._seats = descriptors // 2 - SPARE_DESCRIPTORS
-        self._make, self._limits = make, limits
+        self._make, self._limits, self._marks = make, limits, marks
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
         self._abandoning = InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
@@ -111,16 +115,29 @@ class Connections:
                 timer.cancel()
             connection.task = asyncio.current_task()
 
-    def complete(self, transport: Transport | None) -> None:
-        """Record that the request's body is complete."""
+    def complete(self, transport: Transport | None) -> Callable[[int], None]:
+        """Record that the request's body is complete; returns what sets the connection's mark."""
         if connection := self._open.get(transport) if transport else None:
             connection.busy = True
+        return partial(self._mark, transport)
+
+    def _mark(self, transport: Transport | None, mark: int) -> None:
+        """Set what the client gets if this process dies from now on."""
+        connection = self._open.get(transport) if transport else None
+        if connection is not None and connection.descriptor >= 0:
+            self._marks.set(connection.descriptor, mark)
 
     def answered(self, transport: Transport | None) -> None:
         """Record that the request is answered."""
+        self._mark(transport, NOTHING)
         if connection := self._open.get(transport) if transport else None:
             self._wait(transport, IDLE_S)  # type: ignore[arg-type]
             connection.next()
+
+    def unmark(self, connection: _Connection) -> None:
+        """A connection that is being closed gets nothing."""
+        if connection.descriptor >= 0:
+            self._marks.set(connection.descriptor, NOTHING)
 
     def sent(self, connection: _Connection) -> None:
         """Let a connection begin the request of which it has data, after those before it."""
@@ -141,6 +158,7 @@ class _Connection(Admitted):
         self._connections = connections
         self._unread, self._ahead = b"", b""
         self.task: asyncio.Task[object] | None = None
+        self.descriptor = -1  # before and after
         self.busy = False
         self._lost_by: Exception | None = None
 
@@ -160,12 +178,19 @@ class _Connection(Admitted):
             asyncio.get_running_loop().call_soon(self.data_received, ahead)
 
     def admit(self, transport: asyncio.Transport) -> bool:
-        return self._connections.opened(transport, self)
+        if not self._connections.opened(transport, self):
+            return False
+        if (link := transport.get_extra_info("socket")) is not None:
+            self.descriptor = link.fileno()
+        return True
 
     def on_lost(self, transport: asyncio.Transport) -> None:
         self._connections.closed(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # Its descriptor is another connection's soon.
+        self._connections.unmark(self)
+        self.descriptor = -1
         if self.task is None:
             super().connection_lost(exc)
         else:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import ClientError, ClientPayloadError, ClientResponse, web
 from aiohttp.client_exceptions import ClientConnectorError
 from yarl import URL
 
-from caovand.core.gateway import protocol
-from caovand.core.gateway.body import Fields
+from caovand.core.gateway import last_words, protocol
 from caovand.core.gateway.events import (
     Begun,
     Done,
@@ -32,10 +29,12 @@ from caovand.core.gateway.events import (
     Release,
     Unsent,
 )
-from caovand.core.gateway.naming import Defaults, rewrite_body
-from caovand.core.gateway.protocol import Fault, Form
+from caovand.core.gateway.last_words import NOTHING, Stage
+from caovand.core.gateway.naming import rewrite_body
+from caovand.core.gateway.protocol import Fault
 from caovand.core.gateway.usage import Meter
 from caovand.core.problem import Problem
+from caovand.gateway.call import HOP_BY_HOP, Call, payload
 from caovand.gateway.desk import Desk, Refused, Ticket
 from caovand.gateway.upstream import Upstream
 
@@ -44,29 +43,8 @@ FIRST_COMMENT_S = 10.0
 repeats the request if the gateway itself dies. Clients wait longer than this for a header."""
 COMMENT_S = 5.0
 MAX_FAULT_BYTES = 256 << 10
-SHORT_BYTES = 64 << 10
 STREAM = "text/event-stream"
-HOP_BY_HOP = frozenset({
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
-    "te", "trailer", "transfer-encoding", "upgrade", "expect",
-})  # fmt: skip
-OURS_TO_ENGINE = HOP_BY_HOP | {"host", "content-length", "authorization", "x-api-key"}
 OURS_TO_CLIENT = HOP_BY_HOP | {"content-length", "date", "server"}
-
-
-@dataclass(frozen=True)
-class Call:
-    """A client's request; `target` is its path with the query, unchanged, and `defaults` are those
-    of its key."""
-
-    method: str
-    path: str
-    target: str
-    headers: Mapping[str, str]
-    body: bytes
-    fields: Fields
-    form: Form
-    defaults: Defaults
 
 
 @dataclass(frozen=True)
@@ -85,16 +63,26 @@ class _Response(web.StreamResponse):
 
 
 class Exchange:
-    """Answers `request`, which has `ticket`, with the engine's answer to `call`."""
+    """Answers `request`, which has `ticket`, with the engine's answer to `call`.
+
+    `marking` receives what the client gets if this process dies from then on.
+    """
 
     def __init__(
-        self, desk: Desk, upstream: Upstream, request: web.Request, ticket: Ticket, call: Call
+        self,
+        desk: Desk,
+        upstream: Upstream,
+        request: web.Request,
+        ticket: Ticket,
+        call: Call,
+        marking: Callable[[int], None],
     ) -> None:
         self._desk, self._upstream = desk, upstream
         self._request, self._ticket, self._call = request, ticket, call
         self._response: web.StreamResponse | None = None
         self._fault: _Head | None = None  # the engine's own error, not passed on yet
         self._meter = Meter()
+        self._marking, self._mark = marking, NOTHING  # the mark after each whole event
 
     async def run(self) -> web.StreamResponse:
         """Wait for an engine, and relay its answer."""
@@ -115,8 +103,8 @@ class Exchange:
         limit_s = FIRST_COMMENT_S if self._call.fields.stream else None
         while (effect := await self._ticket.next(limit_s)) is None:
             limit_s = COMMENT_S
-            response = await self._begin(200, {"Content-Type": STREAM})
-            await response.write(protocol.comment(self._desk.outlook))
+            await self._begin(200, {"Content-Type": STREAM})
+            await self._write(protocol.comment(self._desk.outlook))
         return effect
 
     # -- an attempt -------------------------------------------------------------------------
@@ -150,7 +138,7 @@ class Exchange:
             got = await self._upstream.session(facts).request(
                 call.method,
                 URL(facts.url + call.target, encoded=True),
-                data=_payload(body),
+                data=payload(body),
                 headers=headers,
                 allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
@@ -182,7 +170,8 @@ class Exchange:
             first = await got.content.readany()
             while self._is_stream(head) and protocol.is_comment(first):  # no answer has begun
                 with contextlib.suppress(ConnectionError):  # who leaves is cancelled
-                    await (await self._begin(got.status, headers)).write(first)
+                    await self._begin(got.status, headers)
+                    await self._write(first)
                 first = await got.content.readany()
             head = _Head(got.status, headers, first)
             broken = got.content_type == STREAM and protocol.error_at(first, fresh=True) == 0
@@ -224,8 +213,8 @@ class Exchange:
 
     async def _relay(self, got: ClientResponse, head: _Head) -> bool:
         """Relay the answer, chunk by chunk as it arrives."""
-        response = await self._begin(head.status, head.headers, got.content_length)
-        ticket, content, write = self._ticket, got.content, response.write
+        await self._begin(head.status, head.headers, got.content_length)
+        ticket, content, write = self._ticket, got.content, self._write
         chunk, meter, error_at = head.first, self._meter.take, protocol.error_at
         streams, fresh = self._is_stream(head), True
         while True:
@@ -250,7 +239,7 @@ class Exchange:
                 await self._end_cut_off()
                 return True
         self._desk.tell(ticket, Done)
-        await response.write_eof(chunk)
+        await self._write_last(chunk)
         ticket.writing_since = None
         return True
 
@@ -293,13 +282,35 @@ class Exchange:
                 response.headers.setdefault("Cache-Control", "no-cache")
             self._response = response
             await response.prepare(self._request)
+            if self._is_stream(_Head(status, headers, b"")) and length is None:
+                chunked = response.headers.get("Transfer-Encoding") == "chunked"
+                stage = Stage.CHUNKED if chunked else Stage.UNFRAMED
+                packed = "Content-Encoding" in response.headers
+                self._mark = NOTHING if packed else last_words.mark(stage, self._call.form)
         return self._response
+
+    async def _write(self, chunk: bytes) -> None:
+        """Send a part of the answer; raises ConnectionError if the client has disconnected."""
+        assert self._response is not None
+        self._marking(NOTHING)
+        await self._response.write(chunk)
+        transport = self._request.transport
+        # Last words fit in between two events, once all before them is the kernel's.
+        whole = self._mark != NOTHING and chunk.endswith(b"\n\n")
+        if whole and transport is not None and not transport.get_write_buffer_size():
+            self._marking(self._mark)
+
+    async def _write_last(self, chunk: bytes) -> None:
+        """Send the end of the answer."""
+        assert self._response is not None
+        self._marking(NOTHING)
+        await self._response.write_eof(chunk)
 
     async def _send_whole(self, head: _Head) -> web.StreamResponse:
         """Relay a short answer; as an event if comments have been sent already."""
         if self._response is None or self._is_stream(head):
             response = await self._begin(head.status, head.headers)
-            await response.write_eof(head.first)
+            await self._write_last(head.first)
             return response
         try:
             document = json.loads(head.first)
@@ -325,17 +336,5 @@ class Exchange:
 
     async def _send_last(self, event: bytes) -> web.StreamResponse:
         assert self._response is not None
-        await self._response.write_eof(event)
+        await self._write_last(event)
         return self._response
-
-
-def _payload(body: bytes) -> bytes | io.BytesIO | None:
-    """Send a short body in one write with the header; a long one in pieces, without a copy."""
-    return (body if len(body) <= SHORT_BYTES else io.BytesIO(body)) or None
-
-
-def to_engine(headers: Mapping[str, str]) -> dict[str, Any]:
-    """The client's headers that are forwarded to the engine."""
-    named = {name.strip().lower() for name in headers.get("Connection", "").split(",")}
-    drop = OURS_TO_ENGINE | named
-    return {name: value for name, value in headers.items() if name.lower() not in drop}

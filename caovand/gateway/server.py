@@ -17,11 +17,12 @@ from aiohttp import StreamReader, web
 
 from caovand.adapters.servers.server_process import GATEWAY
 from caovand.adapters.system import wall_clock
-from caovand.core.gateway import protocol
+from caovand.core.gateway import last_words, protocol
 from caovand.core.gateway.body import Fields
 from caovand.core.gateway.events import Complete, EngineState, Grew
 from caovand.core.gateway.fair import Lane
 from caovand.core.gateway.keys import ClientKey, digest_of, wrong_key
+from caovand.core.gateway.last_words import Stage
 from caovand.core.gateway.prefixes import prefix_parts
 from caovand.core.gateway.protocol import Fault, Form
 from caovand.core.gateway.record import CLIENT_GONE, Record
@@ -29,10 +30,12 @@ from caovand.core.gateway.usage import expected_tokens
 from caovand.core.problem import Problem
 from caovand.gateway import garbage, health, names
 from caovand.gateway.bodies import BodyReader
+from caovand.gateway.call import Call, to_engine
 from caovand.gateway.connections import Connections
 from caovand.gateway.desk import Desk, Refused, Ticket
-from caovand.gateway.exchange import Call, Exchange, to_engine
+from caovand.gateway.exchange import Exchange
 from caovand.gateway.link import Link
+from caovand.gateway.survivor import Marks
 from caovand.gateway.upstream import Upstream
 
 PROXIED_PATHS = (
@@ -248,11 +251,12 @@ class Gateway:
                 key.defaults,
             )
             assert self.connections is not None
-            self.connections.complete(request.transport)
+            marking = self.connections.complete(request.transport)
+            marking(last_words.mark(Stage.UNANSWERED, call.form))
             ticket.expected_tokens = expected_tokens(len(body), found.max_tokens)
             desk.tell(ticket, Complete, digest=digest, tokens=ticket.expected_tokens)
             try:
-                return await Exchange(desk, self._upstream, request, ticket, call).run()
+                return await Exchange(desk, self._upstream, request, ticket, call, marking).run()
             finally:
                 # Now that no answer waits for it.
                 parts = tuple(prefix_parts(body, found.spans))
@@ -309,7 +313,9 @@ def _too_large(most: int) -> Fault:
     return Fault(413, "request_too_large", Problem("read the request", fact, "shorten it"))
 
 
-async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> Gateway:
+async def start(
+    listener: socket.socket, daemon: Path, max_body_bytes: int, marks: Marks
+) -> Gateway:
     """Serve on `listener` as long as the loop runs, once the daemon has sent its facts."""
     loop = asyncio.get_running_loop()
     link = Link(daemon, loop.time, max_body_bytes)
@@ -323,10 +329,8 @@ async def start(listener: socket.socket, daemon: Path, max_body_bytes: int) -> G
     )
     await runner.setup()
     assert runner.server is not None
-    gateway.runner, gateway.connections = (
-        runner,
-        Connections(runner.server, lambda: desk.facts.limits),
-    )
+    gateway.runner = runner
+    gateway.connections = Connections(runner.server, lambda: desk.facts.limits, marks)
     listed = partial(names.list_names, upstream)
     healthy = partial(health.is_healthy, upstream)
     collecting = garbage.collect_when_idle(lambda: desk.is_idle)

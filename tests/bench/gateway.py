@@ -53,9 +53,10 @@ CONNECTIONS: dict[str, dict[str, object]] = {
 async def gateway(port: int, folder: Path) -> None:
     """Be the gateway."""
     from caovand.gateway import server  # noqa: PLC0415  (its process alone pays for the library)
+    from caovand.gateway.survivor import Marks  # noqa: PLC0415
 
     listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
-    await server.start(listener, folder / "gateway", 1 << 20)
+    await server.start(listener, folder / "gateway", 1 << 20, Marks())
     server_main.settle_collector()
     await asyncio.Event().wait()
 

@@ -243,11 +243,12 @@ async def daemon(folder: Path, engine_port: int) -> None:
 async def gateway(port: int, folder: Path) -> None:
     """Be the gateway."""
     from caovand.gateway import server  # noqa: PLC0415  (its process alone pays for the library)
+    from caovand.gateway.survivor import Marks  # noqa: PLC0415
 
     logging.getLogger("aiohttp").addHandler(logging.NullHandler())  # as its own process does
     logging.getLogger("aiohttp").propagate = False
     listener = listening.listen_on(f"127.0.0.1:{port}", 1024)
-    await server.start(listener, folder / "gateway", MAX_BODY)
+    await server.start(listener, folder / "gateway", MAX_BODY, Marks())
     server_main.settle_collector()
     await asyncio.Event().wait()
 

@@ -6,6 +6,7 @@ import asyncio
 
 from caovand.core.gateway.requests import ConnectionLimits
 from caovand.gateway.connections import BEGUN_AT_ONCE, Connections
+from caovand.gateway.survivor import Marks
 
 
 class Library(asyncio.Protocol):
@@ -42,7 +43,9 @@ def connect(connections: Connections) -> tuple[asyncio.Protocol, Transport]:
 def test_a_request_alone_begins_without_another_turn_of_the_loop() -> None:
     async def test() -> None:
         begun: list[bytes] = []
-        protocol, transport = connect(Connections(lambda: Library(begun), ConnectionLimits))
+        protocol, transport = connect(
+            Connections(lambda: Library(begun), ConnectionLimits, Marks())
+        )
         protocol.data_received(b"one")
         assert begun == [b"one"]
         assert transport.pauses == 0
@@ -53,7 +56,7 @@ def test_a_request_alone_begins_without_another_turn_of_the_loop() -> None:
 def test_those_of_a_crowd_begin_in_order_and_in_turns() -> None:
     async def test() -> None:
         begun: list[bytes] = []
-        connections = Connections(lambda: Library(begun), ConnectionLimits)
+        connections = Connections(lambda: Library(begun), ConnectionLimits, Marks())
         crowd = [connect(connections) for _ in range(2 * BEGUN_AT_ONCE + 3)]
         sent = [b"%d" % number for number in range(len(crowd))]
         for (protocol, _), data in zip(crowd, sent, strict=True):

@@ -17,6 +17,7 @@ from caovand.core.gateway.requests import ConnectionLimits
 from caovand.core.reporting import wire
 from caovand.core.reporting.wire import Reply, Request
 from caovand.gateway import server
+from caovand.gateway.survivor import Marks
 from tests.patience import LOOK_S
 from tests.ports import free_port
 
@@ -216,7 +217,7 @@ async def world(folder: Path, **says: Any) -> AsyncIterator[World]:
     await daemon.start()
     await engine.start(port)
     listener = listening.listen_on(f"127.0.0.1:{own}", 64)
-    gateway = await server.start(listener, daemon.path, 1 << 20)
+    gateway = await server.start(listener, daemon.path, 1 << 20, Marks())
     try:
         async with ClientSession() as session:
             one = World(session, own, daemon, engine)

@@ -95,13 +95,17 @@ def served(one: Daemon) -> str:
 
 
 def outlives_the_gateway(one: Daemon, client: Client) -> None:
-    """Who comes after the gateway was killed is answered by the next one."""
+    """A begun stream ends with an error; who comes after it is answered by the next gateway."""
 
     def ended() -> int:
         return len(json.loads(one.ctl("requests", "-n", "1000", "--json").stdout))
 
     before = ended()
+    client.begun.clear()
+    begun = client.chat()
+    until(lambda: client.begun, "a stream")
     os.kill(one.status()["gateway"]["pid"], signal.SIGKILL)
+    assert begun.result()[-1]["error"]["code"] == "gateway_died"
     assert said(client.chat("eight").result()) == "eight"
     until(lambda: ended() > before, "the end of that request in a report")
     until(lambda: one.status()["gateway"]["at_engine"] == 0, "an engine without requests")
