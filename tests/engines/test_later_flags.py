@@ -47,6 +47,25 @@ def test_a_silent_stream_has_lines_where_the_engine_can() -> None:
     assert typed.value("sse_keep_alive_interval") == 0
 
 
+def test_the_access_log_leaves_out_what_caovan_polls() -> None:
+    name, api = "disable_access_log_for_endpoints", ENGINE.api
+    for found in (planned(NEW), planned(engine("0.21.0"))):
+        assert set(found.value(name).split(",")) == {api.health, api.pending, api.metrics}
+        argv = ENGINE.planning.command(found, NEW).argv
+        assert argv[argv.index("--disable-access-log-for-endpoints") + 1] == found.value(name)
+    typed = planned(NEW, engine={"extra_args": ["--disable-access-log-for-endpoints", "/ping"]})
+    assert typed.value(name) == "/ping"
+    for words in (["--disable-uvicorn-access-log"], ["--log-config-file", "/etc/log.json"]):
+        assert planned(NEW, engine={"extra_args": words}).value(name) is None
+
+
+def test_an_engine_without_the_flag_logs_every_poll() -> None:
+    flag = "--disable-access-log-for-endpoints"
+    older = replace(NEW, flags=NEW.flags - {flag})
+    assert planned(older).value("disable_access_log_for_endpoints") is None
+    assert flag not in ENGINE.planning.command(planned(older), older).argv
+
+
 @pytest.mark.parametrize("value", ["-1", "often", "1.5"])
 def test_an_interval_that_is_none_is_refused(value: str) -> None:
     with pytest.raises(Unplannable, match="no number of seconds"):

@@ -31,6 +31,7 @@ from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
+from caovand.engines.vllm.planning import serving
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.foreseen import foreseen_failure
 from caovand.engines.vllm.planning.planner import longest_context, make_plan
@@ -141,10 +142,10 @@ ENGINE = Engine(
     log=LOG,
     explain=explain,
     api=Api(
-        health="/health",
-        metrics="/metrics",
+        health=serving.HEALTH,
+        metrics=serving.METRICS,
         read_metrics=parse_metrics,
-        pending="/load",
+        pending=serving.LOAD,
         pending_key="server_load",
         completions="/v1/completions",
         logprobs=True,

@@ -150,6 +150,8 @@ DECISIONS = (
     FlagDecision("kv_cache_memory_bytes", kv_cache_memory_bytes, sized=True, hinders=9),
     FlagDecision("additional_config", rules.additional_config, sized=True),
     FlagDecision("enable_server_load_tracking", serving.enable_server_load_tracking, sized=True),
+    FlagDecision("disable_access_log_for_endpoints", serving.disable_access_log_for_endpoints,
+             sized=True),
     FlagDecision("sse_keep_alive_interval", serving.sse_keep_alive_interval, sized=True),
     FlagDecision("shutdown_timeout", serving.shutdown_timeout, sized=True),
     FlagDecision("quantization", obstacles=(obstacles.quantisation,)),
