@@ -283,7 +283,9 @@ class ModelCard:
     """Whether the folder has weights and a tokenizer in Mistral's own form, which vLLM prefers."""
     weights: tuple[Weights, ...] = ()
     largest_file: int = 0
-    """Bytes of the largest safetensors file; 0 if there is none."""
+    """Bytes of the largest file of weights; 0 if there is none."""
+    pickled: bool = False
+    """Whether torch.load unpickles the weights, each file whole in memory, as no file is mapped."""
     folder: bool = True
     notes: tuple[Problem, ...] = ()
     """Peculiarities of the folder that leave the model usable."""

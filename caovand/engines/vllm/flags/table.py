@@ -81,6 +81,8 @@ _KNOWN = (
     FlagRow("hf_overrides"),
     FlagRow("trust_remote_code", "nothing"),
     FlagRow("chat_template"),
+    FlagRow("model_loader_extra_config", type=_TABLE),
+    FlagRow("safetensors_load_strategy"),
     FlagRow("tool_call_parser"),
     FlagRow("enable_auto_tool_choice", "nothing"),
     FlagRow("reasoning_parser"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from caovand.core.addresses import is_loopback
-from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.facts.shortfalls import old_driver
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.chat_formats import unparsed_warnings
@@ -26,6 +26,7 @@ from caovand.engines.vllm.planning.devices import left_out
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
+from caovand.engines.vllm.planning.loading import lack_of_memory
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
     attention,
@@ -227,8 +228,7 @@ def _shortfalls(partial: PartialPlan) -> list[str]:
     """What the machine lacks for a CUDA engine; for a CPU build the forecast says it."""
     if not partial.cuda:
         return []
-    invented = partial.verbatim.get("load_format") == "dummy"
-    ram = None if invented else small_host(partial.model, partial.host)
+    ram = lack_of_memory(partial.model, partial.host, partial.verbatim.get("load_format"))
     return [str(lack) for lack in (old_driver(partial.gpus, partial.engine.cuda), ram) if lack]
 
 
