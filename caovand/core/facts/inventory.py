@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.network import Network
 from caovand.core.facts.vision import VisionTower
@@ -227,6 +228,8 @@ class ModelCard:
     limit_known: bool = True
     """Whether the configuration sets `max_model_len`; otherwise it is vLLM's default."""
     mtp_layers: int = 0
+    """Layers of the MTP head, or of `drafter`."""
+    drafter: Drafter | None = None
     hidden_size: int = 0
     intermediate_size: int = 0
     vocab_size: int = 0

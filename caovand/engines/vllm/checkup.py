@@ -141,6 +141,7 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     gib = found.size() / (1 << 30)
     drafts = "an MTP head" if found.mtp_layers else "no MTP head"
+    drafts = f"the drafter {found.drafter.path}" if found.drafter else drafts
     yield CheckResult("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
     for note in found.notes:
         yield CheckResult("model", "WARN", note.message, note.remedy)

@@ -23,6 +23,7 @@ from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import parallel, precision, replicas
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts
 from caovand.engines.vllm.planning.devices import left_out
+from caovand.engines.vllm.planning.drafters import unused_warnings
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
@@ -155,6 +156,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *ACTIVATIONS.warnings(partial),
         *HEAD.warnings(partial),
         *spoiling_warnings(partial),
+        *unused_warnings(partial),
         *parallel.idle_cards(partial),
         *replicas.uneven_experts(partial),
         *_unknown_model(partial),
