@@ -112,6 +112,7 @@ _KNOWN = (
     FlagRow("kv_cache_memory_bytes", type=_INT, wanted=COUNT),
     FlagRow("additional_config", type=_TABLE, wanted=OBJECT),
     FlagRow("enable_server_load_tracking", "nothing"),
+    FlagRow("disable_access_log_for_endpoints"),
     FlagRow("sse_keep_alive_interval", wanted=SECONDS),
     FlagRow("shutdown_timeout"),
     FlagRow("quantization", short="-q"),
