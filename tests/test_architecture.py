@@ -340,6 +340,7 @@ def test_what_differs_between_releases_stands_in_one_place() -> None:
 # Flags whose names are also words of ours.
 COMMON_WORDS = frozenset({"host", "port", "dtype", "revision", "quantization", "chat_template"})
 KNOWS_VLLM = {
+    "caovand.adapters.model_folder.drafter": "a key of config.json, and whose flag a remedy names",
     "caovand.adapters.files.config_file": "names the flag that brings the API key, in its message",
     "caovand.cli.doctor": "an example of its words, which are vLLM's flags",
     "caovand.cli.explain": "labels for the figures that are read from a log",

@@ -112,7 +112,17 @@ def test_the_largest_file_is_known(folder: Path) -> None:
         )
     )
     size = (folder / "model-00001-of-00002.safetensors").stat().st_size
-    assert read_model(str(folder)).largest_file == size
+    card = read_model(str(folder))
+    assert (card.largest_file, card.pickled) == (size, False)
+
+
+def test_pickled_weights_are_known_by_their_files(folder: Path) -> None:
+    for shard in folder.glob("*.safetensors*"):
+        shard.unlink()
+    for name, size in (("pytorch_model-1.bin", 4096), ("pytorch_model-2.bin", 8192)):
+        (folder / name).write_bytes(bytes(size))
+    card = read_model(str(folder))
+    assert (card.largest_file, card.pickled, card.size()) == (8192, True, 12288)
 
 
 def test_missing_and_truncated_shards_are_all_named(folder: Path) -> None:

@@ -22,6 +22,7 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
     config = Config()
     config = replace(
         config,
+        model=replace(config.model, chat_template="/srv/chat.jinja", drafter="/srv/drafter"),
         server=replace(config.server, api_key_file=str(tmp_path / "key")),
         engine=replace(
             config.engine,
@@ -43,7 +44,7 @@ def test_it_writes_to_caches_and_reads_no_key(tmp_path: Path) -> None:
         str(tmp_path / name)
         for name in ("run", "state", "log", "key", ".ssh", ".aws", ".config/gcloud")
     }
-    assert "/opt/engine" in found.readable
+    assert {"/opt/engine", "/srv/chat.jinja", "/srv/drafter"} <= set(found.readable)
     asked = {
         *(str(tmp_path / name) for name in ("cache", ".cache/hub", ".tabby", ".triton")),
         "/srv/hf",

@@ -9,6 +9,7 @@ import pytest
 
 from caovand.core.facts.inventory import EngineInfo
 from caovand.core.plan import Plan, Unplannable
+from caovand.engines.vllm.command import build
 from caovand.engines.vllm.engine import ENGINE
 from caovand.engines.vllm.planning.environment import PCIE_RANKS
 from tests.boxes.models import model
@@ -45,6 +46,25 @@ def test_a_silent_stream_has_lines_where_the_engine_can() -> None:
     assert planned(CUDA).value("sse_keep_alive_interval") is None
     typed = planned(NEW, engine={"extra_args": ["--sse-keep-alive-interval", "0"]})
     assert typed.value("sse_keep_alive_interval") == 0
+
+
+def test_the_access_log_leaves_out_what_caovan_polls() -> None:
+    name, api = "disable_access_log_for_endpoints", ENGINE.api
+    for found in (planned(NEW), planned(engine("0.21.0"))):
+        assert set(found.value(name).split(",")) == {api.health, api.pending, api.metrics}
+        argv = build(found, NEW).argv
+        assert argv[argv.index("--disable-access-log-for-endpoints") + 1] == found.value(name)
+    typed = planned(NEW, engine={"extra_args": ["--disable-access-log-for-endpoints", "/ping"]})
+    assert typed.value(name) == "/ping"
+    for words in (["--disable-uvicorn-access-log"], ["--log-config-file", "/etc/log.json"]):
+        assert planned(NEW, engine={"extra_args": words}).value(name) is None
+
+
+def test_an_engine_without_the_flag_logs_every_poll() -> None:
+    flag = "--disable-access-log-for-endpoints"
+    older = replace(NEW, flags=NEW.flags - {flag})
+    assert planned(older).value("disable_access_log_for_endpoints") is None
+    assert flag not in build(planned(older), older).argv
 
 
 @pytest.mark.parametrize("value", ["-1", "often", "1.5"])

@@ -4,6 +4,7 @@ A model is a folder with config.json and the headers of its weights, or the head
 which an engine may store under a name.
 """
 
+from caovand.adapters.model_folder.drafter import with_drafter
 from caovand.adapters.model_folder.folder import (
     TOKENIZERS,
     file_identities,
@@ -30,4 +31,5 @@ __all__ = [
     "read_model",
     "read_named",
     "shards_of",
+    "with_drafter",
 ]  # fmt: skip

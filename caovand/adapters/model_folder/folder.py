@@ -172,8 +172,8 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         tensors = list(tensors_of(folder, index, budget))
         sums = sum_sizes(tensors, len(card.layer_types))
         shards = shards_in(folder, index)
-        largest = max((one.stat().st_size for one in shards), default=0)
-        card = replace(card, weights=sums, largest_file=largest)
+        sizes = [one.stat().st_size for one in shards] or [one.size for one in tensors]
+        card = replace(card, weights=sums, largest_file=max(sizes), pickled=not shards)
         if card.quantization:
             card = replace(card, spared=card.spared | kept_as_floats(tensors))
         if card.mtp_layers and not card.size("mtp"):

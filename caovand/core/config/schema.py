@@ -46,6 +46,11 @@ class ModelSection:
         high=16_777_216,
     )
     chat_template: str = key("", "Chat template file; empty is the model's own.")
+    drafter: str = key(
+        "",
+        "Folder of a DFlash drafter made for this model (vLLM on cards); empty drafts with the"
+        " model's MTP head, if it has one.",
+    )
     text_only: bool | None = key(None, "Do not load the vision tower of a multimodal model.")
     trust_remote_code: bool = key(False, "Run the Python code in the model's folder.")
 

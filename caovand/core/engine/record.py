@@ -119,6 +119,9 @@ class Arguments:
     """A template file or the template itself; "" for the model's own."""
     invents_weights: Callable[[Config], bool]
     """Whether the flags select dummy weights."""
+    drafter: Callable[[Config], str] | None = None
+    """The folder of the drafter to plan with; "" without one. None for an engine whose drafters
+    caovan does not plan."""
     refused: Callable[[Sequence[str], EngineInfo], Sequence[Problem]] = lambda words, engine: ()
     """Flags that a probed engine rejects."""
 

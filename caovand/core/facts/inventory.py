@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.network import Network
 from caovand.core.facts.packed import Packed
@@ -228,6 +229,8 @@ class ModelCard:
     limit_known: bool = True
     """Whether the configuration sets `max_model_len`; otherwise it is vLLM's default."""
     mtp_layers: int = 0
+    """Layers of the MTP head, or of `drafter`."""
+    drafter: Drafter | None = None
     hidden_size: int = 0
     intermediate_size: int = 0
     vocab_size: int = 0
@@ -285,7 +288,9 @@ class ModelCard:
     """Whether the folder has weights and a tokenizer in Mistral's own form, which vLLM prefers."""
     weights: tuple[Weights, ...] = ()
     largest_file: int = 0
-    """Bytes of the largest safetensors file; 0 if there is none."""
+    """Bytes of the largest file of weights; 0 if there is none."""
+    pickled: bool = False
+    """Whether torch.load unpickles the weights, each file whole in memory, as no file is mapped."""
     folder: bool = True
     notes: tuple[Problem, ...] = ()
     """Peculiarities of the folder that leave the model usable."""

@@ -73,8 +73,8 @@ def small_host(model: ModelCard, host: Host) -> Problem | None:
 
 
 def cannot_map(model: ModelCard, host: Host) -> bool:
-    """Whether a single file is larger than RAM and swap."""
-    return model.largest_file >> 20 > host.ram_mib + host.swap_mib
+    """Whether a single file that is mapped is larger than RAM and swap."""
+    return not model.pickled and model.largest_file >> 20 > host.ram_mib + host.swap_mib
 
 
 def more_swap(need_mib: int) -> str:

@@ -173,6 +173,12 @@ def check_cheap(request: PlanRequest) -> None:
 def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     """The configured model with its effective chat template. Raises ModelProblem."""
     engine = chosen_engine(config)
+    if config.model.drafter and engine.arguments.drafter is None:
+        raise model_folder.ModelProblem(
+            f"draft with {config.model.drafter}",
+            f"[model] drafter is for vLLM, and {engine.title} is to serve",
+            'set [engine] kind = "vllm", or remove the key',
+        )
     if engine.models is not None:
         return model_folder.read_named(engine.models, config, environ)
     arguments = engine.arguments
@@ -180,6 +186,8 @@ def read_model(config: Config, environ: Mapping[str, str]) -> ModelCard:
     card = model_folder.read_model(config.model.path, weights=weights)
     if config.policy.activations == "int8" and card.gptq and weights:
         card = replace(card, negative_scale=_negative_scale(card))
+    drafter = arguments.drafter(config) if arguments.drafter and card.architecture else ""
+    card = model_folder.with_drafter(card, drafter) if drafter else card
     return chat_template.with_template(card, arguments.chat_template(config))
 
 

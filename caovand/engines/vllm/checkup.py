@@ -13,7 +13,7 @@ from pathlib import PurePath
 from shlex import quote
 
 from caovand.core.facts.checks import CheckResult, DoctorFacts
-from caovand.core.facts.shortfalls import cannot_map, more_swap, old_driver, small_host
+from caovand.core.facts.shortfalls import cannot_map, more_swap, old_driver
 from caovand.engines.common.checks import (
     cache_checks,
     driver_checks,
@@ -36,6 +36,7 @@ from caovand.engines.vllm.machine_checks import (
     wsl,
 )
 from caovand.engines.vllm.planning.devices import unusable
+from caovand.engines.vllm.planning.loading import lack_of_memory
 from caovand.engines.vllm.plugin_checks import WITH_PLUGIN, plugin_checks, turing
 
 SMALL_CACHE_MIB = 10 * 1024
@@ -140,6 +141,7 @@ def model(facts: DoctorFacts) -> Iterator[CheckResult]:
         return
     gib = found.size() / (1 << 30)
     drafts = "an MTP head" if found.mtp_layers else "no MTP head"
+    drafts = f"the drafter {found.drafter.path}" if found.drafter else drafts
     yield CheckResult("model", "PASS", f"{found.architecture}, {gib:.1f} GiB, {drafts}")
     for note in found.notes:
         yield CheckResult("model", "WARN", note.message, note.remedy)
@@ -161,7 +163,7 @@ def host_memory(facts: DoctorFacts) -> Iterator[CheckResult]:
     if facts.model is None or not facts.model.weights:
         return
     need, host = facts.model.size() >> 20, facts.host
-    lack = small_host(facts.model, host)
+    lack = lack_of_memory(facts.model, host)
     if lack and cannot_map(facts.model, host):
         yield CheckResult("memory", "FAIL", lack.fact, more_swap(facts.model.largest_file >> 20))
     elif lack:
@@ -215,7 +217,7 @@ def warnings(facts: DoctorFacts) -> Iterator[CheckResult]:
     reported += tuple(map(str, facts.memory.conflicts)) if facts.memory else ()
     reported += (str(old_driver(facts.gpus, cuda_release(facts))),)
     reported += (str(releases.untested(facts.engine)),) if facts.engine else ()
-    reported += (str(small_host(facts.model, facts.host)),) if facts.model else ()
+    reported += (str(lack_of_memory(facts.model, facts.host)),) if facts.model else ()
     for text in facts.plan_warnings:
         if text not in reported and not text.startswith("it does not fit"):
             fact, _, fix = text.partition("; ")

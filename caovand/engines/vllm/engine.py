@@ -22,7 +22,7 @@ from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, count
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, PARTS_OF_SPECULATION, count
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
@@ -31,6 +31,7 @@ from caovand.engines.vllm.machine.link_time import nodes_of
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan, gpus_of
 from caovand.engines.vllm.metrics import parse_metrics
 from caovand.engines.vllm.nodes import NODES
+from caovand.engines.vllm.planning import serving
 from caovand.engines.vllm.planning.decisions import conflicts, forecast
 from caovand.engines.vllm.planning.foreseen import foreseen_failure
 from caovand.engines.vllm.planning.planner import longest_context, make_plan
@@ -99,6 +100,16 @@ def _chat_template(config: Config) -> str:
     return chat_template(config, command_line.values(command_line.read(config.engine.extra_args)))
 
 
+def _drafter(config: Config) -> str:
+    """The drafter that the key names, unless verbatim flags configure speculation."""
+    verbatim = command_line.values(command_line.read(config.engine.extra_args))
+    return (
+        ""
+        if {"speculative_config", *PARTS_OF_SPECULATION} & set(verbatim)
+        else (config.model.drafter)
+    )
+
+
 def _invents_weights(config: Config) -> bool:
     words = " ".join(config.engine.extra_args)
     return "load-format dummy" in words or "load-format=dummy" in words
@@ -136,15 +147,16 @@ ENGINE = Engine(
         api_key_variable="VLLM_API_KEY",
         chat_template=_chat_template,
         invents_weights=_invents_weights,
+        drafter=_drafter,
         refused=refused,
     ),
     log=LOG,
     explain=explain,
     api=Api(
-        health="/health",
-        metrics="/metrics",
+        health=serving.HEALTH,
+        metrics=serving.METRICS,
         read_metrics=parse_metrics,
-        pending="/load",
+        pending=serving.LOAD,
         pending_key="server_load",
         completions="/v1/completions",
         logprobs=True,

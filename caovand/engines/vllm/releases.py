@@ -47,6 +47,9 @@ KEEP_ALIVE_LINES = (0, 32)
 """--sse-keep-alive-interval. 0.21 does not have it; releases between were not checked."""
 DRAFTS_BY_BATCH = (0, 32)
 """num_speculative_tokens_per_batch_size and enable_adaptive_verification of drafts."""
+DRAFTERS_EVERYWHERE = (0, 32)
+"""Triton's and FlashInfer's attention read a DFlash drafter's blocks, whose tokens attend to later
+ones. By their sources 0.21's do not and 0.32's do; releases between were not checked."""
 PCIE_ALL_REDUCE = (0, 33)
 """VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC. 0.32 has it too, with another FlashInfer."""
 EXPERTS_BY_FLAG = (0, 32)

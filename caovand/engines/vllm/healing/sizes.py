@@ -12,6 +12,7 @@ from caovand.core.healing.failure import Finding
 from caovand.core.healing.rung import RungStep
 from caovand.core.plan import Plan
 from caovand.engines.vllm.flags.spelling import count
+from caovand.engines.vllm.planning import drafters
 from caovand.engines.vllm.planning.environment import THREADS
 
 BLOCK = 16  # tokens: context lengths are multiples of it
@@ -190,7 +191,11 @@ def _to_mtp(plan: Plan, depth: int) -> RungStep | None:
 
 
 def mtp_less(plan: Plan, finding: Finding) -> RungStep | None:
-    return _to_mtp(plan, _depth(plan) - 1)
+    """Draft one token fewer; nothing instead if a separate model makes all drafts in one pass, as
+    fewer would save neither its weights nor its cache."""
+    config = plan.value("speculative_config")
+    at_once = isinstance(config, Mapping) and config.get("method") == drafters.METHOD
+    return _to_mtp(plan, 0 if at_once else _depth(plan) - 1)
 
 
 def mtp_safe(plan: Plan, finding: Finding) -> RungStep | None:

@@ -179,9 +179,16 @@ def layout_for(model: ModelCard, candidate: Candidate) -> Layout:
     tokens = block * max(longest // page, 1) if page else block
     window_tokens = block * (longest // ceil(block * per_window)) if per_window else 0
     group = _group_size((full, window, states))
+    drafter = model.drafter if candidate.mtp else None
+    if drafter is None or window or states:
+        block_bytes = longest * group
+    else:  # layers of full attention may have pages of several sizes
+        heads = max(1, drafter.kv_heads // ranks)
+        drafted = ceil(block * heads * head_bytes(candidate.kv_dtype, drafter.head_dim, activation))
+        block_bytes = longest * (group - drafter.layers) + drafted * drafter.layers
     return Layout(
         block_tokens=tokens,
-        block_bytes=longest * group,
+        block_bytes=block_bytes,
         full_groups=ceil(full / group),
         window_groups=ceil(window / group),
         state_groups=ceil(states / group),

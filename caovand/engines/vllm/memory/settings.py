@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caovand.core.checkpoint.vision import MAX_PIXELS
+from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan, is_lookup
@@ -89,6 +90,7 @@ def candidate_of(
     captured, compiles = graph_mode(compiled, level), steps.compiles(compiled, level)
     head = env.get(LM_HEAD) == INT8 and engine.lm_head == "pass"
     layer = engine.lm_head == "pass" and model.model_type.startswith(PLUGGED_DRAFTER)
+    layer = layer and model.drafter is None
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
@@ -188,7 +190,9 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
         return _because(
             "disable_hybrid_kv_cache_manager", "every layer then keeps the whole context"
         )
-    if _drafts_with_a_model(verbatim.get("speculative_config")):
+    if model.drafter and (lacking := _drafter_unknown(model, model.drafter)):
+        return lacking
+    if _drafts_with_a_model(verbatim.get("speculative_config"), model.drafter):
         return _because("speculative_config", "the draft model takes additional memory")
     return ""
 
@@ -229,10 +233,26 @@ def _is_set(value: Any) -> bool:
     return value is True or value not in (None, False, 1, "auto", {}, [])
 
 
-def _drafts_with_a_model(config: Any) -> bool:
+def _drafts_with_a_model(config: Any, known: Drafter | None) -> bool:
     if not isinstance(config, Mapping) or not config.get("model"):
         return False
-    return not is_lookup(config.get("method"))
+    return not is_lookup(config.get("method")) and not (known and config["model"] == known.path)
+
+
+def _drafter_unknown(model: ModelCard, drafter: Drafter) -> str:
+    """Why the cache of a model with this drafter is not forecast; empty if it is."""
+    if drafter.windowed:
+        return "the cache of a drafter with sliding windows is not forecast"
+    if model.latent:
+        return "the caches of MLA and of a drafter's own attention together are not forecast"
+    mixed = model.hybrid or "sliding_attention" in model.layer_types
+    heads, width = model.global_kv_heads or model.kv_heads, model.global_head_dim or model.head_dim
+    if mixed and (heads, width) != (drafter.kv_heads, drafter.head_dim):
+        return (
+            "the drafter's attention heads differ from the model's, and their cache next to windows"
+            " or recurrent states is not forecast"
+        )
+    return ""
 
 
 def _because(name: str, why: str) -> str:

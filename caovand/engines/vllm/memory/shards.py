@@ -167,8 +167,19 @@ def weights_bytes(model: ModelCard, candidate: Candidate) -> float:
     )
     rope = model.rope_elements * candidate.activation
     more = _absorbed_bytes(model, candidate) + _zero_points_bytes(model, candidate)
+    more += _fused_bytes(model, candidate)
     more += adapters_bytes(model, candidate.adapters, candidate.tensor_parallel)
     return stored - min(candidate.offload_gib * GIB, layers) + drafter + rope + more
+
+
+def _fused_bytes(model: ModelCard, candidate: Candidate) -> float:
+    """Bytes of the key and value projections of a drafter's layers, which vLLM stacks in a copy."""
+    drafter = model.drafter
+    if drafter is None or not candidate.drafting:
+        return 0.0
+    heads = max(1, drafter.kv_heads // candidate.tensor_parallel)
+    numbers = 2 * heads * drafter.head_dim * drafter.width * drafter.layers
+    return float(numbers * candidate.activation)
 
 
 def _zero_points_bytes(model: ModelCard, candidate: Candidate) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import LinearAttention, ModelCard
 from caovand.core.model_task import POOLING
@@ -182,12 +183,29 @@ def forward_bytes(model: ModelCard, candidate: Candidate) -> float:
     experts += 2 * (together - tokens) * model.hidden_size
     width = width + experts if stay else max(width, experts)
     width += tokens * _streams(model) * model.hidden_size
+    if candidate.drafting and model.drafter:
+        width = max(width, tokens * _drafter_width(model.drafter, ranks))
+        width += tokens * len(model.drafter.reads) * model.hidden_size
     if not candidate.eager:
         streams = FIRST_STREAMS_DRAFTING if candidate.drafting else FIRST_STREAMS
         copied = model.vocab_size / ranks if candidate.first and candidate.cold else 0
         first = model.hidden_size * (copied + tokens * streams)
         width = max(width, first)
     return CUBLAS_MIB * MIB + width * candidate.activation
+
+
+def _drafter_width(drafter: Drafter, ranks: int) -> float:
+    """Elements while a drafter reads the target's hidden states: joined, projected and normalised,
+    then the keys and values of all its layers, normalised and rotated in copies."""
+    keys = max(1, drafter.kv_heads // ranks) * drafter.head_dim * drafter.layers
+    return len(drafter.reads) * drafter.target_width + 2 * drafter.width + 5 * keys
+
+
+def drafted_bytes(model: ModelCard, candidate: Candidate) -> float:
+    """The logits of a block, which a drafter computes at once for every sequence."""
+    gathered = 2 if candidate.tensor_parallel > 1 else 1
+    rows = candidate.sequences * candidate.mtp * gathered
+    return CUBLAS_MIB * MIB + float(rows * model.vocab_size * candidate.activation)
 
 
 def sampler_bytes(model: ModelCard, sequences: int, tokens: int, drafting: bool) -> float:
@@ -267,6 +285,8 @@ def overheads(model: ModelCard, candidate: Candidate) -> tuple[tuple[MemoryPart,
         sampler = sampler_bytes(
             model, candidate.sequences, candidate.batch_tokens, candidate.drafting
         )
+    if candidate.drafting and model.drafter:
+        sampler = max(sampler, drafted_bytes(model, candidate))
     activations = max(forward_bytes(model, candidate), sampler) + _special_bytes(model, candidate)
     activations = max(activations, encoding_bytes(model, candidate))
     encodes = not candidate.measured and candidate.vision and candidate.first

@@ -14,6 +14,8 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 
+HEALTH, LOAD, METRICS = "/health", "/load", "/metrics"
+"""The paths that caovan polls while the engine serves."""
 KEEP_ALIVE_S = 15
 """nginx and AWS' load balancers wait for 60 s, Cloudflare for 100; some proxies only for 30."""
 
@@ -52,6 +54,16 @@ def trust_remote_code(partial: PartialPlan) -> Setting | None:
 
 def enable_server_load_tracking(partial: PartialPlan) -> Setting | None:
     return policy(True, "/load shows whether work is pending, even when the engine is stuck")
+
+
+def disable_access_log_for_endpoints(partial: PartialPlan) -> Setting | None:
+    """Clients list models, too, so /v1/models stays in the log."""
+    if {"disable_uvicorn_access_log", "log_config_file"} & partial.verbatim.keys():
+        return None
+    return policy(
+        ",".join((HEALTH, LOAD, METRICS)),
+        "caovan polls these paths every few seconds: the access log is of clients' requests alone",
+    )
 
 
 def sse_keep_alive_interval(partial: PartialPlan) -> Setting | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from caovand.core.config.schema import AUTO_SPEC, MODES, Config, Mode, auto_spec
 from caovand.core.plan import Setting, Unplannable
@@ -19,13 +18,13 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
 from caovand.engines.vllm.machine.attention import cuts_latent_graphs
+from caovand.engines.vllm.planning import drafters
 from caovand.engines.vllm.planning.fit import cuts_graphs
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.parallel import drafts_refused
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.sizing.space import WORKLOADS
 
-DEPTHS, ADAPTIVE = "num_speculative_tokens_per_batch_size", "enable_adaptive_verification"
 MAX_DEPTH = 8
 LEAVES_MEMORY = "leaves memory that is worth more here"
 MANY_USERS = 16
@@ -86,6 +85,8 @@ def speculative_config(partial: PartialPlan) -> Setting | None:
         return policy(None, "speculation is set by flags passed verbatim")
     if not partial.generates and not partial.pinned("mtp"):
         return None
+    if partial.model.drafter and wanted:
+        return drafters.config_for(partial, partial.model.drafter, setting, wanted)
     if not partial.model.mtp_layers and partial.model.architecture:
         if wanted and setting.origin == "user" and partial.pinned("mtp"):
             raise Unplannable(
@@ -198,7 +199,9 @@ def _wanted(partial: PartialPlan) -> tuple[int, Setting]:
     if typed is not None:
         return typed, user(typed, f"[policy] mtp is {typed}")
     depth, reason = depth_of_mode(partial.mode, gpus)
-    if partial.mode_setting.origin == "policy":
+    if partial.model.drafter:
+        depth, reason = drafters.trained_depth(partial.model.drafter)
+    elif partial.mode_setting.origin == "policy":
         depth, why = _published_depth(partial, depth)
         reason = why or reason
     fewer = partial.trial.depth
@@ -236,7 +239,7 @@ def smaller_depths(partial: PartialPlan) -> tuple[int, ...]:
     ours = partial.settings.get("speculative_config")
     if ours is None or ours.origin != "policy":
         return ()
-    return tuple(depth for depth in (1, 0) if depth < partial.mtp)
+    return (0,) if partial.model.drafter else tuple(n for n in (1, 0) if n < partial.mtp)
 
 
 def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
@@ -266,58 +269,6 @@ def overruling(config: Config, environ: Mapping[str, str]) -> str:
     own = verbatim.get("additional_config")
     if isinstance(own, Mapping) and "caovan_mode" in own:
         return f"caovan_mode of --additional-config is {own['caovan_mode']}"
-    return ""
-
-
-def depths(placed: PlanOnCards) -> Iterator[Problem]:
-    """Errors in --speculative-config about how many drafts are made or verified, and when."""
-    config, release = placed.plan.value("speculative_config"), placed.inventory.engine.release
-    if not isinstance(config, Mapping):
-        return
-    for name in (DEPTHS, ADAPTIVE):
-        if config.get(name) and release < releases.DRAFTS_BY_BATCH:
-            version = placed.inventory.engine.version
-            newer = releases.name(releases.DRAFTS_BY_BATCH)
-            yield Problem(
-                f"use {name}", f"vLLM {version} does not support it", f"use vLLM {newer} or newer"
-            )
-            return
-    if config.get(DEPTHS) and (fact := _unordered(config[DEPTHS])):
-        yield Problem(
-            f"draft by {DEPTHS}",
-            fact,
-            "list [first, last, drafts] by batch size: [[1, 4, 3]]",
-        )
-    if config.get(ADAPTIVE) and (fact := _unadaptive(placed)):
-        yield Problem(f"use {ADAPTIVE}", fact, "remove it from --speculative-config")
-
-
-def _unordered(schedule: Any) -> str:
-    """What vLLM refuses in numbers of drafts by batch size; empty if nothing."""
-    rows = schedule if isinstance(schedule, list) else [None]
-    if not all(isinstance(row, list) and len(row) == 3 and _whole(row) for row in rows):
-        return "it is not a list of [first, last, drafts] in whole numbers"
-    ordered = sorted(rows)
-    if ordered[0][0] != 1:
-        return "its first batch size is not 1"
-    ends = (0, *(row[1] for row in ordered))
-    if any(not end < row[0] <= row[1] for end, row in zip(ends, ordered, strict=False)):
-        return "its ranges overlap, or end before they begin"
-    return ""
-
-
-def _whole(row: list[Any]) -> bool:
-    return all(type(number) is int and number >= 0 for number in row)
-
-
-def _unadaptive(placed: PlanOnCards) -> str:
-    """Why vLLM cannot choose how many drafts it verifies; empty if it can."""
-    if (count(placed.plan.value("pipeline_parallel_size")) or 1) > 1:
-        return "vLLM has no adaptive verification over pipeline stages"
-    if placed.plan.value("enable_lora"):
-        return "vLLM has no adaptive verification with LoRA"
-    if placed.plan.value("enforce_eager"):
-        return "adaptive verification needs whole steps in CUDA graphs"
     return ""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from caovand.core.addresses import is_loopback
-from caovand.core.facts.shortfalls import old_driver, small_host
+from caovand.core.facts.shortfalls import old_driver
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.chat_formats import unparsed_warnings
@@ -23,9 +23,11 @@ from caovand.engines.vllm.memory.steps import graph_mode
 from caovand.engines.vllm.planning import parallel, precision, replicas
 from caovand.engines.vllm.planning.decisions import GOALS, Goal, conflicts
 from caovand.engines.vllm.planning.devices import left_out
+from caovand.engines.vllm.planning.drafters import unused_warnings
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
+from caovand.engines.vllm.planning.loading import lack_of_memory
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
 from caovand.engines.vllm.planning.precision import (
     attention,
@@ -154,6 +156,7 @@ def warnings_of(partial: PartialPlan, plan: Plan) -> list[str]:
         *ACTIVATIONS.warnings(partial),
         *HEAD.warnings(partial),
         *spoiling_warnings(partial),
+        *unused_warnings(partial),
         *parallel.idle_cards(partial),
         *replicas.uneven_experts(partial),
         *_unknown_model(partial),
@@ -227,8 +230,7 @@ def _shortfalls(partial: PartialPlan) -> list[str]:
     """What the machine lacks for a CUDA engine; for a CPU build the forecast says it."""
     if not partial.cuda:
         return []
-    invented = partial.verbatim.get("load_format") == "dummy"
-    ram = None if invented else small_host(partial.model, partial.host)
+    ram = lack_of_memory(partial.model, partial.host, partial.verbatim.get("load_format"))
     return [str(lack) for lack in (old_driver(partial.gpus, partial.engine.cuda), ram) if lack]
 
 

@@ -161,7 +161,7 @@ class CandidatePace:
         self._state = _state_moved(model, base)
         self._replicas = base.replicas
         self._holders = base.tensor_parallel * base.replicas if base.whole_experts else 1
-        self._layers = len(model.layer_types) + base.mtp
+        self._layers = len(model.layer_types) + drafting_passes(model, base)
         stored = model.quantization or base.quantization or None
         self._bytes_each = BYTES_EACH.get(stored, FOUR_BITS)
         self._exchange_s, self._exchanged_s = _exchange(model, base, gpus, nodes)
@@ -249,7 +249,7 @@ class CandidatePace:
         experts *= unevenness(self._model, self._holders, everybodys)
         read = self._bytes["layers"] + experts + self._head
         drafter = self._bytes["mtp"] * experts_read(self._model, users)  # nearly all its experts
-        read += candidate.mtp * (drafter + self._head * self._drafted)
+        read += drafting_passes(self._model, candidate) * (drafter + self._head * self._drafted)
         read += users * (self._attention.read + self._state) - candidate.offload_gib * 2**30
         work = max(max(read, 0) / self._gb_s, self._flops(tokens) / self._flop_s)
         return work + self._waiting_s(candidate, tokens) + tokens * self._exchanged_s
@@ -291,7 +291,7 @@ def _exchange(
     """
     ranks, stages = candidate.tensor_parallel, max(len(candidate.stages), 1)
     here = max(len(gpus) // nodes.count, 1)
-    all_reduces = ALL_REDUCES * (len(model.layer_types) + candidate.mtp)
+    all_reduces = ALL_REDUCES * (len(model.layer_types) + drafting_passes(model, candidate))
     size = model.hidden_size * candidate.activation
     exchanges = [(float(all_reduces), ranks)]
     if candidate.replicas > 1 and model.experts:
@@ -326,6 +326,11 @@ def _speed(candidate: Candidate, gpus: Sequence[Gpu]) -> Speed:
         layers / sum(count / speed.gb_s for count, speed in dealt),
         layers / sum(count / speed.tflop_s for count, speed in dealt),
     )
+
+
+def drafting_passes(model: ModelCard, candidate: Candidate) -> int:
+    """Passes of the drafting layers in a step: a drafter makes all its drafts in one."""
+    return min(candidate.mtp, 1) if model.drafter else candidate.mtp
 
 
 def tokens_of_step(mtp: int) -> float:

@@ -1,0 +1,103 @@
+"""Drafting with a separate model that the configuration names: how deep, and what prevents it.
+
+All tokens of a block come from one pass of the drafter (DFlash), so another depth saves neither
+weights nor cache: a drafter drafts as deep as it was trained to, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from caovand.core.facts.drafter import Drafter
+from caovand.core.facts.inventory import ModelCard
+from caovand.core.plan import Setting, Unplannable
+from caovand.core.problem import Problem
+from caovand.engines.vllm import releases
+from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR
+from caovand.engines.vllm.planning.partial_plan import PartialPlan
+
+METHOD = "dflash"
+MAX_TYPED = 8
+"""The deepest that [policy] mtp can be set to."""
+REMOVE = "remove [model] drafter"
+
+
+def trained_depth(drafter: Drafter) -> tuple[int, str]:
+    """The depth that the drafter was trained for, and the reason."""
+    return drafter.depth, (
+        f"{_name(drafter)} was trained on blocks of {drafter.block} tokens, the first of which is"
+        " known; it drafts all others in one pass"
+    )
+
+
+def config_for(partial: PartialPlan, drafter: Drafter, setting: Setting, depth: int) -> Setting:
+    """The setting that drafts `depth` tokens with this drafter. Raises Unplannable if it cannot."""
+    for problem in _problems(partial, drafter, depth):
+        raise Unplannable(str(problem))
+    config = {"method": METHOD, "model": drafter.path, "num_speculative_tokens": depth}
+    return Setting(config, setting.origin, setting.reason)
+
+
+def unused_warnings(partial: PartialPlan) -> Iterator[str]:
+    """A warning that the named drafter does not draft, by the policy's choice."""
+    drafter, setting = partial.model.drafter, partial.settings.get("speculative_config")
+    if drafter and setting and setting.value is None and setting.origin == "policy":
+        yield (
+            f"[model] drafter is set, and {setting.reason}; set [policy] mtp ="
+            f" {min(drafter.depth, MAX_TYPED)} to draft anyway, or {REMOVE}"
+        )
+
+
+def _problems(partial: PartialPlan, drafter: Drafter, depth: int) -> Iterator[Problem]:
+    """Why this drafter cannot draft here, or not so deep."""
+    cannot, engine = f"draft with {_name(drafter)}", partial.engine
+    newer = releases.name(releases.DRAFTERS_EVERYWHERE)
+    if not partial.cuda:
+        yield Problem(cannot, "the CPU build of vLLM was never tried with a drafter", REMOVE)
+    elif engine.release < releases.DRAFTERS_EVERYWHERE:
+        fact = (
+            f"in vLLM {engine.version} only FlashAttention and FlexAttention attend to a whole"
+            " block, and neither reads every cache"
+        )
+        yield Problem(cannot, fact, f"use vLLM {newer} or newer, or {REMOVE}")
+    elif not engine.knows(drafter.architecture):
+        fact = f"vLLM {engine.version} has no {drafter.architecture}"
+        yield Problem(cannot, fact, f"use a newer vLLM, or {REMOVE}")
+    if drafter.from_anchor:
+        fact = "it drafts the first token of a block, too (sample_from_anchor), which vLLM refuses"
+        yield Problem(cannot, fact, REMOVE)
+    if wrong := _mismatch(partial.model, drafter):
+        yield Problem(cannot, wrong, "set [model] drafter to the one made for this model")
+    if partial.count(PIPELINE) > 1:
+        fact = "it reads hidden states of layers on several pipeline stages, which was never tried"
+        yield Problem(cannot, fact, f"use --pipeline-parallel-size 1, or {REMOVE}")
+    ranks = partial.count(TENSOR)
+    if drafter.heads % ranks or (drafter.kv_heads % ranks and ranks % drafter.kv_heads):
+        fact = f"its {drafter.heads} heads ({drafter.kv_heads} for keys) do not divide by {ranks}"
+        yield Problem(cannot, fact, f"set tensor_parallel_size = 1, or {REMOVE}")
+    if depth > drafter.depth:
+        fact = f"it was trained on blocks of {drafter.block} tokens, the known first one included"
+        yield Problem(
+            f"draft {depth} tokens with {_name(drafter)}", fact, f"set mtp = {drafter.depth}"
+        )
+
+
+def _mismatch(model: ModelCard, drafter: Drafter) -> str:
+    """How the drafter shows that it was made for another model; empty if it does not."""
+    layers = len(model.layer_types)
+    if drafter.target_layers and drafter.target_layers != layers:
+        return f"it is for a model of {drafter.target_layers} layers, and this one has {layers}"
+    if max(drafter.reads) >= layers:
+        return f"it reads layer {max(drafter.reads)}, and the model has {layers}"
+    if drafter.target_width != model.hidden_size:
+        return (
+            f"it reads hidden states of width {drafter.target_width}, and the model's have"
+            f" {model.hidden_size}"
+        )
+    if drafter.vocab_size and model.vocab_size and drafter.vocab_size != model.vocab_size:
+        return f"its vocabulary has {drafter.vocab_size} tokens, and the model's {model.vocab_size}"
+    return ""
+
+
+def _name(drafter: Drafter) -> str:
+    return drafter.path.rstrip("/").rpartition("/")[2]
