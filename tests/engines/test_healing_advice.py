@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import string
+from collections import Counter
 
 import pytest
 
@@ -18,8 +21,9 @@ from caovand.core.healing.ladder import (
     decide,
 )
 from caovand.core.healing.rung import ANY
-from caovand.engines.common.healing import stages
+from caovand.engines.common.healing import advice_ggml, advice_host, stages
 from caovand.engines.common.healing.advice_texts import GENERAL, SPECIAL
+from caovand.engines.common.logs import rows
 from caovand.engines.common.logs.rows import kernel_owners, raised
 from caovand.engines.vllm.healing import advice_texts
 from caovand.engines.vllm.healing.advice import advise
@@ -45,13 +49,22 @@ def rungs_in(found: list[str]) -> list[str]:
 
 def written(failure: Failure) -> str:
     """Every sentence that is written for a failure, whatever is known."""
-    rows = [row.id for row in SIGNATURES if row.failure == failure]
-    special = [name for name in rows if name not in HEALING.precise]
+    ids = [row.id for row in SIGNATURES if row.failure == failure]
+    special = [name for name in ids if name not in HEALING.precise]
     sentences = [
         *WRITTEN[failure],
         *(t for i in special for t in advice_texts.SPECIAL.get(i, ())),
     ]
     return " ".join(sentences)
+
+
+def test_no_two_tables_write_on_the_same_row() -> None:
+    """In a mapping made of several, the last of two sentences on a row would hide the first."""
+    names = [f"{rows.__name__}.{found.name}" for found in pkgutil.iter_modules(rows.__path__)]
+    modules = [importlib.import_module(name) for name in names]
+    tables = [getattr(module, "ADVICE", {}) for module in modules]
+    tables += [advice_host.SPECIAL, advice_ggml.SPECIAL, stages.ADVICE]
+    assert max(Counter(row for table in tables for row in table).values()) == 1
 
 
 def test_no_two_rungs_have_the_same_words() -> None:

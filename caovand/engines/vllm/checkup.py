@@ -39,8 +39,6 @@ from caovand.engines.vllm.planning.devices import unusable
 from caovand.engines.vllm.planning.loading import lack_of_memory
 from caovand.engines.vllm.plugin_checks import WITH_PLUGIN, plugin_checks, turing
 
-SMALL_CACHE_MIB = 10 * 1024
-
 
 def checkup(facts: DoctorFacts) -> tuple[CheckResult, ...]:
     """Every finding, in the order of CHECKS; root needs no sudo, which may be missing."""

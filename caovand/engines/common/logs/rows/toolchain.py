@@ -49,7 +49,7 @@ PTXAS = (
     r"|Internal Triton PTX codegen error|`ptxas` failed with|^ptxas fatal)"
 )
 ROWS = (
-    signature("build.no-card", "cause", "jit-toolchain",
+    signature("build.needs-card", "cause", "jit-toolchain",
          r"compute_No CUDA devices found|CUDA_ARCHITECTURES is set to \"?native\"?, but no"),
     # Nothing is built: an import loads the toolkit's libraries
     signature("jit.cuda", "cause", "jit-toolchain",
@@ -143,7 +143,7 @@ _BUILDING = (
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("jit.nvcc", "jit.ptxas", "sglang.jit"), _BUILDING),
-    "build.no-card": (
+    "build.needs-card": (
         "The build needs this machine's own card and sees none, as in `docker build`: set the "
         "architecture (for CMake -DCMAKE_CUDA_ARCHITECTURES=86, for PyTorch "
         "TORCH_CUDA_ARCH_LIST=8.6), or build where nvidia-smi shows the card.",
