@@ -223,11 +223,10 @@ class ModelCard:
     """Empty for a model that is not on this machine yet."""
     model_type: str
     layer_types: tuple[str, ...]
-    """Type of each layer: "full_attention", "sliding_attention", "linear_attention", "mamba" or
-    other."""
+    """Type of each layer: "full_attention", "sliding_attention", "linear_attention", "mamba"..."""
     max_model_len: int
     limit_known: bool = True
-    """Whether the configuration sets `max_model_len`; otherwise it is vLLM's default."""
+    """Whether the configuration sets `max_model_len`; else it is vLLM's default."""
     mtp_layers: int = 0
     """Layers of the MTP head, or of `drafter`."""
     drafter: Drafter | None = None
@@ -290,7 +289,7 @@ class ModelCard:
     largest_file: int = 0
     """Bytes of the largest file of weights; 0 if there is none."""
     pickled: bool = False
-    """Whether torch.load unpickles the weights, each file whole in memory, as no file is mapped."""
+    """Whether torch.load unpickles the weights: no file is mapped, each is whole in memory."""
     folder: bool = True
     notes: tuple[Problem, ...] = ()
     """Peculiarities of the folder that leave the model usable."""

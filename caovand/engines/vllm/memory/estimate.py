@@ -48,7 +48,7 @@ GRANULE = 1024
 """A context that we choose is a multiple of this many tokens."""
 SET_OF_LEFT, SET_MARGIN_MIB = 0.98, 128
 """A cache whose size we set takes this fraction of the remaining memory, less this many MiB, and at
-least what vLLM itself would give it."""
+least what vLLM itself would give it where the reserve stays whole."""
 
 
 def left_bytes(stage: PipelineStage) -> float:
@@ -82,7 +82,8 @@ class _Spent(NamedTuple):
         left = share * self.card - self.now
         if self.first is None:
             return left
-        measured = share * self.card - self.first
+        # A release that measures without its graphs would take them from the reserve.
+        measured = min(share * self.card - self.first, left)
         return max(left * SET_OF_LEFT // MIB - SET_MARGIN_MIB, measured // MIB) * MIB
 
 

@@ -249,8 +249,11 @@ def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
     ours = kv_bytes(partial.model, candidate, cards)
     cold = kv_bytes(partial.model, candidate.but(in_bytes=False, cold=True), cards)
     if cold >= ours:
-        reason = "as much as vLLM would leave it, and the context is sized to fill that"
-        return policy(int(ours), f"{ours / GIB:.2f} GiB: {reason}")
+        more = "as much as vLLM would leave it"
+        if cold - ours >= 2 * MIB:
+            more = f"vLLM would leave it {cold / GIB:.2f}, and its graphs need the difference"
+        reason = f"{ours / GIB:.2f} GiB: {more}; the context is sized to fill it"
+        return policy(int(ours), reason)
     return policy(
         int(ours),
         f"vLLM would leave it {max(cold, 0) / GIB:.2f} GiB at the first start, whose compiling"
