@@ -118,11 +118,9 @@ def prefill_table(copy: float, product: float) -> None:
     ):
         tokens = sum(lengths)
         inputs = [Prefill(lengths) for _ in range(3 if tokens <= 8192 else 2)]
-        ours = median_us(
-            [lambda x=x: x.run(launch.prefill, workspace=workspace) for x in inputs], True
-        )
-        naive = median_us([lambda x=x: x.run(launch.recurrent) for x in inputs[:1]], True, 3)
-        triton = median_us([x.triton for x in inputs], True) if HAS_VLLM else float("nan")
+        ours = median_us([lambda x=x: x.run(launch.prefill, workspace=workspace) for x in inputs])
+        naive = median_us([lambda x=x: x.run(launch.recurrent) for x in inputs[:1]], repeats=3)
+        triton = median_us([x.triton for x in inputs]) if HAS_VLLM else float("nan")
         flop = (
             tokens * V_HEADS * 212 * 8 * 2048 / 32
         )  # 212 mma of 2,048 per warp and chunk, 8 warps per head
@@ -264,9 +262,9 @@ def decode_table(copy: float) -> None:
         (32, 4),
     ):
         inputs = [Decode(n, t) for _ in range(max(2, min(48, 640 // (n * t))))]
-        ours = median_us([x.ours for x in inputs], True)
-        alone = median_us([x.triton_recurrence for x in inputs], True) if HAS_VLLM else float("nan")
-        whole = median_us([x.triton for x in inputs], True) if HAS_VLLM else float("nan")
+        ours = median_us([x.ours for x in inputs])
+        alone = median_us([x.triton_recurrence for x in inputs]) if HAS_VLLM else float("nan")
+        whole = median_us([x.triton for x in inputs]) if HAS_VLLM else float("nan")
         bytes_ = n * (t + 1) * inputs[0].state[0].nbytes
         print(
             f"| {n} x {t} | {ours:.2f} | {alone:.2f} | {alone / ours:.2f} "

@@ -14,7 +14,7 @@ from caovan_vllm_sm75_turbo3 import launch
 DEVICE = torch.device("cuda")
 
 
-def median_us(calls: list[Callable[[], None]], graph: bool = True, repeats: int = 7) -> float:
+def median_us(calls: list[Callable[[], None]], *, graph: bool = True, repeats: int = 7) -> float:
     """Microseconds per call; `calls` do the same work on different inputs, run in turn."""
     for call in calls[:2]:
         call()
@@ -40,13 +40,13 @@ def copy_rate(repeats: int = 7) -> float:
     """Bytes/s of a large copy, counting reads and writes."""
     x = torch.empty(2**30, dtype=torch.uint8, device=DEVICE)
     y = torch.empty_like(x)
-    return 2 * x.numel() / median_us([lambda: y.copy_(x)], False, repeats) * 1e6
+    return 2 * x.numel() / median_us([lambda: y.copy_(x)], graph=False, repeats=repeats) * 1e6
 
 
 def product_rate(repeats: int = 7) -> float:
     """FLOP/s of a large fp16 matrix product."""
     a, b = (torch.randn(8192, 8192, device=DEVICE, dtype=torch.float16) for _ in range(2))
-    return 2 * 8192**3 / median_us([lambda: torch.mm(a, b)], False, repeats) * 1e6
+    return 2 * 8192**3 / median_us([lambda: torch.mm(a, b)], graph=False, repeats=repeats) * 1e6
 
 
 def measure(
