@@ -21,9 +21,11 @@ Afterwards each turn's logits are compared with a reference: prompt and answer i
 cache and drafts. Two measurements bound the effect of rounding: the reference with its Gated
 DeltaNet outputs disturbed by one unit of half precision (2^-11 of their value), and some of the
 turns served again without a cache. No turn may be farther from the reference than the farthest of
-those. `--match-unit 16` makes vLLM keep states inside blocks, too (0.32 and later).
-`--without-plugin` tests vLLM alone, and fails if that is wrong. The cache has a fixed size, so that
-several runs can share a GPU.
+those. In a cache of 4 bits one unit can move a value by a sixteenth of its range; therefore a turn
+beyond that bound is served again alone without a cache, and its own reference disturbed OWN_NOISES
+times: it is wrong if it is farther than each of these, too. `--match-unit 16` makes vLLM keep
+states inside blocks, too (0.32 and later). `--without-plugin` tests vLLM alone, and fails if that
+is wrong. The cache has a fixed size, so that several runs can share a GPU.
 
 `--gain` measures the time to the first token of a second turn, with the shape of a 27B model but 8
 of its 64 layers. Exits 1 if a check fails. Each seed prints a line of JSON, and the last line sums
@@ -107,6 +109,7 @@ CACHE_BYTES = 4 << 30
 STEP_TOKENS = {"auto": 1024, "int8_per_token_head": 2048, "int4_per_token_head": 4096}
 """By the cache's type."""
 COLD = 24
+OWN_NOISES = 4
 """The number of turns of each kind of run that are also computed without the cache."""
 
 
@@ -428,26 +431,56 @@ def measure(
     return distances, unit, cold
 
 
+def own_bounds(llm: LLM, served: Served, far: list[conversations.Turn]) -> dict[str, float]:
+    """For each of these turns, how far rounding alone takes it: served again without a cache, and
+    its reference disturbed."""
+    alone = {turn.name: served.alone(turn) for turn in far}
+    llm.collective_rpc(watch_rows)
+    bounds = {}
+    for turn in far:
+        answer, logits = alone[turn.name]
+        cold = apart(logits, truth(llm, turn.prompt, answer))
+        want, noises = truth(llm, turn.prompt, turn.answer), []
+        for _ in range(OWN_NOISES):
+            llm.collective_rpc(engine.disturb, args=(2**-11,))
+            moved = truth(llm, turn.prompt, turn.answer)
+            llm.collective_rpc(engine.disturb, args=(0,))
+            noises.append((moved - want).abs().max().item())
+        bounds[turn.name] = max(cold, *noises)
+        rounded = ", ".join(f"{noise:.4f}" for noise in noises)
+        print(f"{turn.name}, {turn.kind}: without a cache {cold:.4f}, by rounding {rounded}")
+    llm.collective_rpc(stop_watching)
+    return bounds
+
+
 def prove(llm: LLM, weights: str, seed: int, turns: int, shares: tuple) -> dict:
     served = Served(llm)
     done = have_turns(llm, served, weights, seed, turns, shares)
     cached, hits = served.cached / served.prompts, served.hits
     distances, unit, cold = measure(llm, served, done, shares)
     bound = max(unit, cold)
+    # NaN is beyond every bound
+    beyond = [turn for (_, turn), far in zip(done, distances, strict=True) if not far <= bound]
+    own = own_bounds(llm, served, beyond)
+    wrong_turns = {
+        turn.name
+        for (_, turn), far in zip(done, distances, strict=True)
+        if not far <= max(bound, own.get(turn.name, 0.0))
+    }
     print(
         f"| {weights} | turns | wrong | farthest logit | p99 | kinds that were wrong |\n"
         "| --- | --- | --- | --- | --- | --- |"
     )
     for name, _ in shares:
         far = [(far, turn) for (n, turn), far in zip(done, distances, strict=True) if n == name]
-        wrong = collections.Counter(turn.kind for distance, turn in far if not distance <= bound)
+        wrong = collections.Counter(turn.kind for _, turn in far if turn.name in wrong_turns)
         kinds = ", ".join(f"{kind} {n}" for kind, n in wrong.most_common()) or "-"
         ordered = sorted(distance for distance, _ in far)
         print(
             f"| {name} | {len(far)} | {wrong.total()} | {ordered[-1]:.4f} "
             f"| {ordered[len(far) * 99 // 100]:.4f} | {kinds} |"
         )
-    number = sum(not distance <= bound for distance in distances)  # NaN counts as wrong
+    number = len(wrong_turns)
     engine.demand(f"{weights}: logits tell something", 0 < unit < 1)
     engine.demand(f"{weights}: a quarter of the turns go on from the cache", hits >= len(done) / 4)
     engine.demand(
@@ -460,6 +493,7 @@ def prove(llm: LLM, weights: str, seed: int, turns: int, shares: tuple) -> dict:
         "turns": len(done),
         "hits": hits,
         "wrong": number,
+        "beyond": len(beyond),
         "farthest": round(max(distances), 5),
         "cold": round(cold, 5),
         "unit": round(unit, 5),

@@ -31,6 +31,7 @@ TURNS = os.environ.get("CAOVAN_CARDS_TURNS", "240")
 LIMIT_S = os.environ.get("CAOVAN_CARDS_TURNS_S", "240")
 UNIT = os.environ.get("CAOVAN_CARDS_UNIT", "0")
 KV = os.environ.get("CAOVAN_CARDS_KV", "auto")
+LOG = 6_000  # characters of each run's log that are shown
 AT_ONCE = {1: 4, 2: 2}
 """By cards: how many engines of each way share them."""
 RIGHT_BY_ITSELF = (0, 32)
@@ -116,6 +117,7 @@ def test_every_turn_from_the_cache_is_what_computing_it_anew_gives(
             seeds = sorted(row["seed"] for row in some)
             print(f"| {way} | {weights} | seeds {seeds} |", *sums, *most, sep=" | ", flush=True)
     for run in begun:
-        print(f"--- {run.log.name}: {run.log.read_text(errors='replace')[-1500:]}", flush=True)
+        print(f"--- {run.log.name}: {run.log.read_text(errors='replace')[-LOG:]}", flush=True)
+    for run in begun:
         assert run.process.returncode == 0
         assert any(run.rows())
