@@ -1,7 +1,8 @@
 """vLLM's Triton attention on caovan's kernels: decoding, verification, prompts, and mixed batches.
 
 vLLM imports this module when it chooses the backend. vLLM's own kernels handle features that
-caovan's lack: windows, sinks, soft caps, encoders.
+caovan's lack: windows, sinks, soft caps, encoders. Whichever kernels run, the scales of a packed
+cache are never reset (vllm#51091).
 """
 
 from __future__ import annotations
@@ -112,6 +113,22 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
             prompts=mode != "decode",
         )
 
+    def _ensure_scale_caches(self, kv_cache: torch.Tensor) -> None:
+        """Keep views of a packed cache's scales, without vLLM's reset of all of them to 1.
+
+        kv_cache: [blocks, Hkv, block size, content] of one byte each. In a hybrid, recurrent states
+        share this memory. Without a warm-up (--enforce-eager), the first request comes here after
+        it wrote states, and the reset would overwrite parts of them in every block. Attention only
+        reads scales of tokens whose keys and values were written, with their scales.
+        """
+        if self._k_scale_cache is not None:
+            return
+        sides = kv_cache.split(kv_cache.shape[-1] // 2, -1)
+        self._k_scale_cache, self._v_scale_cache = (
+            side[..., -torch.float32.itemsize :].view(torch.float32)[..., 0].transpose(1, 2)
+            for side in sides
+        )
+
     def stay_off(self, reason: str) -> None:
         self.caovan, self.caovan_writes = None, False
         logger.warning_once("caovan: attention goes back to vLLM's own kernels: %s", reason)
@@ -150,8 +167,6 @@ class Sm75TritonAttentionImpl(TritonAttentionImpl):
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
         if self.caovan_writes and self.caovan and key.dtype is torch.float16:
-            # vLLM's first use of the scales resets all of them to 1, so it must come before ours.
-            self._ensure_scale_caches(kv_cache)
             try:
                 return self.caovan.write(layer.layer_name, key, value, kv_cache, slot_mapping)
             except Exception as error:
