@@ -21,11 +21,11 @@ Afterwards each turn's logits are compared with a reference: prompt and answer i
 cache and drafts. Two measurements bound the effect of rounding: the reference with its Gated
 DeltaNet outputs disturbed by one unit of half precision (2^-11 of their value), and some of the
 turns served again without a cache. No turn may be farther from the reference than the farthest of
-those. In a cache of 4 bits one unit can move a value by a sixteenth of its range; therefore a turn
-beyond that bound is served again alone without a cache, and its own reference disturbed OWN_NOISES
-times: it is wrong if it is farther than each of these, too. `--match-unit 16` makes vLLM keep
-states inside blocks, too (0.32 and later). `--without-plugin` tests vLLM alone, and fails if that
-is wrong. The cache has a fixed size, so that several runs can share a GPU.
+those. In a cache of 8 or 4 bits, a turn beyond that bound is measured for itself (verdicts.py): it
+is served again without the cache, and its reference is disturbed several times, keys and values
+too. `--match-unit 16` makes vLLM keep states inside blocks, too (0.32 and later).
+`--without-plugin` tests vLLM alone, and fails if that is wrong. The cache has a fixed size, so that
+several runs can share a GPU.
 
 `--gain` measures the time to the first token of a second turn, with the shape of a 27B model but 8
 of its 64 layers. Exits 1 if a check fails. Each seed prints a line of JSON, and the last line sums
@@ -52,6 +52,7 @@ if "--without-plugin" in sys.argv:
 import conversations
 import engine
 import torch
+import verdicts
 from vllm import LLM, SamplingParams
 from vllm.forward_context import get_forward_context
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
@@ -109,8 +110,11 @@ CACHE_BYTES = 4 << 30
 STEP_TOKENS = {"auto": 1024, "int8_per_token_head": 2048, "int4_per_token_head": 4096}
 """By the cache's type."""
 COLD = 24
-OWN_NOISES = 4
 """The number of turns of each kind of run that are also computed without the cache."""
+UNIT = 2**-11
+"""One unit of rounding in half precision, as a part of the value."""
+DISTURBANCES = 4
+"""How often the reference of a doubtful turn is disturbed."""
 
 
 def made(text: dict) -> str:
@@ -186,6 +190,25 @@ def spoil_drafts(worker, every: int) -> None:
             head.compute_logits = compute_logits
 
 
+def disturb_cache(worker, relative_noise: float) -> None:
+    """Multiply the keys and values that the target model caches by 1 + noise; 0 undoes it."""
+    for module in worker.model_runner.model.modules():
+        attention = getattr(module, "impl", None)
+        if not hasattr(attention, "do_kv_cache_update"):
+            continue
+        attention.__dict__.pop("do_kv_cache_update", None)
+        if relative_noise:
+
+            def update(layer, key, value, *others, inner=attention.do_kv_cache_update):
+                moved = (
+                    (x.float() * (1 + torch.randn_like(x.float()) * relative_noise)).to(x.dtype)
+                    for x in (key, value)
+                )
+                inner(layer, *moved, *others)
+
+            attention.do_kv_cache_update = update
+
+
 def watch_rows(worker) -> None:
     """Keep the target model's last hidden state of each token."""
     worker.rows = []
@@ -222,6 +245,7 @@ class Served:
     def __init__(self, llm: LLM) -> None:
         self.llm, self.engine = llm, llm.llm_engine
         self.logits: dict[str, list[dict[int, float]]] = {}
+        self.cached_of: dict[str, int] = {}
         self.cached = self.prompts = self.hits = self.steps = 0
 
     def add(self, turn: conversations.Turn) -> None:
@@ -245,6 +269,7 @@ class Served:
                 {token: found.logprob for token, found in step.items()}
                 for step in completion.logprobs
             ]
+            self.cached_of[output.request_id] = output.num_cached_tokens or 0
             self.cached += output.num_cached_tokens or 0
             self.hits += bool(output.num_cached_tokens)
             self.prompts += len(output.prompt_token_ids)
@@ -259,6 +284,7 @@ class Served:
         ended: list[tuple[str, list[int]]] = []
         while not ended:
             ended = self.step()
+        del self.cached_of[again.name]
         return ended[0][1], self.logits.pop(again.name)
 
 
@@ -348,14 +374,14 @@ def truth(llm: LLM, prompt: list[int], answer: list[int]) -> torch.Tensor:
     return llm.collective_rpc(logits_from, args=(len(prompt) - 1, len(tokens)))[0]
 
 
-def apart(steps: list[dict[int, float]], want: torch.Tensor) -> float:
-    """The largest difference in a turn's logits."""
-    places = [(n, token) for n, step in enumerate(steps) for token in step]
-    rows, tokens = (
-        torch.tensor(numbers, device=want.device) for numbers in zip(*places, strict=True)
-    )
-    got = torch.tensor([steps[n][token] for n, token in places], device=want.device)
-    return (want[rows, tokens] - got).abs().max().item()
+def apart(steps: list[dict[int, float]], want: torch.Tensor) -> list[float]:
+    """The largest difference in a turn's logits at each place of the answer."""
+    found = []
+    for step, row in zip(steps, want, strict=True):
+        tokens = torch.tensor(list(step), device=want.device)
+        got = torch.tensor(list(step.values()), device=want.device)
+        found.append((row[tokens] - got).abs().max().item())
+    return found
 
 
 Done = list[tuple[str, conversations.Turn]]  # the kind of run, and a turn it answered
@@ -376,7 +402,8 @@ def have_turns(
         begin = time.perf_counter()
         for turn in conversations.drive(served, talk, turns // len(shares), at_a_time):
             old, turn.name = turn.name, f"{name} {turn.name}"
-            served.logits[turn.name] = served.logits.pop(old)
+            for of_turn in (served.logits, served.cached_of):
+                of_turn[turn.name] = of_turn.pop(old)
             done.append((name, turn))
         undo()
         print(
@@ -404,11 +431,34 @@ def have_turns(
     return done
 
 
+def disturbed(llm: LLM, turn: conversations.Turn, want: torch.Tensor, cache: bool) -> float:
+    """The distance of the turn's reference once Gated DeltaNet outputs, and keys and values if
+    `cache`, are moved by a unit of rounding."""
+    llm.collective_rpc(engine.disturb, args=(UNIT,))
+    if cache:
+        llm.collective_rpc(disturb_cache, args=(UNIT,))
+    moved = truth(llm, turn.prompt, turn.answer)
+    llm.collective_rpc(engine.disturb, args=(0,))
+    if cache:
+        llm.collective_rpc(disturb_cache, args=(0,))
+    return (moved - want).abs().max().item()
+
+
+Alone = tuple[list[int], list[dict[int, float]]]
+
+
+def without_cache(llm: LLM, turn: conversations.Turn, alone: Alone, want: torch.Tensor) -> float:
+    """The distance of a turn that was served alone; `want`: of the answer with the cache."""
+    answer, logits = alone
+    other = want if answer == turn.answer else truth(llm, turn.prompt, answer)
+    return verdicts.farthest(apart(logits, other))
+
+
 def measure(
     llm: LLM, served: Served, done: Done, shares: tuple
-) -> tuple[list[float], float, float]:
-    """The distance of each turn's logits from the reference, of the disturbed reference, and of the
-    turns without a cache."""
+) -> tuple[list[list[float]], float, float]:
+    """The distances of each turn's logits from the reference, of the disturbed reference, and of
+    the turns without a cache."""
     draw, samples = random.Random(1), set()
     for name, _ in shares:
         those = [turn.name for n, turn in done if n == name]
@@ -420,81 +470,84 @@ def measure(
         want = truth(llm, turn.prompt, turn.answer)
         distances.append(apart(served.logits[turn.name], want))
         if turn.name in samples:
-            answer, logits = alone[turn.name]
-            other = want if answer == turn.answer else truth(llm, turn.prompt, answer)
-            cold = max(cold, apart(logits, other))
-            llm.collective_rpc(engine.disturb, args=(2**-11,))
-            moved = truth(llm, turn.prompt, turn.answer)
-            llm.collective_rpc(engine.disturb, args=(0,))
-            unit = max(unit, (moved - want).abs().max().item())
+            cold = max(cold, without_cache(llm, turn, alone[turn.name], want))
+            unit = max(unit, disturbed(llm, turn, want, False))
     llm.collective_rpc(stop_watching)
     return distances, unit, cold
 
 
-def own_bounds(llm: LLM, served: Served, far: list[conversations.Turn]) -> dict[str, float]:
-    """For each of these turns, how far rounding alone takes it: served again without a cache, and
-    its reference disturbed."""
-    alone = {turn.name: served.alone(turn) for turn in far}
-    llm.collective_rpc(watch_rows)
-    bounds = {}
-    for turn in far:
-        answer, logits = alone[turn.name]
-        cold = apart(logits, truth(llm, turn.prompt, answer))
-        want, noises = truth(llm, turn.prompt, turn.answer), []
-        for _ in range(OWN_NOISES):
-            llm.collective_rpc(engine.disturb, args=(2**-11,))
-            moved = truth(llm, turn.prompt, turn.answer)
-            llm.collective_rpc(engine.disturb, args=(0,))
-            noises.append((moved - want).abs().max().item())
-        bounds[turn.name] = max(cold, *noises)
-        rounded = ", ".join(f"{noise:.4f}" for noise in noises)
-        print(f"{turn.name}, {turn.kind}: without a cache {cold:.4f}, by rounding {rounded}")
-    llm.collective_rpc(stop_watching)
-    return bounds
+def doubts(
+    llm: LLM, served: Served, done: Done, distances: list[list[float]], bound: float, again: bool
+) -> list[verdicts.Doubt]:
+    """The turns beyond the bound; with `again`, each is measured for itself."""
+    found = []
+    for (name, turn), each in zip(done, distances, strict=True):
+        place = verdicts.beyond(each, bound)
+        if place is None:
+            continue
+        of_turn: dict = {}
+        if again:
+            alone = served.alone(turn)
+            llm.collective_rpc(watch_rows)
+            want = truth(llm, turn.prompt, turn.answer)
+            of_turn["alone"] = without_cache(llm, turn, alone, want)
+            of_turn["disturbed"] = tuple(
+                disturbed(llm, turn, want, True) for _ in range(DISTURBANCES)
+            )
+            llm.collective_rpc(stop_watching)
+        cached = served.cached_of[turn.name]
+        found.append(
+            verdicts.Doubt(
+                name,
+                turn.kind,
+                len(turn.prompt),
+                cached,
+                place,
+                verdicts.farthest(each),
+                **of_turn,
+            )
+        )
+    return found
 
 
-def prove(llm: LLM, weights: str, seed: int, turns: int, shares: tuple) -> dict:
+def prove(llm: LLM, weights: str, seed: int, turns: int, shares: tuple, again: bool) -> dict:
+    """Run and judge the turns of one seed; `again`: whether doubtful turns are measured again."""
     served = Served(llm)
     done = have_turns(llm, served, weights, seed, turns, shares)
     cached, hits = served.cached / served.prompts, served.hits
     distances, unit, cold = measure(llm, served, done, shares)
-    bound = max(unit, cold)
-    # NaN is beyond every bound
-    beyond = [turn for (_, turn), far in zip(done, distances, strict=True) if not far <= bound]
-    own = own_bounds(llm, served, beyond)
-    wrong_turns = {
-        turn.name
-        for (_, turn), far in zip(done, distances, strict=True)
-        if not far <= max(bound, own.get(turn.name, 0.0))
-    }
+    doubtful = doubts(llm, served, done, distances, max(unit, cold), again)
+    wrong = [doubt for doubt in doubtful if doubt.wrong]
     print(
         f"| {weights} | turns | wrong | farthest logit | p99 | kinds that were wrong |\n"
         "| --- | --- | --- | --- | --- | --- |"
     )
+    most = [verdicts.farthest(each) for each in distances]
     for name, _ in shares:
-        far = [(far, turn) for (n, turn), far in zip(done, distances, strict=True) if n == name]
-        wrong = collections.Counter(turn.kind for _, turn in far if turn.name in wrong_turns)
-        kinds = ", ".join(f"{kind} {n}" for kind, n in wrong.most_common()) or "-"
-        ordered = sorted(distance for distance, _ in far)
+        ordered = sorted(far for (n, _), far in zip(done, most, strict=True) if n == name)
+        of_run = collections.Counter(doubt.kind for doubt in wrong if doubt.run == name)
+        kinds = ", ".join(f"{kind} {n}" for kind, n in of_run.most_common()) or "-"
         print(
-            f"| {name} | {len(far)} | {wrong.total()} | {ordered[-1]:.4f} "
-            f"| {ordered[len(far) * 99 // 100]:.4f} | {kinds} |"
+            f"| {name} | {len(ordered)} | {of_run.total()} | {ordered[-1]:.4f} "
+            f"| {ordered[len(ordered) * 99 // 100]:.4f} | {kinds} |"
         )
-    number = len(wrong_turns)
+    if doubtful:
+        print(verdicts.TABLE, *(doubt.row() for doubt in doubtful), sep="\n")
     engine.demand(f"{weights}: logits tell something", 0 < unit < 1)
     engine.demand(f"{weights}: a quarter of the turns go on from the cache", hits >= len(done) / 4)
     engine.demand(
-        f"{weights}: {len(done)} turns, {hits} from the cache, {number} wrong; logits at most "
-        f"{max(distances):.4f} from the truth, those of {len(shares) * COLD} computed without the "
-        f"cache {cold:.4f}, one unit of rounding moves the truth by {unit:.4f}",
-        not number,
+        f"{weights}: {len(done)} turns, {hits} from the cache, {len(doubtful)} beyond the bound, "
+        f"{len(wrong)} wrong; logits at most {verdicts.farthest(most):.4f} from the truth, those "
+        f"of {len(shares) * COLD} computed without the cache {cold:.4f}, one unit of rounding "
+        f"moves the truth by {unit:.4f}",
+        not wrong,
     )
     return {
         "turns": len(done),
         "hits": hits,
-        "wrong": number,
-        "beyond": len(beyond),
-        "farthest": round(max(distances), 5),
+        "beyond": len(doubtful),
+        "wrong": len(wrong),
+        "farthest": round(verdicts.farthest(most), 5),
         "cold": round(cold, 5),
         "unit": round(unit, 5),
         "cached": round(cached, 3),
@@ -548,7 +601,8 @@ def proof(args: argparse.Namespace) -> dict:
             break
         llm.collective_rpc(write)
         llm.collective_rpc(spoil_drafts, args=(5 if weights == "copy" else 0,))
-        one = prove(llm, weights, seed, args.turns // len(chosen), shares)
+        again = args.kv_cache_dtype != "auto"
+        one = prove(llm, weights, seed, args.turns // len(chosen), shares, again)
         print(json.dumps({"weights": weights, "seed": seed} | one), flush=True)
         found[f"{weights}, seed {seed}"] = one
     return found

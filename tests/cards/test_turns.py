@@ -5,6 +5,10 @@ on the same cards. CAOVAN_CARDS_SEEDS, such as 0-7, names the conversations: a l
 next seeds adds to the one before. Each seed has CAOVAN_CARDS_TURNS turns, and none begins after
 CAOVAN_CARDS_TURNS_S seconds. CAOVAN_CARDS_UNIT=16 has states kept inside blocks, too, and
 CAOVAN_CARDS_KV is the type of another cache, such as int4_per_token_head.
+
+With a packed cache and without graphs, vLLM alone is not right: the first request after a start
+resets the scales in every block, over the states that it just wrote (vllm#51091). There,
+CAOVAN_CARDS_ALONE=1 also runs vLLM without the plugin, and asks of it only that it ends.
 """
 
 from __future__ import annotations
@@ -31,10 +35,11 @@ TURNS = os.environ.get("CAOVAN_CARDS_TURNS", "240")
 LIMIT_S = os.environ.get("CAOVAN_CARDS_TURNS_S", "240")
 UNIT = os.environ.get("CAOVAN_CARDS_UNIT", "0")
 KV = os.environ.get("CAOVAN_CARDS_KV", "auto")
-LOG = 6_000  # characters of each run's log that are shown
 AT_ONCE = {1: 4, 2: 2}
 """By cards: how many engines of each way share them."""
 RIGHT_BY_ITSELF = (0, 32)
+WITH, ALONE = "with the plugin", "without the plugin"
+RESETS_SCALES = bool(EAGER) and KV.endswith("_per_token_head")
 
 
 @dataclass
@@ -89,35 +94,57 @@ def version() -> tuple[int, int]:
     return int(major), int(minor)
 
 
+def ways() -> dict[str, list[str]]:
+    """The engine's arguments by way of running."""
+    if version() < RIGHT_BY_ITSELF or (
+        RESETS_SCALES and os.environ.get("CAOVAN_CARDS_ALONE") != "1"
+    ):
+        return {WITH: []}
+    return {WITH: [], ALONE: ["--without-plugin"]}
+
+
+def summed(way: str, begun: list[Run]) -> None:
+    """Print what came of a way's seeds, by weights."""
+    found = [row for run in begun if run.way == way for row in run.rows()]
+    for weights in ("copy", "random"):
+        some = [row for row in found if row["weights"] == weights]
+        if not some:
+            continue
+        sums = [sum(row[name] for row in some) for name in ("turns", "hits", "beyond", "wrong")]
+        most = [max(row[name] for row in some) for name in ("farthest", "unit", "cold")]
+        seeds = sorted(row["seed"] for row in some)
+        print(f"| {way} | {weights} | seeds {seeds} |", *sums, *most, sep=" | ", flush=True)
+
+
+def told(run: Run) -> None:
+    """Print a run's tables and verdicts, and the end of its log, which says why it ended."""
+    lines = run.log.read_text(errors="replace").splitlines()
+    tables = [line for line in lines if line.startswith(("|", "pass ", "FAILED "))]
+    print(f"--- {run.log.name}: exit status {run.process.returncode}", flush=True)
+    print(*tables, "...", *lines[-(5 if any(run.rows()) else 40) :], sep="\n", flush=True)
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_turn_from_the_cache_is_what_computing_it_anew_gives(
     count: int, cards: int, tmp_path: Path
 ) -> None:
     if cards < count:
         pytest.skip(f"needs {count} cards")
-    ways = {"with the plugin": [], "without the plugin": ["--without-plugin"]}
-    if version() < RIGHT_BY_ITSELF:
-        del ways["without the plugin"]
-    with runs(ways, count, tmp_path) as begun:
-        shown = set[str]()
-        while any(run.process.poll() is None for run in begun):
+    wanted = ways()
+    with runs(wanted, count, tmp_path) as begun:
+        shown, over = set[str](), set[str]()
+        while len(over) < len(begun):
             time.sleep(1)
+            for run in begun:
+                if run.log.name not in over and run.process.poll() is not None:
+                    over.add(run.log.name)
+                    told(run)
             lines = {f"{run.way}: {json.dumps(row)}" for run in begun for row in run.rows()}
             for line in sorted(lines - shown):
                 print(line, flush=True)
             shown |= lines
-    for way in ways:
-        found = [row for run in begun if run.way == way for row in run.rows()]
-        for weights in ("copy", "random"):
-            some = [row for row in found if row["weights"] == weights]
-            if not some:
-                continue
-            sums = [sum(row[name] for row in some) for name in ("turns", "hits", "wrong")]
-            most = [max(row[name] for row in some) for name in ("farthest", "unit", "cold")]
-            seeds = sorted(row["seed"] for row in some)
-            print(f"| {way} | {weights} | seeds {seeds} |", *sums, *most, sep=" | ", flush=True)
-    for run in begun:
-        print(f"--- {run.log.name}: {run.log.read_text(errors='replace')[-LOG:]}", flush=True)
-    for run in begun:
-        assert run.process.returncode == 0
-        assert any(run.rows())
+    for way in wanted:
+        summed(way, begun)
+    assert [run.log.name for run in begun if not any(run.rows())] == []
+    right = [run for run in begun if run.way == WITH or not RESETS_SCALES]
+    assert [run.log.name for run in right if run.process.returncode] == []
