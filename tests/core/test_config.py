@@ -38,7 +38,8 @@ ROOT = Path(__file__).parents[2]
 SECTIONS: Mapping[str, type] = typing.get_type_hints(Config)
 KEYS = [(name, key) for name, kind in SECTIONS.items() for key in dataclasses.fields(kind)]
 FREE_TEXTS = {
-    "path", "revision", "chat_template", "host", "api_key_file", "group", "token_file", "key_file",
+    "path", "revision", "chat_template", "drafter", "host", "api_key_file", "group", "token_file",
+    "key_file",
 }  # fmt: skip
 HEADS_PORTS = (7070, 7071)
 TAKEN = (*HEADS_PORTS, 1, 9400)
