@@ -13,7 +13,6 @@ import asyncio
 import resource
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Generic, TypeVar
 
 from caovand.adapters.network.admitted import Admitted, abort
@@ -78,7 +77,7 @@ class Connections:
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each may need another one, to the engine.
         self._seats = descriptors // 2 - SPARE_DESCRIPTORS
-        self._make, self._limits, self._marks = make, limits, marks
+        self._make, self._limits, self.marks = make, limits, marks
         self._open: dict[Transport, _Connection] = {}
         self._idle: dict[Transport, asyncio.TimerHandle] = {}
         self._abandoning = InTurns(_Connection.abandon, CANCELLED_AT_ONCE)
@@ -119,25 +118,15 @@ class Connections:
         """Record that the request's body is complete; returns what sets the connection's mark."""
         if connection := self._open.get(transport) if transport else None:
             connection.busy = True
-        return partial(self._mark, transport)
-
-    def _mark(self, transport: Transport | None, mark: int) -> None:
-        """Set what the client gets if this process dies from now on."""
-        connection = self._open.get(transport) if transport else None
-        if connection is not None and connection.descriptor >= 0:
-            self._marks.set(connection.descriptor, mark)
+            return connection.mark
+        return lambda mark: None  # it is closed
 
     def answered(self, transport: Transport | None) -> None:
         """Record that the request is answered."""
-        self._mark(transport, NOTHING)
         if connection := self._open.get(transport) if transport else None:
+            connection.mark(NOTHING)
             self._wait(transport, IDLE_S)  # type: ignore[arg-type]
             connection.next()
-
-    def unmark(self, connection: _Connection) -> None:
-        """A connection that is being closed gets nothing."""
-        if connection.descriptor >= 0:
-            self._marks.set(connection.descriptor, NOTHING)
 
     def sent(self, connection: _Connection) -> None:
         """Let a connection begin the request of which it has data, after those before it."""
@@ -158,9 +147,14 @@ class _Connection(Admitted):
         self._connections = connections
         self._unread, self._ahead = b"", b""
         self.task: asyncio.Task[object] | None = None
-        self.descriptor = -1  # before and after
+        self._descriptor = -1  # before and after
         self.busy = False
         self._lost_by: Exception | None = None
+
+    def mark(self, mark: int) -> None:
+        """Set what the client gets if this process dies from now on."""
+        if self._descriptor >= 0:
+            self._connections.marks.set(self._descriptor, mark)
 
     def begin(self) -> None:
         """Process the data that a request begins with."""
@@ -181,16 +175,15 @@ class _Connection(Admitted):
         if not self._connections.opened(transport, self):
             return False
         if (link := transport.get_extra_info("socket")) is not None:
-            self.descriptor = link.fileno()
+            self._descriptor = link.fileno()
         return True
 
     def on_lost(self, transport: asyncio.Transport) -> None:
         self._connections.closed(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # Its descriptor is another connection's soon.
-        self._connections.unmark(self)
-        self.descriptor = -1
+        self.mark(NOTHING)
+        self._descriptor = -1  # another connection's soon
         if self.task is None:
             super().connection_lost(exc)
         else:

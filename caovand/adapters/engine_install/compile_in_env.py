@@ -13,7 +13,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-MAX_CONCURRENT = 64
+PORTION = 64
 
 
 def compile_all(files: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(site: str, done_path: str) -> None:
         for name in names
         if name.endswith(".py")
     ]
-    portions = [files[n : n + MAX_CONCURRENT] for n in range(0, len(files), MAX_CONCURRENT)]
+    portions = [files[n : n + PORTION] for n in range(0, len(files), PORTION)]
     done, place = 0, Path(done_path)
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for count in pool.map(compile_all, portions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caovand.core.config.key import StringPairs, key
-from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MOST_TOKENS
+from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MAX_TOKENS
 from caovand.core.gateway.requests import ConnectionLimits
 
 
@@ -48,7 +48,7 @@ class AliasDefaults:
         None, "Temperature of requests that set none.", low=0, high=MAX_TEMPERATURE
     )
     max_tokens: int | None = key(
-        None, "Limit of generated tokens in requests that set none.", low=1, high=MOST_TOKENS
+        None, "Limit of generated tokens in requests that set none.", low=1, high=MAX_TOKENS
     )
     reasoning_effort: str | None = key(
         None, "Reasoning effort of requests that set none.", choices=EFFORTS
@@ -129,7 +129,7 @@ class GatewaySection:
         None,
         'Limit of generated tokens in requests that set none; "auto" leaves it to the engine.',
         low=1,
-        high=MOST_TOKENS,
+        high=MAX_TOKENS,
     )
     reasoning_effort: str | None = key(
         None,

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from caovand.core.document import listed, number, optional, read_or_none, record, string, whole
-from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MOST_TOKENS, Defaults
+from caovand.core.gateway.naming import EFFORTS, MAX_TEMPERATURE, MAX_TOKENS, Defaults
 from caovand.core.problem import Problem, ProblemError
 
 PREFIX = "sk-caovan-"
@@ -75,7 +75,7 @@ def check_new_key(key: ClientKey, taken: Sequence[str]) -> ClientKey:
         ("--rpm", key.rpm, 1, MAX_LIMIT),
         ("--tokens-per-day", key.tokens_per_day, 1, MAX_LIMIT),
         ("--temperature", key.temperature, 0, MAX_TEMPERATURE),
-        ("--max-tokens", key.max_tokens, 1, MOST_TOKENS),
+        ("--max-tokens", key.max_tokens, 1, MAX_TOKENS),
     ):
         if value is not None and not low <= value <= high:
             fact = f"{what} must be from {low} to {high}"

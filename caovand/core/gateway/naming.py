@@ -12,7 +12,7 @@ from typing import Any
 from caovand.core.gateway.body import Fields
 
 MAX_TEMPERATURE = 2
-MOST_TOKENS = 16_777_216
+MAX_TOKENS = 16_777_216
 """The largest limit of generated tokens."""
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 PREFIX = "/v1/"

@@ -79,7 +79,12 @@ def confinement(
     keys = filter(_can_be_hidden, (config.server.api_key_file, config.page.token_file))
     others = (config.cluster.key_file, *keys, *_at_home(env, PRIVATE))
     hidden = (*ours, *filter(os.path.exists, others))
-    readable = (model, str(Path(program).parent.parent), *_named_files(config))
+    readable = (
+        model,
+        str(Path(program).parent.parent),
+        config.model.chat_template,
+        config.model.drafter,
+    )
     asked = _flag_folders(config.engine.extra_args, engine.writes)
     named = _variable_folders(env, engine.folders, dict(config.engine.env))
     # In caovan's cache each library creates its own folder.
@@ -88,10 +93,6 @@ def confinement(
     )
     writable = (str(places.cache), *named, *usual, *OF_ALL, *asked, *config.engine.writable)
     return Confinement(tuple(map(str, hidden)), tuple(filter(os.path.isabs, readable)), writable)
-
-
-def _named_files(config: Config) -> tuple[str, str]:
-    return config.model.chat_template, config.model.drafter
 
 
 def server_confinement(config: Config, places: Directories, readable: str = "") -> Confinement:

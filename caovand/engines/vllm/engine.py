@@ -22,7 +22,7 @@ from caovand.engines.vllm.all_reduce import all_reduce
 from caovand.engines.vllm.checkup import checkup
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, PARTS_OF_SPECULATION, count
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, SPECULATION, count
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.installation import INSTALL
 from caovand.engines.vllm.log.explain import explain
@@ -103,11 +103,7 @@ def _chat_template(config: Config) -> str:
 def _drafter(config: Config) -> str:
     """The drafter that the key names, unless verbatim flags configure speculation."""
     verbatim = command_line.values(command_line.read(config.engine.extra_args))
-    return (
-        ""
-        if {"speculative_config", *PARTS_OF_SPECULATION} & set(verbatim)
-        else (config.model.drafter)
-    )
+    return "" if verbatim.keys() & SPECULATION else config.model.drafter
 
 
 def _invents_weights(config: Config) -> bool:

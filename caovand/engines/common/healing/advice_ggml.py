@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.engines.common.logs.rows import requests
-
 OTHER_KINDS = (
     "The file is a model for images or video ({image}), which no release of llama.cpp or Ollama "
     "runs as a language model: use stable-diffusion.cpp, ComfyUI with its GGUF nodes, or in "
@@ -84,7 +82,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "(libggml-cpu-*.so, ggml-cpu-*.dll): they belong in the folder of the program, or in "
         "GGML_BACKEND_PATH. Install one release's whole package again.",
     ),
-    "ggml.template.items": (requests.TEXT_ARGUMENTS.replace("{option}", "--chat-template-file"),),
+    "ggml.template.items": (
+        "The chat template goes through the arguments of a tool call as a mapping, and they arrive "
+        "as text: OpenAI's API has them as a string of JSON. Install a newer release of the "
+        "engine, which parses them first; until then set a template that takes both "
+        "(--chat-template-file), or let the client, or the code that applies the template, pass "
+        "the arguments parsed (json.loads).",
+    ),
     "ggml.template": (
         "The model's chat template uses what the template engine of this release lacks ({lacks}): "
         "install a newer release of llama.cpp (or of the program that brings it), or set another "

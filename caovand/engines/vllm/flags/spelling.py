@@ -11,6 +11,8 @@ from caovand.core.facts.inventory import ModelCard
 MAX_COUNT = 1 << 53  # above it floats, in which memory is counted, are no longer exact
 PARTS_OF_SPECULATION = ("spec_method", "spec_model", "spec_tokens")
 """Flags of newer engines that replace parts of `--speculative-config`."""
+SPECULATION = ("speculative_config", *PARTS_OF_SPECULATION)
+"""All flags that configure speculation."""
 RANKS_BY_YES: Mapping[str, Any] = {
     "architectures": ["Qwen3ForSequenceClassification"],
     "classifier_from_token": ["no", "yes"],

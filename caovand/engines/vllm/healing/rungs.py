@@ -7,22 +7,21 @@ All steps go one way, so each rung ends, and with the rungs the ladder.
 from __future__ import annotations
 
 from caovand.core.healing.rung import Rung
-from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, PARTS_OF_SPECULATION
+from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
 from caovand.engines.vllm.planning.environment import ATTENTION, THREADS
 from caovand.engines.vllm.planning.partial_plan import PLUGINS
 
 _CONFIG = ("compilation_config",)
 _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
-_SPEC = ("speculative_config", *PARTS_OF_SPECULATION)
 # If the cache's size is set, the share has no effect.
 _GMU = ("gpu_memory_utilization", "kv_cache_memory_bytes")
 _REPLICAS = ("data_parallel_size", "tensor_parallel_size", "enable_expert_parallel")
 RUNGS: tuple[Rung, ...] = (
     Rung("context", "shorten the context", "max_model_len", ("max_model_len",), sizes.context),
-    Rung("mtp", "draft one token fewer", "mtp", _SPEC, sizes.mtp_less),
-    Rung("mtp-safe", "draft at most 3 tokens", "mtp", _SPEC, sizes.mtp_safe),
-    Rung("mtp-off", "draft nothing", "mtp", _SPEC, sizes.mtp_off),
+    Rung("mtp", "draft one token fewer", "mtp", SPECULATION, sizes.mtp_less),
+    Rung("mtp-safe", "draft at most 3 tokens", "mtp", SPECULATION, sizes.mtp_safe),
+    Rung("mtp-off", "draft nothing", "mtp", SPECULATION, sizes.mtp_off),
     Rung("gmu-up", "use more of the card's memory", "gpu_memory_utilization",
          _GMU, sizes.gmu_up),
     Rung("gmu-down", "leave more of the card's memory free", "gpu_memory_utilization",

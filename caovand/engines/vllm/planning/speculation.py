@@ -16,7 +16,7 @@ from caovand.engines.common.drafting import billions_active, contested
 from caovand.engines.common.tensors import has_few_active
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, count, option
+from caovand.engines.vllm.flags.spelling import PARTS_OF_SPECULATION, SPECULATION, count, option
 from caovand.engines.vllm.machine.attention import cuts_latent_graphs
 from caovand.engines.vllm.planning import drafters
 from caovand.engines.vllm.planning.fit import cuts_graphs
@@ -258,7 +258,7 @@ def _from_environment(text: str, gpus: int) -> tuple[int, Setting]:
 def overruling(config: Config, environ: Mapping[str, str]) -> str:
     """The setting that overrides a chosen mode's depth, known before any plan; "" if none does."""
     verbatim = command_line.values(command_line.read(config.engine.extra_args))
-    for name in ("speculative_config", *PARTS_OF_SPECULATION):
+    for name in SPECULATION:
         if name in verbatim:
             return f"{option(name)} is among [engine] extra_args"
     text = (auto_spec(config, environ) or "").strip()

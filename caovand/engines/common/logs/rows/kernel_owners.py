@@ -12,12 +12,10 @@ from collections.abc import Mapping, Sequence
 from caovand.engines.common.logs.rows.runtime import NO_KERNEL
 from caovand.engines.common.logs.signature import Signature, signature
 
+_ATTENTION = ("flash_attn", "flash_mla", "sageattention", "xformers")
 _WITHOUT: Mapping[str, str] = {
     "lmcache": "without LMCache's connector in --kv-transfer-config",
-    "flash_attn": "with another attention backend: --attention-backend",
-    "flash_mla": "with another attention backend: --attention-backend",
-    "sageattention": "with another attention backend: --attention-backend",
-    "xformers": "with another attention backend: --attention-backend",
+    **dict.fromkeys(_ATTENTION, "with another attention backend: --attention-backend"),
     "flashinfer": "with other backends for attention (--attention-backend), experts and sampling "
     "(VLLM_USE_FLASHINFER_SAMPLER=0)",
     "bitsandbytes": "with the model in another quantization",
@@ -43,7 +41,7 @@ ATTENTION = signature("kernels.attention", "cause", "backend-unsupported", NO_KE
 FLASHINFER = signature("kernels.flashinfer", "cause", "backend-unsupported", NO_KERNEL)
 ROWS = (PACKAGE, ATTENTION, FLASHINFER)
 _ROW_OF = {
-    **dict.fromkeys(("flash_attn", "flash_mla", "sageattention", "xformers"), ATTENTION),
+    **dict.fromkeys(_ATTENTION, ATTENTION),
     "flashinfer": FLASHINFER,
 }
 _OF_OWNER = (

@@ -142,12 +142,6 @@ def unknown_path(lines: Sequence[str]) -> Finding | None:
     return None
 
 
-TEXT_ARGUMENTS = (
-    "The chat template goes through the arguments of a tool call as a mapping, and they arrive as "
-    "text: OpenAI's API has them as a string of JSON. Install a newer release of the engine, "
-    "which parses them first; until then set a template that takes both ({option}), or let the "
-    "client, or the code that applies the template, pass the arguments parsed (json.loads)."
-)
 ADVICE: Mapping[str, tuple[str, ...]] = {
     NO_PATH: (
         "The server has no path {path}, and answers 404. vLLM has OpenAI's paths: let the client "
