@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from caovand.core.gateway.last_words import LAST_WORDS, NOTHING
 
+PR_SET_NAME = 15
 CLONE_FILES = 0x400
 CLONE = {"x86_64": 56, "aarch64": 220}
 """The number of the system call."""
@@ -62,6 +63,7 @@ def start(marks: Marks) -> None:
 def _survive(gateway: int, marks: Marks) -> NoReturn:
     try:
         ctypes.pythonapi.PyOS_AfterFork_Child()
+        ctypes.PyDLL(None).prctl(PR_SET_NAME, b"caovan-survivor", 0, 0, 0)
         gc.disable()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # sent to the whole service

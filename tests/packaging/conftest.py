@@ -236,7 +236,7 @@ class Machine:
 
     def engine_pids(self) -> set[int]:
         """The processes of the engine, without the daemon and its helpers."""
-        helpers = ("caovand", "caovan-spawner", "caovan-calls")
+        helpers = ("caovand", "caovan-spawner", "caovan-calls", "caovan-survivor")
         return {pid for pid in self.pids() if self.comm(pid) not in helpers}
 
     def user(self, pid: int) -> str:

@@ -22,7 +22,7 @@ from tests.ports import free_port
 from tests.scenarios.test_supervision import configuration
 
 pytestmark = pytest.mark.long
-SLOW = {"boot_s": 0.5}  # so that each phase is to be seen
+SLOW = {"boot_s": 0.5, "pace_s": 0.05}  # so that each phase is to be seen
 LATE_S = 2.0
 LOOK_S = 0.05
 # Each change of what the page shows, with its time.

@@ -81,7 +81,7 @@ _ANNOUNCED = re.compile(r"Error in applying chat template")
 _REPORT = 100  # lines of such a traceback
 
 _UNLOADED = re.compile(
-    r".{0,200}\bFailed to import from vllm\._\w{1,20} with ImportError\(['\"]"
+    r"^.{0,200}\bFailed to import from vllm\._\w{1,20} with ImportError\(['\"]"
     r"(?P<library>[^\s:]{1,200}): undefined symbol"
 )
 """A warning, which says why an operator is missing later."""

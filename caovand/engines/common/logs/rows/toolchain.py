@@ -97,9 +97,9 @@ ROWS = (
     signature("engine.loader", "cause", "bad-arguments",
          r"(?:^|[ \[(:])(?!libcuda\.so|libnvidia-ml)"
          r"(?=(?:(?P<without>libtorch_(?:cuda|hip)\.so): cannot open)?)"
-         r"(?=(?:[^\s:'\"(]{1,300}/(?P<infer>flashinfer)/[\w./-]{1,80}: undefined)?)"
-         r"(?=(?:[^\s:'\"(]{1,300}/)?(?P<flash>flash_attn_\w{1,20})\.\S{1,80}: undefined)?"
-         r"(?P<library>[^\s:'\"(]{1,300}\.so[\w.]{0,20}): "
+         r"(?=(?:[^\s:'\"(\[]{1,300}/(?P<infer>flashinfer)/[\w./-]{1,80}: undefined)?)"
+         r"(?=(?:[^\s:'\"(\[]{1,300}/)?(?P<flash>flash_attn_\w{1,20})\.\S{1,80}: undefined)?"
+         r"(?P<library>[^\s:'\"(\[]{1,300}\.so[\w.]{0,20}): "
          rf"(?:cannot open shared object file|undefined symbol: {_SYMBOL}"
          r"|file too short|invalid ELF header|cannot allocate memory in static TLS"
          r"|failed to map segment)"
