@@ -80,19 +80,19 @@ def settings(request: SizingInput, speculative: Mapping[str, Any]) -> dict[str, 
         loads = choices.candidate_loads(request.sizer, load, parallel, kinds)
         return _choose_context(request, loads, parallel)
 
-    beside_prompts, prompts = request, None
+    after_prompts, prompts = request, None
     if not gpus:
         prompts = _choose_prompt_cache(request, load, Placement())
         kept = count(verbatim.get("cache_ram", prompts.value)) or 0
-        beside_prompts = request.without_ram(kept)
-    sized, context = size(beside_prompts, load)
+        after_prompts = request.without_ram(kept)
+    sized, context = size(after_prompts, load)
     if prompts and not sized.fits:
         sized, context = size(request, load)
         prompts = Setting(0, "policy", "MiB for earlier prompts: the model leaves no memory")
     if micro.origin == "policy":
         for tokens in (batch.value, batch.value // 2):
             if tokens > micro.value:
-                larger, longest = size(beside_prompts, replace(load, batch=tokens))
+                larger, longest = size(after_prompts, replace(load, batch=tokens))
                 if reason := _worth_its_buffers(larger, sized, sizer):
                     sized, context, micro = larger, longest, Setting(tokens, "policy", reason)
                     break
