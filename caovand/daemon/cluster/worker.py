@@ -82,7 +82,7 @@ class Worker(Part):
         self._changed = Changed()
         self._ranks = here.Ranks(slot, member.nodes)
         self._witness = Witness(slot)
-        self._prober = Prober(member.name, member.head, self._changed)
+        self._prober = Prober(member.head, self._changed)
 
     async def begin(self) -> None:
         """Report to the head and follow its orders, until cancelled."""
@@ -295,7 +295,7 @@ class Worker(Part):
             network=here.network(self._slot) if self._running else "",
             clock=wall_clock.now(),
             echo=self._order.sent,
-            reached=self._prober.reached,
+            probe=self._prober.report,
             held_s=max(at - self._heard, 0.0) if self._order.head else 0.0,
         )
 

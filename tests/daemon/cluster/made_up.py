@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,7 +21,7 @@ from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.http import Endpoint
 from caovand.core.cluster import messages
 from caovand.core.cluster.evidence import MARK
-from caovand.core.cluster.link import LinkState as Known
+from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.messages import Order, Report
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.cluster.node_document import to_document
@@ -41,10 +40,11 @@ from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
 from caovand.daemon.cluster import head, here, part, selection, worker, workers
 from caovand.daemon.cluster.head import Head
-from caovand.daemon.cluster.links import Links, Peer
+from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import Part
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.worker import Worker
+from caovand.daemon.cluster.workers import Worker as Joined
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.start.inspection import StartObstacle
 from caovand.daemon.start.inspector import MAX_REPLANS
@@ -99,20 +99,18 @@ class Link:
         """Nothing is open."""
 
 
-GOOD = Known("10.0.0.1", 7071, connect_s=1e-4)
+GOOD = LinkState("10.0.0.1", 7071, connect_s=1e-4)
+CLOSED = replace(GOOD, failures={"reach-worker": "no answer"})
 
 
 class Checked(Links):
-    """Links that work without a check, but for those that are `broken`, by their nodes."""
+    """Links that work without a probe, but for those of workers that are `broken`."""
 
-    broken: frozenset[frozenset[str]] = frozenset()
+    broken: frozenset[str] = frozenset()
 
-    async def check(self, own: str, peers: Sequence[Peer]) -> None:
-        boots = {"n1": "", **{peer.name: peer.boot for peer in peers}}
-        for one, other in combinations(boots, 2):
-            ends = {one: boots[one], other: boots[other]}
-            fails = frozenset(ends) in self.broken
-            self._keep(ends, replace(GOOD, to_worker="no answer" if fails else ""))
+    async def check(self, own: str, workers: Collection[Joined]) -> None:
+        for one in workers:
+            self._workers.keep_link(one, CLOSED if one.name in self.broken else GOOD)
 
 
 class Coming:
