@@ -21,7 +21,7 @@ from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import MAX_BYTES, Reply, encode_reply
 from caovand.daemon.cluster import document, selection
-from caovand.daemon.cluster.head import Head
+from caovand.daemon.cluster.head import HeadPart
 from caovand.daemon.cluster.part import Membership
 from caovand.daemon.cluster.selection import Quorum
 from caovand.daemon.cluster.workers import Worker
@@ -45,19 +45,16 @@ class Checked:
         self.found = found
         self.checks: list[list[str]] = []
         self.during: Callable[[], None] = lambda: None
-        self.snapshot = Snapshot(state=State.HOLD)
-        self.pids: list[int] = []
-        self.config = Config()
-        slot: Any = SimpleNamespace(
-            notice=lambda *_: None, snapshot=lambda: self.snapshot, apply=lambda _: None,
-            pids=lambda: self.pids, engine=ENGINE, reported=dict, forecast=lambda: MEMORY,
-            config=lambda: self.config,
+        run: Any = SimpleNamespace(child=None, reported={}, forecast=MEMORY)
+        self.slot: Any = SimpleNamespace(
+            notice=lambda *_: None, snapshot=Snapshot(state=State.HOLD), apply=lambda _: None,
+            engine=ENGINE, config=Config(), run=run, failures=SimpleNamespace(store=None),
         )  # fmt: skip
         self.port = free_port()
         pairs = KeyPairs(b"", b"", b"", b"")
         assert ENGINE.nodes is not None
         member = Membership("head1", f"127.0.0.1:{self.port}", pairs, ENGINE.nodes)
-        self.head = Head(member, Quorum(nodes, least or nodes, 60.0), slot)
+        self.head = HeadPart(member, Quorum(nodes, least or nodes, 60.0), self.slot)
         self.selection = self.head._selection
         self.selection.facts = HEAD
         self.head._links.check = self._check  # type: ignore[method-assign]
@@ -199,7 +196,7 @@ def test_an_operator_that_keeps_nccl_from_the_fabric_is_believed() -> None:
     nodes = ("head1", "n2")
     checked = with_fabric(n2=FABRIC)
     assert checked.head.describe()["planned"]["no_rdma"] == ""
-    checked.config = WITHOUT_IB
+    checked.slot.config = WITHOUT_IB
     checked.choose()
     assert checked.selection._no_rdma == "[engine] env sets NCCL_IB_DISABLE"
     assert sorted(slow(checked)) == [f"eth0 of {name} runs at 100 Mbit/s" for name in nodes]
@@ -330,24 +327,24 @@ def test_the_check_connects_to_all_each_time() -> None:
 @pytest.mark.parametrize("state", [State.STOPPED, State.FAILED, State.BACKOFF])
 def test_the_check_tries_in_all_states_without_an_engine(state: State) -> None:
     checked = Checked(n2=GOOD)
-    checked.snapshot = Snapshot(state=state)
+    checked.slot.snapshot = Snapshot(state=state)
     assert checked.check() == [["n2"]]
 
 
 def serves(checked: Checked) -> None:
-    checked.snapshot = Snapshot(state=State.SERVING)
+    checked.slot.snapshot = Snapshot(state=State.SERVING)
 
 
 def starts(checked: Checked) -> None:
-    checked.snapshot = Snapshot(state=State.STARTING)
+    checked.slot.snapshot = Snapshot(state=State.STARTING)
 
 
 def is_inspected(checked: Checked) -> None:
-    checked.snapshot = Snapshot(state=State.HOLD, inspecting=True)
+    checked.slot.snapshot = Snapshot(state=State.HOLD, inspecting=True)
 
 
 def has_processes(checked: Checked) -> None:
-    checked.pids.append(1)
+    checked.slot.run.child = SimpleNamespace(members=[SimpleNamespace(pid=1)])
 
 
 def runs_there(checked: Checked) -> None:

@@ -26,10 +26,11 @@ from caovand.core.reporting.report import forecast_figures
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
+from caovand.daemon.cluster.here import NodeEntry
 from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import (
     Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     Notices,
     Part,
@@ -46,7 +47,7 @@ ENDING_S = 60.0
 """Time limit for a worker to end its rank."""
 
 
-class Head(Part):
+class HeadPart(Part):
     """The head, which workers join at `member.head`.
 
     `executor` is [cluster] executor, which starts the ranks.
@@ -55,7 +56,7 @@ class Head(Part):
     role = "head"
 
     def __init__(
-        self, member: Membership, quorum: Quorum, slot: ClusterSlotProtocol, executor: str = "mp"
+        self, member: Membership, quorum: Quorum, slot: ClusterSlot, executor: str = "mp"
     ) -> None:
         self._member, self._quorum, self._slot = member, quorum, slot
         self._name, self._address = member.name, member.head
@@ -73,7 +74,7 @@ class Head(Part):
         self._since = now()
         self._own_ranks = here.Ranks(slot, member.nodes)
         self._latest = ""  # the last start, even once it has ended
-        self._evidence = Collector(slot, self._silence)
+        self._evidence = Collector(slot.failures.store, slot.notice, self._silence)
 
     async def begin(self) -> None:
         """Receive reports and send each worker its order, until cancelled."""
@@ -113,7 +114,7 @@ class Head(Part):
             fact = f"{self._address} is this machine's own loopback address, {address}"
             remedy = "set [cluster] head to an address that workers reach"
             raise ProblemError("hear any worker", fact, remedy)
-        return HeadLink(address, self._member.pairs, self._on_frame, self._slot.runtime)
+        return HeadLink(address, self._member.pairs, self._on_frame, self._slot.directories.runtime)
 
     # -- hearing ----------------------------------------------------------------------------
 
@@ -183,7 +184,7 @@ class Head(Part):
         if not self._start:
             return
         self._start = ""
-        phase = self._slot.snapshot().phase or "serving"
+        phase = self._slot.snapshot.phase or "serving"
         finding = replace(found, text=text, line=0) if found else Finding(failure, text, phase)
         failed = events.Failed(at=now(), generation=self._generation, finding=finding)
         self._slot.apply(failed)
@@ -195,7 +196,7 @@ class Head(Part):
         if not self._start or rank is None or self._plan is None:
             probe = self._links.probe(name)
             return Order(head=self._boot, name=self._name, sent=now(), probe=probe)
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         return Order(
             head=self._boot,
             name=self._name,
@@ -290,14 +291,13 @@ class Head(Part):
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`."""
-        at, ranks = now(), self._own_ranks.known
-        host = addresses.split_address(self._address)[0]
-        own = here.entry(
-            self._name, "here", at - self._since, self._selection.facts, ranks, host,
-            sizes=here.sizes(self._slot), network=here.network(self._slot),
+        at = now()
+        own = here.own_entry(
+            self._slot, self._name, at - self._since, self._selection.facts, self._own_ranks.known,
+            addresses.split_address(self._address)[0],
         )  # fmt: skip
         others = [
-            here.entry(
+            NodeEntry(
                 name,
                 "lost" if worker.lost else "joined",
                 at - (worker.heard if worker.lost else worker.since),
@@ -306,11 +306,11 @@ class Head(Part):
                 link=worker.link,
                 sizes=worker.report.sizes,
                 network=worker.report.network,
-            )
+            ).document()
             for name, worker in sorted(self._workers.by_name.items())
         ]
         refused = [
-            here.entry(one.name, "refused", at - one.since, one.facts, one.report.ranks)
+            NodeEntry(one.name, "refused", at - one.since, one.facts, one.report.ranks).document()
             for one in self._workers.refused()
         ]
         runs = bool(self._start)
@@ -320,6 +320,6 @@ class Head(Part):
             "role": self.role, "name": self._name, "head": self._address,
             "nodes": [own, *others, *refused], "missing": self._missing,
             "planned": self._selection.planned(runs),
-            "forecast": forecast_figures(self._slot.forecast()),
+            "forecast": forecast_figures(self._slot.run.forecast),
         }  # fmt: skip
         return with_checks(document, [(name, one) for one, name in reversed(found.items())])

@@ -29,7 +29,7 @@ from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     PlanInSteps,
     is_stopped,
@@ -95,7 +95,7 @@ class TeamSelection:
 
     def __init__(
         self, member: Membership, quorum: Quorum, workers: Workers, links: Links,
-        slot: ClusterSlotProtocol, executor: str, gone: Changed,
+        slot: ClusterSlot, executor: str, gone: Changed,
     ) -> None:  # fmt: skip
         self.team = Team()
         self.facts: NodeFacts | None = None  # of the head
@@ -219,9 +219,9 @@ class TeamSelection:
     async def check_links(self) -> None:
         """Check all links, unless an engine runs or is about to."""
         async with self._links.turn:
-            snapshot = self._slot.snapshot()
+            snapshot = self._slot.snapshot
             idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
-            if not idle or self._slot.pids() or self.facts is None:
+            if not idle or here.engine_pids(self._slot) or self.facts is None:
                 return
             present = self._workers.present.values()
             if free := [one for one in present if one.facts and not one.report.running]:
@@ -230,7 +230,7 @@ class TeamSelection:
 
     def try_again(self) -> None:
         """Retry at once whatever waits for a node to change."""
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         waits = snapshot.finding is not None and snapshot.finding.failure in WAITING_FAILURES
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
@@ -240,7 +240,7 @@ class TeamSelection:
 
         `runs` says that the last start has not ended.
         """
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         if self.quorum.strict or snapshot.inspecting:
             return
         if snapshot.state is State.HOLD:
@@ -258,9 +258,9 @@ class TeamSelection:
             back = [
                 name for name in chosen.keys() - ours if self.quorum.justifies_restart(chosen[name])
             ]
-            if back and self._slot.idle():
+            if back and self._slot.figures.idle and not self._slot.run.busy:
                 text = f"node {', '.join(sorted(back))} is back"
-                self._slot.command(events.Restart(at=now(), reason=text, by="head"))
+                self._slot.apply_operator_event(events.Restart(at=now(), reason=text, by="head"))
 
     # -- comparing --------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class TeamSelection:
     def _why_no_rdma(self, names: Collection[str]) -> str:
         """Why the head and these workers cannot use InfiniBand or RoCE; "" if they can."""
         facts = (self.facts, *(self._workers.by_name[name].facts for name in names))
-        configured = self._member.nodes.no_rdma(dict(self._slot.config().engine.env))
+        configured = self._member.nodes.no_rdma(dict(self._slot.config.engine.env))
         return configured or no_rdma([one for one in facts if one is not None])
 
     def _network(self, names: Collection[str]) -> Network | None:
@@ -300,7 +300,7 @@ class TeamSelection:
     def _uncompared(self) -> Iterator[tuple[str, CheckResult]]:
         """Present workers that cannot be compared, or are not meant to serve."""
         if self.facts is None:
-            snapshot = self._slot.snapshot()
+            snapshot = self._slot.snapshot
             state, stopped = state_of(snapshot), is_stopped(snapshot)
             yield self._member.name, lacks_facts(self._member.name, state, stopped=stopped)
         for name, one in self._workers.present.items():

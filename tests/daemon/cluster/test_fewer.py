@@ -41,19 +41,19 @@ def test_with_leave_it_serves_alone_after_a_while_and_with_all_once_they_are_bac
         assert head.part.summary()["serving"] == 1
 
         # One that comes and may go again is not taken in at once, and never while somebody asks.
-        head.slot.idle = False
+        head.slot.figures.idle = False
         head.hear("n2")
         await head.ordered()
-        head.slot.idle = True
+        head.slot.figures.idle = True
         await head.ordered()
         assert head.slot.snapshot.state is State.SERVING
-        head.slot.idle = False
+        head.slot.figures.idle = False
         for _ in range(7):
             world.clock.ahead_s += WAIT_S / 6
             head.hear("n2")
         await head.ordered()
         assert head.slot.snapshot.state is State.SERVING
-        head.slot.idle = True
+        head.slot.figures.idle = True
         await soon(lambda: len(head.slot.plans) == 2)
         assert head.slot.plans[-1].value("nnodes") == 2
 
