@@ -27,6 +27,11 @@ class Finished:
     output: str
 
 
+def last_line(output: str, empty: str = "nothing") -> str:
+    """Return the last line that a program printed, which most often names the cause."""
+    return (output.strip() or empty).splitlines()[-1].strip()
+
+
 ReportProgress = Callable[[int, int, str], None]
 RunCommand = Callable[[Sequence[str], Mapping[str, str], Callable[[], None]], Finished]
 

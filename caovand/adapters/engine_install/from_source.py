@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from caovand.adapters.engine_install import toolkit
-from caovand.adapters.engine_install.adapt import write_dist_info
 from caovand.adapters.engine_install.commands import Finished, InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
 from caovand.adapters.engine_install.lock import Lock
-from caovand.adapters.engine_install.wheels import Wheel
+from caovand.adapters.engine_install.records import write_dist_info
 from caovand.adapters.files import trust
 from caovand.core.engine.install import Source
 
 FOLDER = "build"
-_TELLING = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
+_CAUSE_MARKERS = ("fatal error:", "cannot find", "error:", "CMake Error", "FAILED:")
 """Markers of a line that names the cause, the most specific first."""
 
 
@@ -45,8 +44,8 @@ def check_compiler(lock: Lock, environ: Mapping[str, str]) -> str:
     """Return the system's C++ compiler; raises EngineError, before any download, if there is
     none."""
     for name in (environ.get("CXX", ""), "c++", "g++", "clang++"):
-        if name and (found := trust.program(name, environ)):
-            return found
+        if name and (compiler := trust.program(name, environ)):
+            return compiler
     raise EngineError(
         f"build {lock.name}",
         "there is no C++ compiler on this machine",
@@ -58,18 +57,15 @@ def build(
     source: Source,
     lock: Lock,
     path: Path,
-    files: Mapping[str, Wheel],
+    archive: Path,
     compilers: BuildOptions,
     world: InstallWorld,
 ) -> Path:
-    """Build the program into ENGINE/bin.
-
-    An interrupted build resumes where it stopped.
-    """
+    """Build the program from its archive into ENGINE/bin; an interrupted build resumes."""
     work = path / FOLDER
     tree, out = work / "source", work / "out"
     if not tree.exists():
-        unpack(files[source.package].path, tree, f"build {lock.name}")
+        unpack(archive, tree, f"build {lock.name}")
     environ = _environment(path, lock, compilers)
     options = source.options(lock.build, lock.version)
     if lock.build == "cuda":
@@ -169,17 +165,17 @@ def _run_or_raise(
     if finished.code == 0:
         return
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()] or ["nothing"]
-    marked = (line for mark in _TELLING for line in lines if mark in line)
-    text = next(marked, lines[-1])
+    marked = (line for mark in _CAUSE_MARKERS for line in lines if mark in line)
+    cause = next(marked, lines[-1])
     remedy = "run the command again; compiled parts are kept"
     if "No space left on device" in finished.output:
-        text, remedy = "the disk is full", "free some space and run the command again"
+        cause, remedy = "the disk is full", "free some space and run the command again"
     elif "Killed signal" in finished.output:
-        text = "a compiler was killed, most likely because memory ran out"
+        cause = "a compiler was killed, most likely because memory ran out"
         remedy = "run the command again with fewer compilers: --jobs 1"
     else:
         (work / "log").write_text(finished.output, encoding="utf-8")
         remedy += f"; the whole output is in {work / 'log'}"
     raise EngineError(
-        f"build {work.parent.name}", f"{Path(command[0]).name} reported: {text}", remedy
+        f"build {work.parent.name}", f"{Path(command[0]).name} reported: {cause}", remedy
     )

@@ -17,7 +17,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import toolkit
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.places import InstalledEngine
+from caovand.adapters.engine_install.places import InstalledEngine, find_processes
 from caovand.adapters.files import safe_files, trust
 from caovand.core.engine.record import CompiledKernel
 
@@ -114,14 +114,7 @@ def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
 
 def _find_builders(work: Path) -> list[int]:
     """Processes whose working directory is in the folder: ninja outlives a killed build."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if link.readlink().is_relative_to(work):
-                found.append(int(link.parent.name))
-        except OSError:
-            continue
-    return sorted(found)
+    return find_processes(lambda process: (process / "cwd").readlink().is_relative_to(work))
 
 
 def _nice(world: InstallWorld) -> list[str]:
