@@ -152,7 +152,7 @@ def compile_bytecode(path: Path, site: Path, world: InstallWorld) -> None:
     command = [python, "-W", "ignore", "-I", "-m", "compileall", "-qq", "-j", jobs, str(site)]
     finished = _run(world, path, command, f"compile the Python files in {path}", tick)
     # status 1 alone is harmless: some packages ship files for other Pythons, which do not compile
-    if finished.code not in (0, 1) or finished.output.strip():
+    if finished.code < 0 or finished.output.strip():
         world.say("      note: not all Python files were compiled; the first start takes longer")
 
 

@@ -11,7 +11,9 @@ source are built between filling and proving.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +32,8 @@ from caovand.engines import registry
 
 _MIB = 2**20
 MARGIN_MIB = 512
+DOWNLOADS = ".wheels"
+"""The folder in the root for the files of unfinished engines."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def _build(source: Source, request: InstallRequest, path: Path, world: InstallWo
 
 def _drop_wheels(request: InstallRequest) -> None:
     """Delete the files that were downloaded for this engine; another lock's downloads stay."""
-    folder = wheels.Folder(request.root / ".wheels")
+    folder = wheels.Folder(request.root / DOWNLOADS)
     for wheel in folder.find(request.lock.pins).values():
         wheel.path.unlink()
     with contextlib.suppress(OSError):
@@ -162,8 +166,10 @@ def _find_equal(request: InstallRequest, plugin: str | None) -> places.Installed
 def _check_python(
     request: InstallRequest, base: places.InstalledEngine, world: InstallWorld
 ) -> None:
-    """Refuse a --python other than the one the installed engine, which is used unchanged, was made
-    with."""
+    """Refuse a --python other than the one that the installed engine was made with.
+
+    That engine is used unchanged.
+    """
     if request.python is None:
         return
     named = named_python(request.lock.python, request.python, world.run, public=request.public)
@@ -178,35 +184,47 @@ def _check_python(
 
 def _choose_folder(request: InstallRequest) -> Path:
     """Choose a folder name that no finished engine of another lock has taken."""
-    number = 1
-    while True:
-        name = request.lock.name if number == 1 else f"{request.lock.name}.{number}"
-        if places.read(request.root / name) is None:
-            return request.root / name
-        number += 1
+    first = request.lock.name
+    names = itertools.chain([first], (f"{first}.{number}" for number in itertools.count(2)))
+    return next(request.root / name for name in names if places.read(request.root / name) is None)
 
 
 def _fill(
     request: InstallRequest, path: Path, base: places.InstalledEngine | None, world: InstallWorld
 ) -> None:
     """Steps 1 to 4: fill an environment from the lock's wheels, or from `base`."""
-    journal = Journal(path, request.lock.digest)
-    folder = wheels.Folder(request.offline or request.root / ".wheels")
+    lock, journal = request.lock, Journal(path, request.lock.digest)
     if "fill" in journal.completed_steps():
         return
     if base is not None:
         world.say(f"[1-4] copying {base.name}, which has the same packages, as links")
         _make_folder(path, journal)
         environment.clone(base.path, path)
-        journal.add("fill")
-        return
-    lock = request.lock
-    world.say(f"[1/6] checking Python {lock.python} and disk space")
+    else:
+        world.say(f"[1/6] checking Python {lock.python} and disk space")
+        python = _check_machine(request, path, world)
+        world.say(f"[2/6] making {path}")
+        _make_folder(path, journal)
+        environment.make_venv(python, path, world)
+        source = f"{request.offline} has all {len(lock.pins)} files"
+        if request.offline is None:
+            source = f"downloading {len(lock.pins)} files, {lock.download_bytes // _MIB} MiB"
+        world.say(f"[3/6] {source}")
+        files = _get_files(request, path, world)
+        packed = {name: wheel for name, wheel in files.items() if name not in lock.sources}
+        world.say(f"[4/6] unpacking {len(packed)} wheels, {lock.disk_mib} MiB installed")
+        _unpack(lock, path, packed, world)
+    journal.add("fill")
+
+
+def _check_machine(request: InstallRequest, path: Path, world: InstallWorld) -> Path:
+    """Refuse, before anything is written, what cannot succeed; find the Python to use."""
+    folder = wheels.Folder(request.offline or request.root / DOWNLOADS)
     if request.offline is not None:
-        wheels.require_all(lock, folder)
+        wheels.require_all(request.lock, folder)
     _check_disk(request, path, folder, world)
     python = find(
-        lock.python,
+        request.lock.python,
         request.python,
         request.root,
         world.environ,
@@ -217,18 +235,15 @@ def _fill(
     world.say(f"      {python.path}")
     if not python.public and os.geteuid() == 0:
         world.say("      note: only root can run this Python, not a service of another user")
-    world.say(f"[2/6] making {path}")
-    _make_folder(path, journal)
-    environment.make_venv(python.path, path, world)
-    if request.offline is not None:
-        world.say(f"[3/6] {request.offline} has all {len(lock.pins)} files")
-    else:
-        world.say(f"[3/6] downloading {len(lock.pins)} files, {lock.download_bytes // _MIB} MiB")
-    files = _get_files(request, path, world)
-    packed = {name: wheel for name, wheel in files.items() if name not in lock.sources}
-    world.say(f"[4/6] unpacking {len(packed)} wheels, {lock.disk_mib} MiB installed")
+    return python.path
+
+
+def _unpack(
+    lock: Lock, path: Path, packed: Mapping[str, wheels.Wheel], world: InstallWorld
+) -> None:
+    """Step 4: install the wheels, adapt them, and lay out what belongs to the engine."""
     environment.unpack(lock, path, packed, world)
-    site = next((path / "lib").glob("python3*/site-packages"))
+    site = places.site_packages(path)
     fix_records(site, (wheel.path for wheel in packed.values()))
     if shared := next(find_shared_files(Records(site).owners), None):
         raise EngineError(
@@ -240,13 +255,11 @@ def _fill(
     environment.compile_bytecode(path, site, world)
     toolkit.lay_out(path)
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
-    journal.add("fill")
 
 
 def _get_files(request: InstallRequest, path: Path, world: InstallWorld) -> dict[str, wheels.Wheel]:
-    """Get all files of the lock, downloaded or from a folder, into a place where nobody else can
-    change them."""
-    own = wheels.Folder(request.root / ".wheels")
+    """Get all files of the lock, downloaded or from a folder, where nobody else can change them."""
+    own = wheels.Folder(request.root / DOWNLOADS)
     if request.offline is None:
         python = path / "bin" / "python"
         return wheels.download(request.lock, python, own, world.run, world.progress)
@@ -274,19 +287,20 @@ def _make_folder(path: Path, journal: Journal) -> None:
 def _check_disk(
     request: InstallRequest, path: Path, folder: wheels.Folder, world: InstallWorld
 ) -> None:
-    """Refuse, before anything is written, if the disk has too little room."""
-    needed = (MARGIN_MIB + request.lock.disk_mib) * _MIB
-    if request.offline is not None and trust.is_anothers(request.offline):
-        needed += sum(pin.size_bytes for pin in request.lock.pins)
+    """Refuse an installation for which the disk has too little space."""
+    lock, root = request.lock, request.root
+    needed = (MARGIN_MIB + lock.disk_mib) * _MIB
     if request.offline is None:
-        have = folder.find(request.lock.pins)
-        needed += sum(pin.size_bytes for pin in request.lock.pins if pin.name not in have)
+        here = folder.find(lock.pins)
+        needed += sum(pin.size_bytes for pin in lock.pins if pin.name not in here)
+    elif trust.is_anothers(request.offline):
+        needed += lock.download_bytes
     if path.is_dir():  # a half-filled tree is deleted first, which frees its space
         needed -= sum(file.lstat().st_size for file in path.rglob("*") if file.is_file())
-    free = world.free_bytes(request.root)
+    free = world.free_bytes(root)
     if free < needed:
         raise EngineError(
-            f"install {request.lock.name}",
-            f"{request.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
+            f"install {lock.name}",
+            f"{root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
             "make room, or choose another disk with --root DIR",
         )

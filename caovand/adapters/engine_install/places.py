@@ -72,6 +72,11 @@ _IN_MARKER = tuple(field.name for field in fields(InstalledEngine))[2:]
 """The fields in the marker: all but the name and the path, which are the folder's."""
 
 
+def site_packages(path: Path) -> Path:
+    """The folder of packages in an engine's environment."""
+    return next(path.glob("lib/python3*/site-packages"))
+
+
 def root_from(option: str | None, environ: Mapping[str, str]) -> Path:
     """The engines' folder: the option, else `ROOT_VARIABLE`, else the system's."""
     return installed.root_from(option, environ, ROOT_VARIABLE, DEFAULT_ROOT)
@@ -114,7 +119,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def link_of(role: str, kind: str) -> str:
-    """The path of the link "current" or "previous" for a kind of engine."""
+    """The name of the link "current" or "previous" for a kind of engine."""
     return role if kind == FIRST_KIND else f"{role}-{kind}"
 
 

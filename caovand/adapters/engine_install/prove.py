@@ -64,17 +64,15 @@ def prove(lock: Lock, path: Path, run: RunCommand, *, plugin: bool = False) -> P
 
 def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: RunCommand) -> None:
     """Start the environment's server once; EngineError names what failed."""
-    what = f"prove {path.name}"
     assert engine.install.source is not None
     program = path / "bin" / engine.install.source.target
     done = run([str(program), *trial.version], {}, lambda: None)
     number = lock.version.partition(".")[0]
     if done.code or number not in done.output:
-        raise EngineError(
-            what,
+        raise _not_proven(
+            path,
             f"{program.name} ended with status {done.code} and did not name build {number}:"
             f" {last_line(done.output)}",
-            f"sudo caovanctl engine remove {path.name}, then install it again",
         )
     with tempfile.TemporaryDirectory(prefix="caovan-trial-") as folder:
         model, log = Path(folder, f"tiny{trial.suffix}"), Path(folder, "log")
@@ -97,11 +95,10 @@ def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: 
                 server.kill()
                 server.wait()
                 last = last_line(log.read_text(encoding="utf-8", errors="replace"))
-                raise EngineError(
-                    what,
+                raise _not_proven(
+                    path,
                     f"{program.name} did not answer two completions ({problem}); its last line:"
                     f" {last}",
-                    f"sudo caovanctl engine remove {path.name}, then install it again",
                 ) from None
             finally:
                 server.kill()
@@ -128,14 +125,12 @@ def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int)
 def _prove_by_import(
     imports: Imports, lock: Lock, path: Path, run: RunCommand, *, plugin: bool
 ) -> Proof:
-    what = f"prove {path.name}"
-    again = f"sudo caovanctl engine remove {path.name}, then install it again"
-    report = _import(imports, lock, path, run, what, again)
-    wrong = next(filter(None, (check(report, lock) for check in CHECKS)), "")
-    if not wrong and plugin and report["caovan_plugin"] is None:
-        wrong = f"the plugin {PLUGIN} is not in it"
-    if wrong:
-        raise EngineError(what, wrong, _remedy(wrong) or again)
+    report = _import(imports, lock, path, run)
+    fault = next(filter(None, (check(report, lock) for check in CHECKS)), "")
+    if not fault and plugin and report["caovan_plugin"] is None:
+        fault = f"the plugin {PLUGIN} is not in it"
+    if fault:
+        raise _not_proven(path, fault, _remedy(fault))
     devices = tuple(
         f"{device['name']} (SM{device['capability'][0]}{device['capability'][1]})"
         for device in report["devices"]
@@ -150,9 +145,12 @@ def _prove_by_import(
     )
 
 
-def _import(
-    imports: Imports, lock: Lock, path: Path, run: RunCommand, what: str, again: str
-) -> dict[str, Any]:
+def _not_proven(path: Path, fact: str, remedy: str | None = None) -> EngineError:
+    again = f"sudo caovanctl engine remove {path.name}, then install it again"
+    return EngineError(f"prove {path.name}", fact, remedy or again)
+
+
+def _import(imports: Imports, lock: Lock, path: Path, run: RunCommand) -> dict[str, Any]:
     """Import the modules in the environment; return its report, or raise EngineError."""
     env = {
         "PYTHONPATH": "",
@@ -169,16 +167,16 @@ def _import(
     try:
         report: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, ValueError):
-        fact = f"its Python ended with status {done.code} and printed: {last_line(done.output)}"
         if done.code == -signal.SIGILL:
-            fact = f"{lock.title} uses instructions this processor lacks"
-            again = "a processor with AVX2 is needed"
-        raise EngineError(what, fact, again) from None
+            fact = f"{lock.title} uses instructions that this CPU lacks"
+            raise _not_proven(path, fact, "a CPU with AVX2 is needed") from None
+        fact = f"its Python ended with status {done.code} and printed: {last_line(done.output)}"
+        raise _not_proven(path, fact) from None
     return report
 
 
 Check = Callable[[Mapping[str, Any], Lock], str]
-"""Finds what is wrong with a report; empty if nothing is."""
+"""Names what is wrong with a report; empty if nothing is."""
 
 
 def _import_error(report: Mapping[str, Any], _: Lock) -> str:
