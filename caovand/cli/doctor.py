@@ -82,7 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """doctor."""
     own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     _add_options(own)
     own.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
