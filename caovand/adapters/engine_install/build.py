@@ -17,9 +17,9 @@ from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.places import MARKER, STEPS
 from caovand.adapters.engine_install.wheels import Wheel, sha256
 from caovand.adapters.files import trust
+from caovand.core.units import MIB
 
-_MIB = 2**20
-NEXT_TO_NOTHING_BYTES = 4 * _MIB
+NEXT_TO_NOTHING_BYTES = 4 * MIB
 COMPILE = Path(__file__).with_name("compile_in_env.py")
 
 
@@ -102,7 +102,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWor
     else:
         command = [*pip(path / "bin" / "python"), "install", "--no-cache-dir", "--no-compile"]
     command += ["--no-deps", "--no-index", "--require-hashes", "-r", str(wanted)]
-    total = lock.disk_mib * _MIB
+    total = lock.disk_mib * MIB
     before, most = world.free_bytes(path), 0
 
     def tick() -> None:

@@ -27,9 +27,9 @@ from caovand.adapters.engine_install.pythons import find, named_python
 from caovand.adapters.engine_install.verify import Records, shared_files
 from caovand.adapters.files import safe_files, trust
 from caovand.core.engine.install import Source
+from caovand.core.units import MIB
 from caovand.engines import registry
 
-_MIB = 2**20
 MARGIN_MIB = 512
 
 
@@ -212,7 +212,7 @@ def _fill(
     if order.offline is not None:
         world.say(f"[3/6] {order.offline} has all {len(lock.pins)} files")
     else:
-        world.say(f"[3/6] downloading {len(lock.pins)} files, {lock.download_bytes // _MIB} MiB")
+        world.say(f"[3/6] downloading {len(lock.pins)} files, {lock.download_bytes // MIB} MiB")
     files = _get_files(order, path, world)
     packed = {name: wheel for name, wheel in files.items() if name not in lock.sources}
     world.say(f"[4/6] unpacking {len(packed)} wheels, {lock.disk_mib} MiB installed")
@@ -264,7 +264,7 @@ def _check_disk(
     order: InstallRequest, path: Path, folder: wheels.Folder, world: InstallWorld
 ) -> None:
     """Refuse, before anything is written, if the disk has too little room."""
-    needed = (MARGIN_MIB + order.lock.disk_mib) * _MIB
+    needed = (MARGIN_MIB + order.lock.disk_mib) * MIB
     if order.offline is not None and trust.is_anothers(order.offline):
         needed += sum(pin.size_bytes for pin in order.lock.pins)
     if order.offline is None:
@@ -276,6 +276,6 @@ def _check_disk(
     if free < needed:
         raise EngineError(
             f"install {order.lock.name}",
-            f"{order.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
+            f"{order.root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
             "make room, or choose another disk with --root DIR",
         )

@@ -66,9 +66,11 @@ class GpuSampler:
             return
         while not self._stopped.is_set():
             # Without a driver, with another version's, or while it is replaced: try again.
-            with contextlib.suppress(library.NVMLError):
-                with nvml_library.open_session(library) as nvml:
-                    self._sample_until_stopped(nvml)
+            with (
+                contextlib.suppress(library.NVMLError),
+                nvml_library.open_session(library) as nvml,
+            ):
+                self._sample_until_stopped(nvml)
             self._stopped.wait(self._sample_s)
 
     def _sample_until_stopped(self, nvml: Nvml) -> None:
