@@ -36,7 +36,7 @@ from caovand.engines.vllm.machine_checks import (
     wsl,
 )
 from caovand.engines.vllm.planning.devices import unusable
-from caovand.engines.vllm.planning.loading import lack_of_memory
+from caovand.engines.vllm.planning.serving import lack_of_memory
 from caovand.engines.vllm.plugin_checks import WITH_PLUGIN, plugin_checks, turing
 
 

@@ -14,8 +14,8 @@ from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.advice import ladder_changes, sentences
-from caovand.engines.vllm.flags.history import known_of
 from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.flags.table import known_of
 from caovand.engines.vllm.healing.advice_texts import GENERAL, SPECIAL
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.sizes import BLOCK

@@ -11,7 +11,7 @@ from caovand.core.facts.inventory import Gpu, ModelCard, Node
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import card_speed
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine import tiles
+from caovand.engines.vllm.machine.capabilities import PADDING_REMEDY, not_whole_tiles, tile_side
 
 TENSOR, PIPELINE, REPLICAS = (
     "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"
@@ -86,21 +86,21 @@ def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
 
 
 def split_for(
-    model: ModelCard, verbatim: Mapping[str, Any], cards: int, *, tiled: bool = False
+    model: ModelCard, verbatim: Mapping[str, Any], cards: int, *, whole_tiles: bool = False
 ) -> int:
     """The largest split that `cards` cards and the model's shape allow with these settings."""
     each, whole = max(cards // tensor_groups(verbatim), 1), shards_whole_experts(verbatim)
-    return largest_split(model, each, whole_experts=whole, tiled=tiled)
+    return largest_split(model, each, whole_experts=whole, whole_tiles=whole_tiles)
 
 
 def splits_below(
-    model: ModelCard, size: int, *, whole_experts: bool = False, tiled: bool = False
+    model: ModelCard, size: int, *, whole_experts: bool = False, whole_tiles: bool = False
 ) -> list[int]:
     """The smaller splits that the model's shape allows, the largest first."""
     return [
         fewer
         for fewer in range(size - 1, 0, -1)
-        if not indivisible(model, fewer, whole_experts=whole_experts, tiled=tiled)
+        if not indivisible(model, fewer, whole_experts=whole_experts, whole_tiles=whole_tiles)
     ]
 
 
@@ -110,18 +110,18 @@ def shards_whole_experts(verbatim: Mapping[str, Any]) -> bool:
 
 
 def needs_whole_experts(
-    model: ModelCard, size: int, verbatim: Mapping[str, Any], *, tiled: bool = False
+    model: ModelCard, size: int, verbatim: Mapping[str, Any], *, whole_tiles: bool = False
 ) -> str:
     """Why this split needs whole experts, which make it possible; empty if it does not, or if the
     operator decided whether experts are whole."""
-    cut = indivisible(model, size, tiled=tiled)
+    cut = indivisible(model, size, whole_tiles=whole_tiles)
     if cut is None or EXPERT_PARALLEL in verbatim or not model.experts or model.experts % size:
         return ""
-    return "" if indivisible(model, size, whole_experts=True, tiled=tiled) else cut.fact
+    return "" if indivisible(model, size, whole_experts=True, whole_tiles=whole_tiles) else cut.fact
 
 
 def largest_split(
-    model: ModelCard, most: int, *, whole_experts: bool = False, tiled: bool = False
+    model: ModelCard, most: int, *, whole_experts: bool = False, whole_tiles: bool = False
 ) -> int:
     """The largest split that the model's shape allows, over `most` cards at most; 1 if it allows
     none.
@@ -130,20 +130,20 @@ def largest_split(
     """
     if not model.architecture:
         return 1 << most.bit_length() - 1
-    allowed = splits_below(model, most + 1, whole_experts=whole_experts, tiled=tiled)
+    allowed = splits_below(model, most + 1, whole_experts=whole_experts, whole_tiles=whole_tiles)
     return max(allowed, default=1)
 
 
 def indivisible(
-    model: ModelCard, size: int, *, whole_experts: bool = False, tiled: bool = False
+    model: ModelCard, size: int, *, whole_experts: bool = False, whole_tiles: bool = False
 ) -> Problem | None:
     """Why the model's shape does not allow this split, and which splits it allows; None if it
     allows this one.
 
-    With expert parallelism each card holds whole experts. `tiled`: whether each rank's part of a
-    layer must be whole tiles of Marlin (`tiles.needs_whole`), also if the model is not split.
+    With expert parallelism each card holds whole experts. `whole_tiles`: each rank's part of a
+    layer must be whole tiles of Marlin (`needs_whole_tiles`), also if the model is not split.
     """
-    if not model.architecture or (size == 1 and not tiled):
+    if not model.architecture or (size == 1 and not whole_tiles):
         return None
     if model.heads % size:
         fact, remedy = f"it has {model.heads} attention heads", f"choose a divisor of {model.heads}"
@@ -158,19 +158,21 @@ def indivisible(
         return Problem(split_over(size), fact, "choose a divisor of both")
     dimensions = _cut_dimensions(model, whole_experts)
     problems = [_uneven(part, size) for part in dimensions if size > 1]
-    if tiled:
+    if whole_tiles:
         problems += [_broken_tile(part, size, model) for part in (*dimensions, *_gates(model))]
     return next(filter(None, problems), None)
 
 
-def experts_indivisible(model: ModelCard, cards: int, *, tiled: bool = False) -> Problem | None:
+def experts_indivisible(
+    model: ModelCard, cards: int, *, whole_tiles: bool = False
+) -> Problem | None:
     """Why each expert cannot be cut over all cards of replicas; None if it can.
 
     Read in vLLM 0.21 and 0.33: without expert parallelism, tensor parallelism of the experts spans
     all replicas (`flatten_tp_across_dp_and_pcp`).
     """
     cut = _experts_width(model)
-    return _uneven(cut, cards) or (_broken_tile(cut, cards, model) if tiled else None)
+    return _uneven(cut, cards) or (_broken_tile(cut, cards, model) if whole_tiles else None)
 
 
 def split_over(size: int) -> str:
@@ -238,13 +240,13 @@ def _gates(model: ModelCard) -> list[_Width]:
 
 
 def _broken_tile(cut: _Width, size: int, model: ModelCard) -> Problem | None:
-    tile, rows = tiles.side(model.hidden_size), cut.width // size
+    tile, rows = tile_side(model.hidden_size), cut.width // size
     if not cut.quantised or rows % tile == 0:
         return None
-    fact = f"its {cut.part} of {cut.width} would have {rows} rows a card, {tiles.lacks(tile)}"
+    fact = f"its {cut.part} of {cut.width} would have {rows} rows a card, {not_whole_tiles(tile)}"
     if size == 1:
-        return Problem("compute its fp8 weights", fact, tiles.REMEDY)
-    return Problem(split_over(size), fact, f"choose fewer GPUs, or {tiles.REMEDY}")
+        return Problem("compute its fp8 weights", fact, PADDING_REMEDY)
+    return Problem(split_over(size), fact, f"choose fewer GPUs, or {PADDING_REMEDY}")
 
 
 CARDS_ALIKE = 0.02

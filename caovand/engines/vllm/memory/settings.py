@@ -26,10 +26,10 @@ from caovand.engines.vllm.flags.spelling import (
     MARLIN_INPUT,
     RANKS_BY_YES,
     beyond_limit,
+    count,
     option,
     whole_number,
 )
-from caovand.engines.vllm.flags.spelling import count as count_of
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
@@ -79,8 +79,8 @@ def candidate_of(
     large = are_large(gpus)
     dtype = str(values.get("dtype") or "auto")
 
-    def count(name: str, default: int) -> int:
-        return count_of(values.get(name)) or default
+    def count_or(name: str, default: int) -> int:
+        return count(values.get(name)) or default
 
     share = values.get("gpu_memory_utilization")
     offload = values.get("cpu_offload_gb")
@@ -94,11 +94,11 @@ def candidate_of(
     drafted = str(env.get(DRAFT_VOCABULARY))
     activation = element_bytes(model.dtype if dtype == "auto" else dtype)
     return Candidate(
-        context=count("max_model_len", model.max_model_len),
-        sequences=count("max_num_seqs", 1024 if large else 256),
-        batch_tokens=count("max_num_batched_tokens", 8192 if large else 2048),
+        context=count_or("max_model_len", model.max_model_len),
+        sequences=count_or("max_num_seqs", 1024 if large else 256),
+        batch_tokens=count_or("max_num_batched_tokens", 8192 if large else 2048),
         utilization=float(share) if isinstance(share, (int, float)) else DEFAULT_SHARE,
-        tensor_parallel=count("tensor_parallel_size", 1),
+        tensor_parallel=count_or("tensor_parallel_size", 1),
         mtp=_depth(values.get("speculative_config")),
         kv_dtype=str(values.get("kv_cache_dtype") or "auto"),
         activation=activation,
@@ -112,7 +112,7 @@ def candidate_of(
         sampled_words=0 if model.task in POOLING else model.vocab_size or SAMPLED_WORDS,
         offload_gib=float(offload) if isinstance(offload, (int, float)) else 0.0,
         kv_bytes=kv_bytes_set(values, env, engine.build),
-        alignment=count("block_size", CUDA_BLOCK if engine.build == "cuda" else CPU_BLOCK),
+        alignment=count_or("block_size", CUDA_BLOCK if engine.build == "cuda" else CPU_BLOCK),
         compilation={**compiled, "cudagraph_mode": captured},
         quantization=str(values.get("quantization") or ""),
         kv_blocks=whole_number(values.get("num_gpu_blocks_override")),
@@ -137,8 +137,8 @@ def candidate_of(
 
 def dealt_layers(values: Mapping[str, Any], env: Mapping[str, Any], layers: int) -> tuple[int, ...]:
     """The layers of each pipeline stage; empty without stages, or if vLLM refuses them."""
-    count = count_of(values.get("pipeline_parallel_size")) or 1
-    return partition(env.get(PARTITION), layers, count) if count > 1 else ()
+    stages = count(values.get("pipeline_parallel_size")) or 1
+    return partition(env.get(PARTITION), layers, stages) if stages > 1 else ()
 
 
 def kv_bytes_set(values: Mapping[str, Any], env: Mapping[str, Any], build: str) -> int | None:
@@ -300,7 +300,7 @@ def memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> s
         return "the model is not on this machine yet"
     if not model.layer_types:
         return "config.json does not state the model's layers"
-    if not model.limit_known and count_of(plan.value("max_model_len")) is None:
+    if not model.limit_known and count(plan.value("max_model_len")) is None:
         return (
             "config.json does not state the longest context; set max_model_len to have a forecast"
         )

@@ -18,8 +18,8 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
 from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.vllm.flags.spelling import beyond_limit, option, whole_number
+from caovand.engines.vllm.machine.capabilities import FP8_AT_LOAD, is_fp8
 from caovand.engines.vllm.machine.ranks import indivisible
-from caovand.engines.vllm.machine.tiles import is_fp8
 from caovand.engines.vllm.memory.candidate import GIB, visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
@@ -31,7 +31,6 @@ from caovand.engines.vllm.planning.devices import (
     memory_holders,
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan
-from caovand.engines.vllm.planning.precision import AT_LOAD
 from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
 from caovand.engines.vllm.sizing.best import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -267,7 +266,7 @@ def _smaller_checkpoints(case: PlannedRequest) -> Iterator[str]:
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each, dtype, most in SMALLER:
         bits = _stored_bits(model)
-        loaded = 8.0 if case.plan.value("quantization") == AT_LOAD else bits
+        loaded = 8.0 if case.plan.value("quantization") == FP8_AT_LOAD else bits
         if each >= min(bits, loaded):
             continue
         weights = tuple(

@@ -15,8 +15,7 @@ from caovand.core.plan import Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.common.speeds import all_linked, link_text
 from caovand.engines.vllm.flags.spelling import count
-from caovand.engines.vllm.machine.capabilities import TURING
-from caovand.engines.vllm.machine.first_card import oldest_first
+from caovand.engines.vllm.machine.capabilities import TURING, oldest_first
 from caovand.engines.vllm.machine.ranks import (
     CARDS_ALIKE,
     EXPERT_PARALLEL,
@@ -216,7 +215,7 @@ def tensor_parallel_in_node(partial: PartialPlan) -> Setting | None:
     if split := partial.trial.split:
         return policy(split.tensor, _why_split(partial, split))
     cards = cards_to_split(partial)
-    size = split_for(partial.model, partial.verbatim, cards, tiled=partial.tiled)
+    size = split_for(partial.model, partial.verbatim, cards, whole_tiles=partial.whole_tiles)
     if len(partial.gpus) == 1 and size == 1:
         return policy(size, "one card")
     reason = f"the largest split the model's shape allows on {len(partial.gpus)} cards"
@@ -229,7 +228,7 @@ def tensor_parallel_in_node(partial: PartialPlan) -> Setting | None:
 def _cut(partial: PartialPlan, size: int) -> Problem | None:
     """Why the model's shape does not allow this split; None if it does."""
     whole = shards_whole_experts(partial.verbatim)
-    return indivisible(partial.model, size, whole_experts=whole, tiled=partial.tiled)
+    return indivisible(partial.model, size, whole_experts=whole, whole_tiles=partial.whole_tiles)
 
 
 def _why_split(partial: PartialPlan, split: Split) -> str:
@@ -256,7 +255,9 @@ def enable_expert_parallel(partial: PartialPlan) -> Setting | None:
         return policy(True, "the experts are spread over the cards of all replicas")
     if not partial.cuda or cut:
         return None
-    why = needs_whole_experts(partial.model, size, partial.verbatim, tiled=partial.tiled)
+    why = needs_whole_experts(
+        partial.model, size, partial.verbatim, whole_tiles=partial.whole_tiles
+    )
     return policy(True, f"each card holds whole experts: {why}") if why else None
 
 
@@ -289,10 +290,10 @@ def refusal(partial: PartialPlan, size: int) -> Problem | None:
     wanted = cards_lacking(size, verbatim, cards)
     if wanted:
         stated = "" if wanted == size else f"with its stages or replicas it takes {wanted}, and "
-        fits = split_for(partial.model, verbatim, cards, tiled=partial.tiled)
+        fits = split_for(partial.model, verbatim, cards, whole_tiles=partial.whole_tiles)
         fact, remedy = f"{stated}there are {cards}", f"set tensor_parallel_size = {fits}"
         return Problem(split_over(size), fact, remedy)
-    if needs_whole_experts(partial.model, size, verbatim, tiled=partial.tiled):
+    if needs_whole_experts(partial.model, size, verbatim, whole_tiles=partial.whole_tiles):
         return None
     return _cut(partial, size)
 

@@ -12,8 +12,7 @@ from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.kernels import compilers
 from caovand.engines.vllm.machine.attention import NO_NVCC
-from caovand.engines.vllm.machine.capabilities import HOPPER
-from caovand.engines.vllm.machine.first_card import float_weights, misplaced, never_runs
+from caovand.engines.vllm.machine.capabilities import HOPPER, float_weights, misplaced, never_runs
 from caovand.engines.vllm.memory.settings import gpus_of
 from caovand.engines.vllm.memory.shards import PARTITION, pinned_gib
 from caovand.engines.vllm.planning.devices import choose_gpus

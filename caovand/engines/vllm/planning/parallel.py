@@ -127,7 +127,9 @@ def _why_staged(partial: PartialPlan) -> str:
     cards, whole = len(partial.gpus), shards_whole_experts(partial.verbatim)
     if not all(alike(partial.gpus[0], gpu) for gpu in partial.gpus):
         return "the cards differ, and each stage has as many layers as its own hold"
-    problem = indivisible(partial.model, cards, whole_experts=whole, tiled=partial.tiled)
+    problem = indivisible(
+        partial.model, cards, whole_experts=whole, whole_tiles=partial.whole_tiles
+    )
     return f"{cards} cards hold more than fewer would{f': {problem.fact}' if problem else ''}"
 
 
@@ -207,7 +209,9 @@ def _spans(partial: PartialPlan, inside: Setting | None) -> tuple[bool, str] | N
         return False, "[policy] tensor_parallel_size is the split inside each node"
     whole = shards_whole_experts(verbatim)
     ranks = nodes * each
-    problem = indivisible(partial.model, ranks, whole_experts=whole, tiled=partial.tiled)
+    problem = indivisible(
+        partial.model, ranks, whole_experts=whole, whole_tiles=partial.whole_tiles
+    )
     refused = refusal({PIPELINE: nodes}, dict(partial.config.engine.env), machine)
     if refused and not problem:
         return True, f"tensor parallel over {nodes} nodes, [cluster]: {refused.fact}"

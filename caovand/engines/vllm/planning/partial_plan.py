@@ -1,4 +1,4 @@
-"""A plan in the making, which the policy's rules read."""
+"""A plan in the making, which the policy's rules read, and a finished one, which obstacles read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 from caovand.core.config.schema import Config, Mode
 from caovand.core.facts.inventory import EngineInfo, Gpu, Host, Inventory, ModelCard
 from caovand.core.model_task import ModelTask
-from caovand.core.plan import Origin, Setting, is_lookup
+from caovand.core.plan import Origin, Plan, Setting, is_lookup
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, whole_number
-from caovand.engines.vllm.machine import tiles
-from caovand.engines.vllm.machine.capabilities import TURING
+from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT, count, whole_number
+from caovand.engines.vllm.machine.capabilities import TURING, needs_whole_tiles, oldest_without
 from caovand.engines.vllm.machine.ranks import PIPELINE, Split, serving
 from caovand.engines.vllm.sizing.space import Choice, Space
 
@@ -108,11 +107,11 @@ class PartialPlan:
         return any(gpu.compute_capability == TURING for gpu in self.cards)
 
     @property
-    def tiled(self) -> bool:
+    def whole_tiles(self) -> bool:
         """Whether the weights must be whole tiles of Marlin on every rank."""
         cards = (*self.gpus, *(gpu for node in self.inventory.others for gpu in node.gpus))
         asked = str(self.values.get("quantization") or "")
-        return self.cuda and tiles.needs_whole(self.model, asked, cards, self.engine)
+        return self.cuda and needs_whole_tiles(self.model, asked, cards, self.engine)
 
     @property
     def memory_variables(self) -> dict[str, str]:
@@ -205,6 +204,38 @@ class PartialPlan:
 
     def pinned(self, name: str) -> bool:
         return self.config.policy.strict or name in self.config.policy.pinned
+
+
+@dataclass(frozen=True)
+class PlanOnCards:
+    """A plan on its cards."""
+
+    plan: Plan
+    inventory: Inventory
+    gpus: tuple[Gpu, ...]
+
+    @property
+    def model(self) -> ModelCard:
+        return self.inventory.model
+
+    def count(self, name: str) -> int | None:
+        """The setting as a count of one or more; None for what leaves the choice to vLLM."""
+        return count(self.plan.value(name))
+
+    @property
+    def quantization(self) -> str:
+        """The weights' quantisation, in the checkpoint or at load."""
+        return str(self.model.quantization or self.plan.value("quantization") or "")
+
+    @property
+    def whole_tiles(self) -> bool:
+        """Whether the weights must be whole tiles of Marlin on every rank."""
+        asked, engine = str(self.plan.value("quantization") or ""), self.inventory.engine
+        return needs_whole_tiles(self.model, asked, self.gpus, engine)
+
+    def first(self, below: tuple[int, int]) -> str:
+        """Description of the first card older than this; empty if there is none."""
+        return oldest_without(self.gpus, below)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -28,10 +28,11 @@ from caovand.engines.vllm.planning.advice import (
 )
 from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
-from caovand.engines.vllm.planning.obstacles import PlanOnCards, shared_memory
-from caovand.engines.vllm.planning.replicas import idle_warnings
+from caovand.engines.vllm.planning.obstacles import shared_memory
+from caovand.engines.vllm.planning.partial_plan import PlanOnCards
 from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
 from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_deaf
+from caovand.engines.vllm.planning.trials import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 

@@ -9,7 +9,6 @@ from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
 from caovand.core.problem import Problem
 from caovand.engines.common.tensors import breaks_in_8_bits
-from caovand.engines.vllm.machine import tiles
 from caovand.engines.vllm.machine.attention import (
     NO_NVCC,
     SM75_HEADS,
@@ -32,8 +31,11 @@ from caovand.engines.vllm.machine.attention import (
 from caovand.engines.vllm.machine.capabilities import (
     ADA,
     BLACKWELL,
+    FP8_AT_LOAD,
     HALF,
     HOPPER,
+    needs_whole_tiles,
+    tower_lacks_tiles,
 )
 from caovand.engines.vllm.machine.ranks import PIPELINE, indivisible, shards_whole_experts
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
@@ -43,9 +45,6 @@ EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
 """Cache types that are compared with the rules' own."""
 OWN_TYPE = "auto"
 """The model's own type, which is compared where the rules' own choice is 8 bits."""
-AT_LOAD = "fp8"
-"""The value of --quantization that quantises 16-bit weights layer by layer while they load: vLLM
-0.21 and 0.33 create each layer on the card only when it is its turn."""
 TRITON_MIN_WIDTH = 32
 UNCALIBRATED = (
     "8 bits have no calibrated scales: without them models kept 94 to 99 % of their scores in"
@@ -285,29 +284,29 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
         "quantised while they are loaded, the weights need no host memory; a checkpoint that is "
         "published in 8 or 4 bits is smaller on disk, and often better quantised"
     )
-    settings = {**partial.settings, "quantization": policy(AT_LOAD, reason)}
+    settings = {**partial.settings, "quantization": policy(FP8_AT_LOAD, reason)}
     staged, why = settings.get(PIPELINE), breaks_at_load(partial, len(partial.gpus))
     if staged and why:
         settings[PIPELINE] = replace(staged, reason=f"each stage has its own card: {why.fact}")
     rounded = replace(partial, settings=settings)
     ranks, whole = partial.count("tensor_parallel_size"), shards_whole_experts(partial.values)
-    broken = indivisible(model, ranks, whole_experts=whole, tiled=rounded.tiled)
+    broken = indivisible(model, ranks, whole_experts=whole, whole_tiles=rounded.whole_tiles)
     return None if broken else rounded
 
 
 def breaks_at_load(partial: PartialPlan, size: int) -> Problem | None:
     """Why this split prevents quantising while loading, which a model that is not split allows."""
     model, cards, engine = partial.model, partial.gpus, partial.engine
-    if model.quantization or not tiles.needs_whole(model, AT_LOAD, cards, engine):
+    if model.quantization or not needs_whole_tiles(model, FP8_AT_LOAD, cards, engine):
         return None
-    alone = indivisible(model, 1, tiled=True)
-    return None if alone else indivisible(model, size, tiled=True)
+    alone = indivisible(model, 1, whole_tiles=True)
+    return None if alone else indivisible(model, size, whole_tiles=True)
 
 
 def tower_breaks_tiles(partial: PartialPlan) -> bool:
     """Whether Marlin cannot compute the vision tower, which is quantised while it loads."""
     rounds = partial.values.get("quantization") and not partial.model.quantization
-    return bool(rounds) and partial.tiled and tiles.tower_breaks(partial.model)
+    return bool(rounds) and partial.whole_tiles and tower_lacks_tiles(partial.model)
 
 
 def own_type(partial: PartialPlan) -> str:

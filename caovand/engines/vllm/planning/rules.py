@@ -25,9 +25,9 @@ from caovand.engines.vllm.machine.capabilities import (
     HALF,
     HOPPER,
     lacks_bfloat16,
+    only_in_half,
     type_without_bfloat16,
 )
-from caovand.engines.vllm.machine.stored_weights import only_in_half
 from caovand.engines.vllm.memory.candidate import free_share, reserve
 from caovand.engines.vllm.memory.estimate import share_of_sized
 from caovand.engines.vllm.memory.steps import MAX_CAPTURE_KEY

@@ -21,6 +21,7 @@ from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR, Split
 from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.settings import stages_unknown
 from caovand.engines.vllm.planning import parallel
+from caovand.engines.vllm.planning.capacity import smaller_inputs, text_only_may_help
 from caovand.engines.vllm.planning.decisions import FIRST
 from caovand.engines.vllm.planning.devices import (
     every_card,
@@ -37,17 +38,17 @@ from caovand.engines.vllm.planning.fit import (
 )
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, Trial, decide, policy
 from caovand.engines.vllm.planning.precision import quantised_at_load, tower_breaks_tiles
-from caovand.engines.vllm.planning.replicas import replica_splits, texts_split
 from caovand.engines.vllm.planning.speculation import name_gain
 from caovand.engines.vllm.planning.trials import (
     exact_or_rounded,
     exact_trials,
     narrower_splits,
     open_trials,
+    replica_splits,
+    texts_split,
     wider_splits,
     widest,
 )
-from caovand.engines.vllm.planning.vision import smaller_inputs, text_only_may_help
 from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Choice, Space
