@@ -3,7 +3,7 @@ keys."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from caovand.core.config.schema import Config
@@ -11,7 +11,7 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.model_task import TITLES
-from caovand.core.plan import Plan, Unplannable
+from caovand.core.plan import Plan, Setting, Unplannable
 
 OF_THE_DAEMON = frozenset({"ladder"})
 """Keys that are "auto" by default and do not affect a plan."""
@@ -55,13 +55,22 @@ def device(gpus: Sequence[Gpu], build: str = "cpu") -> str:
     return "-".join(f"sm{major}{minor}" for major, minor in kinds) or build
 
 
-def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
-    """Take the rungs of a degraded plan for the same model again."""
+def keep_steps(
+    plan: Plan,
+    remembered: Plan | None,
+    may_keep: Callable[[str, Setting], bool] = lambda name, step: True,
+) -> Plan:
+    """Take the rungs of a degraded plan for the same model again, as far as `may_keep` allows.
+
+    The plan itself if there is nothing to take.
+    """
     if remembered is None or remembered.model != plan.model or not remembered.taken:
         return plan
+    steps = kept_steps(remembered.settings, plan.verbatim)
+    kept = {name: step for name, step in steps.items() if may_keep(name, step)}
     return replace(
         plan,
-        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
+        settings={**plan.settings, **kept},
         env={**plan.env, **kept_steps(remembered.env)},
         taken=remembered.taken,
         others_mib=remembered.others_mib,

@@ -35,7 +35,7 @@ from caovand.engines.vllm.machine_checks import (
     shared_memory,
     wsl,
 )
-from caovand.engines.vllm.planning.devices import unusable
+from caovand.engines.vllm.planning.devices import card_problem
 from caovand.engines.vllm.planning.serving import lack_of_memory
 from caovand.engines.vllm.plugin_checks import WITH_PLUGIN, plugin_checks, turing
 
@@ -110,7 +110,7 @@ def built_kernels(facts: DoctorFacts) -> Iterator[CheckResult]:
     found = facts.engine
     if found is None or not found.cuda_home:
         return
-    usable = Counter(gpu.compute_capability for gpu in facts.gpus if not unusable(gpu))
+    usable = Counter(gpu.compute_capability for gpu in facts.gpus if not card_problem(gpu))
     for capability, count in sorted(usable.items()):
         name, lacking = "SM{}{}".format(*capability), kernels.missing(found, capability, count)
         if lacking:

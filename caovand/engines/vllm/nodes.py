@@ -26,7 +26,7 @@ from caovand.core.plan import Plan, Setting, Unplannable
 from caovand.core.problem import Problem
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count, option
-from caovand.engines.vllm.machine.ranks import PIPELINE, REPLICAS, TENSOR, alike, ranks_here
+from caovand.engines.vllm.machine.ranks import PIPELINE, REPLICAS, TENSOR, are_alike, ranks_here
 from caovand.engines.vllm.memory.settings import cards_of_plan
 from caovand.engines.vllm.memory.shards import PARTITION
 from caovand.engines.vllm.planning.devices import choose_gpus
@@ -95,7 +95,7 @@ def check_ray(plan: Plan, machine: Inventory, address: str) -> None:
     if nodes < 3 or (count(plan.value(PIPELINE)) or 1) == 1:
         return  # Ray has only one other node to choose, or all have an equal part of every layer
     cards = cards_of_plan(plan, machine)
-    if not all(alike(cards[0], card) for card in cards):
+    if not all(are_alike(cards[0], card) for card in cards):
         fact = "their cards differ, and Ray may deal the layers of one node to another"
         raise Unplannable(f"{cannot}: {fact}; use equal cards, or {USE_MP}")
     if PARTITION in plan.env:
@@ -115,14 +115,14 @@ def ray_environment(place: NodePlace) -> dict[str, Setting]:
 
     Ray admits everybody who reaches its ports unless it has a token.
     """
-    found = {
+    variables = {
         "RAY_AUTH_MODE": Setting("token", "policy", "Ray admits nobody without the token"),
         "RAY_AUTH_TOKEN": Setting(place.token, "policy", "of the cluster's key"),
     }
     if place.rank == 0:
         every = ",".join((place.address, *place.others))
-        found[RAY_NODES] = Setting(every, "policy", "vLLM starts once all of them have joined")
-    return found
+        variables[RAY_NODES] = Setting(every, "policy", "vLLM starts once all of them have joined")
+    return variables
 
 
 def launch_command(plan: Plan, argv: Sequence[str]) -> list[str]:
@@ -198,7 +198,7 @@ def usable_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
 
 def plan_on_node(plan: Plan, config: Config, inventory: Inventory) -> Plan:
     """The head's plan on another node: with what depends on that one's cards and processors."""
-    env = {name: one for name, one in plan.env.items() if name not in ONE_NODE_VARIABLES}
+    env = {name: setting for name, setting in plan.env.items() if name not in ONE_NODE_VARIABLES}
     if inventory.gpus and inventory.engine.build == "cuda":
         names = ",".join(map(device_name, _cards_of_ranks(plan, config, inventory)))
         env["CUDA_VISIBLE_DEVICES"] = Setting(names, "policy", "the cards of this node")
@@ -269,14 +269,14 @@ def rank_of(title: str) -> str:
     """The rank in the title of a process, such as "TP1" or "PP1_TP0"; "" if it is none."""
     if title.startswith(_ACTOR_TITLE):
         return UNTITLED
-    found = _WORKER_TITLE.match(title)
-    return (found["rank"] or found["core"] or "") if found else ""
+    title_parts = _WORKER_TITLE.match(title)
+    return (title_parts["rank"] or title_parts["core"] or "") if title_parts else ""
 
 
 def ranks_in(lines: Sequence[str]) -> dict[int, str]:
     """The ranks named at the beginning of log lines, by pid: Ray gives its actors other titles."""
-    found = map(_RANK_PREFIX.match, lines)
-    return {int(one["pid"]): one["rank"] for one in found if one}
+    prefixes = map(_RANK_PREFIX.match, lines)
+    return {int(prefix["pid"]): prefix["rank"] for prefix in prefixes if prefix}
 
 
 NODES = MultiNode(

@@ -237,7 +237,7 @@ SUCCESSORS: Mapping[str, str] = {
         _DRAFTS,
     ),
 }  # fmt: skip
-"""What to do in place of a flag that earlier releases had; used only if the engine lacks it."""
+"""The remedy for a flag that only earlier releases had; used only if the engine lacks it."""
 FOREIGN: Mapping[str, tuple[str, str]] = {
     "model_path": ("SGLang", "the model's name or path right after serve"),
     "mem_fraction_static": ("SGLang", "--gpu-memory-utilization"),
@@ -272,7 +272,7 @@ LATER = frozenset({
 
 
 def known_of(captures: Mapping[str, str]) -> Mapping[str, str]:
-    """What is known of the argument that a release does not accept: `later`, `gone` and `instead`,
+    """The facts about an argument that a release does not accept: `later`, `gone` and `instead`,
     or `foreign`, `whose` and `ours`."""
     passed = captures.get("unknown") or captures.get("argument", "")
     name = passed.lstrip("-").partition("=")[0].replace("-", "_").removeprefix("no_")

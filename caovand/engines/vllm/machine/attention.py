@@ -1,4 +1,4 @@
-"""Which attention backend serves a model on these cards, and whether its kernels can be built here.
+"""The attention backend that serves a model on these cards, and whether its kernels build here.
 
 FlashInfer ships its attention, sampler, expert and Gated DeltaNet kernels as source, and runs nvcc
 at their first use. vLLM 0.21 chooses such kernels without checking for nvcc wherever the package

@@ -53,7 +53,7 @@ EXCLUSIVE = frozenset({"awq", "gptq", "fp8", "bitsandbytes", "compressed-tensors
 """Methods of --quantization that vLLM refuses if the checkpoint is quantised by another method."""
 
 
-def method(name: str) -> str:
+def quantization_method(name: str) -> str:
     """The quantisation method behind a value of --quantization, whatever its kernel."""
     return name.removeprefix("auto_").removesuffix("_marlin")
 
@@ -91,7 +91,7 @@ def lacks_bfloat16(gpus: Sequence[Gpu], dtype: str) -> str:
     return oldest_without(gpus, AMPERE) if dtype == "bfloat16" else ""
 
 
-def refused_type(
+def type_problem(
     model: ModelCard, quantization: str | None, dtype: str, old: str
 ) -> Problem | None:
     """Why vLLM refuses this dtype; `old` names a pre-SM80 card, or is empty."""
@@ -103,9 +103,9 @@ def refused_type(
         remedy = "use --dtype half"
         if model.model_type in WITHOUT_HALF:
             remedy = "use a card of SM80 or newer, or an unquantised checkpoint"
-        why = f" ({old}, which has no bfloat16)" if old else ""
+        lacking = f" ({old}, which has no bfloat16)" if old else ""
         fact = f"{quantization} supports 16-bit types only"
-        return Problem(f"compute in float32{why}", fact, remedy)
+        return Problem(f"compute in float32{lacking}", fact, remedy)
     return None
 
 
@@ -186,7 +186,7 @@ def float_weights(model: ModelCard, quantization: str) -> str:
     return FOUR_BIT_FLOATS.get(model.quantization or "", "")
 
 
-def misplaced(gpus: Sequence[Gpu], weights: str, cache: str) -> Problem | None:
+def order_problem(gpus: Sequence[Gpu], weights: str, cache: str) -> Problem | None:
     """Why kernels chosen for the first of these cards may not run on the oldest; None if it is the
     first, or if neither weights nor cache are floats of 8 or 4 bits."""
     ordered = oldest_first(gpus)
@@ -219,7 +219,7 @@ INSTALL = f"`sudo caovanctl engine install {releases.name(releases.REFERENCE)}`"
 ANOTHER = "a checkpoint with 4-bit symmetric weights in groups, or in AWQ"
 
 
-def refused_weights(model: ModelCard, engine: EngineInfo, *, cards: bool) -> Iterator[Problem]:
+def weights_problems(model: ModelCard, engine: EngineInfo, *, cards: bool) -> Iterator[Problem]:
     """Why this release cannot read these weights; `cards` is false for a build for CPUs."""
     if model.packed:
         yield from _packed(model.packed, model.experts > 0, engine, cards=cards)

@@ -40,12 +40,12 @@ class Split:
 
 
 def tensor_groups(values: Mapping[str, Any]) -> int:
-    """How many groups of cards each hold all of a layer: pipeline stages times replicas."""
+    """The number of groups of cards that each hold whole layers: pipeline stages times replicas."""
     return prod(count(values.get(name)) or 1 for name in (PIPELINE, REPLICAS))
 
 
 def replicas(values: Mapping[str, Any]) -> int:
-    """How many engines serve the model side by side, each with its own cards."""
+    """The number of engines that serve the model side by side, each with its own cards."""
     return count(values.get(REPLICAS)) or 1
 
 
@@ -55,18 +55,18 @@ def spans_machines(values: Mapping[str, Any]) -> bool:
     return any(values.get(name) is not None for name in flags)
 
 
-def large(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def large_cards(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The cards large enough not to slow the others down."""
     largest = max((gpu.total_mib for gpu in gpus), default=0)
     return tuple(gpu for gpu in gpus if gpu.total_mib * SMALL_CARD >= largest)
 
 
 def ranks_here(values: Mapping[str, Any], nodes: int) -> int:
-    """How many ranks each of `nodes` nodes has."""
+    """The number of ranks on each of `nodes` nodes."""
     return max((count(values.get(TENSOR)) or 1) * tensor_groups(values) // nodes, 1)
 
 
-def serving(
+def serving_cards(
     gpus: Sequence[Gpu], others: Sequence[Node], values: Mapping[str, Any]
 ) -> tuple[tuple[str, Gpu], ...]:
     """The cards of all nodes by rank, each with its node's name, which is empty for a single
@@ -79,7 +79,7 @@ def serving(
 
 
 def cards_lacking(size: int, verbatim: Mapping[str, Any], cards: int) -> int:
-    """How many cards a split needs in all, if that is more than `cards`; else 0."""
+    """The number of cards that a split needs, if it is more than `cards`; else 0."""
     elsewhere = spans_machines(verbatim) or verbatim.get("distributed_executor_backend") == "ray"
     wanted = size * tensor_groups(verbatim)
     return 0 if elsewhere or wanted <= cards else wanted
@@ -100,7 +100,7 @@ def splits_below(
     return [
         fewer
         for fewer in range(size - 1, 0, -1)
-        if not indivisible(model, fewer, whole_experts=whole_experts, whole_tiles=whole_tiles)
+        if not shape_problem(model, fewer, whole_experts=whole_experts, whole_tiles=whole_tiles)
     ]
 
 
@@ -114,10 +114,12 @@ def needs_whole_experts(
 ) -> str:
     """Why this split needs whole experts, which make it possible; empty if it does not, or if the
     operator decided whether experts are whole."""
-    cut = indivisible(model, size, whole_tiles=whole_tiles)
+    cut = shape_problem(model, size, whole_tiles=whole_tiles)
     if cut is None or EXPERT_PARALLEL in verbatim or not model.experts or model.experts % size:
         return ""
-    return "" if indivisible(model, size, whole_experts=True, whole_tiles=whole_tiles) else cut.fact
+    return (
+        "" if shape_problem(model, size, whole_experts=True, whole_tiles=whole_tiles) else cut.fact
+    )
 
 
 def largest_split(
@@ -134,7 +136,7 @@ def largest_split(
     return max(allowed, default=1)
 
 
-def indivisible(
+def shape_problem(
     model: ModelCard, size: int, *, whole_experts: bool = False, whole_tiles: bool = False
 ) -> Problem | None:
     """Why the model's shape does not allow this split, and which splits it allows; None if it
@@ -163,9 +165,7 @@ def indivisible(
     return next(filter(None, problems), None)
 
 
-def experts_indivisible(
-    model: ModelCard, cards: int, *, whole_tiles: bool = False
-) -> Problem | None:
+def experts_problem(model: ModelCard, cards: int, *, whole_tiles: bool = False) -> Problem | None:
     """Why each expert cannot be cut over all cards of replicas; None if it can.
 
     Read in vLLM 0.21 and 0.33: without expert parallelism, tensor parallelism of the experts spans
@@ -205,19 +205,19 @@ def _cut_dimensions(model: ModelCard, whole_experts: bool) -> list[_Width]:
         spared = part in model.spared
         return _Width(part, width, 1 if spared else quantised, not spared)
 
-    found = []
+    dimensions = []
     if model.experts and model.expert_size:
         if not whole_experts:
-            found.append(_experts_width(model))
+            dimensions.append(_experts_width(model))
     elif not (model.experts and whole_experts):
-        found.append(_Width("MLP", model.intermediate_size, quantised))
-    found += [
+        dimensions.append(_Width("MLP", model.intermediate_size, quantised))
+    dimensions += [
         unless_spared("shared experts", model.shared_size),
         unless_spared("MLP", model.dense_size),
     ]
     if not model.latent and "attention" not in model.spared:
-        found.append(_Width("attention", model.heads * model.head_dim, quantised))
-    return found
+        dimensions.append(_Width("attention", model.heads * model.head_dim, quantised))
+    return dimensions
 
 
 def _uneven(cut: _Width, size: int) -> Problem | None:
@@ -253,7 +253,7 @@ CARDS_ALIKE = 0.02
 """Cards whose memory differs by less than this fraction are of one kind."""
 
 
-def alike(one: Gpu, other: Gpu) -> bool:
+def are_alike(one: Gpu, other: Gpu) -> bool:
     """Whether two cards have the same memory and speed."""
     larger, smaller = max(one.total_mib, other.total_mib), min(one.total_mib, other.total_mib)
     return larger - smaller <= CARDS_ALIKE * larger and (

@@ -39,7 +39,7 @@ from caovand.engines.vllm.memory.settings import (
     cards_of_plan,
     gpus_of,
     is_longer_on_purpose,
-    memory_unknown,
+    why_memory_unknown,
 )
 from caovand.engines.vllm.memory.shards import PipelineStage, stages_of, weights_bytes
 from caovand.engines.vllm.memory.steps import CONTEXT_MIB, captured_mib, graph_mode, overheads
@@ -231,7 +231,7 @@ def _last_that_fits(fits: Callable[[int], bool], most: int) -> int:
 
 
 KEPT_SHARE, KEPT_MIB = 0.05, 128
-"""What a context that we choose leaves of a cache whose size is measured at the start."""
+"""The share that a context of our choice leaves of a cache that is measured at the start."""
 
 
 def spare_tokens(candidate: Candidate, available: float) -> float:
@@ -270,20 +270,20 @@ def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast of memory alone; only the share of the card if nothing else is known."""
     gpus = gpus_of(plan, inventory)
     model, share = inventory.model, plan.value("gpu_memory_utilization")
-    why = memory_unknown(plan, inventory, gpus)
-    if why:
-        return _without_forecast(share if isinstance(share, (int, float)) else None, gpus, why)
+    unknown = why_memory_unknown(plan, inventory, gpus)
+    if unknown:
+        return _without_forecast(share if isinstance(share, (int, float)) else None, gpus, unknown)
     asked, gpus = candidate_of_plan(plan, inventory), cards_of_plan(plan, inventory)
     if not model.limit_known or is_longer_on_purpose(plan, model, asked.context):
         model = replace(model, max_model_len=asked.context)
-    found = estimate(model, asked, gpus)
-    if is_left_to_vllm(plan.value("max_model_len")) and found.max_model_len:
-        asked = replace(asked, context=found.max_model_len)  # vLLM takes the longest that fits
-        found = estimate(model, asked, gpus)
+    memory = estimate(model, asked, gpus)
+    if is_left_to_vllm(plan.value("max_model_len")) and memory.max_model_len:
+        asked = replace(asked, context=memory.max_model_len)  # vLLM takes the longest that fits
+        memory = estimate(model, asked, gpus)
     if asked.stages:
         ranks = _ranks(model, asked, cards_by_node(plan, inventory))
-        found = replace(found, ranks=tuple(ranks))
-    return found if gpus else _forecast_in_ram(found, inventory.host.available_mib)
+        memory = replace(memory, ranks=tuple(ranks))
+    return memory if gpus else _forecast_in_ram(memory, inventory.host.available_mib)
 
 
 def _without_forecast(share: float | None, gpus: Sequence[Gpu], reason: str) -> MemoryEstimate:
@@ -316,14 +316,14 @@ def _ranks(
             )
 
 
-def _forecast_in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimate:
+def _forecast_in_ram(memory: MemoryEstimate, available_mib: int) -> MemoryEstimate:
     """The forecast of a CPU build: weights and cache share the memory that is free now."""
-    ranks = [dict(rank.parts) for rank in found.ranks]
-    weights_mib = sum(parts["weights"] for parts in ranks) if ranks else found.weights_mib
-    kv_mib = sum(parts["kv"] for parts in ranks) if ranks else found.kv_mib
-    short_mib, least_mib = weights_mib + kv_mib - available_mib, ceil(found.needed_mib)
+    ranks = [dict(rank.parts) for rank in memory.ranks]
+    weights_mib = sum(parts["weights"] for parts in ranks) if ranks else memory.weights_mib
+    kv_mib = sum(parts["kv"] for parts in ranks) if ranks else memory.kv_mib
+    short_mib, least_mib = weights_mib + kv_mib - available_mib, ceil(memory.needed_mib)
     if short_mib <= 0:
-        return found
+        return memory
     lack = (
         f"{weights_mib / 1024:.2f} GiB of weights and {kv_mib / 1024:.2f} GiB of cache"
         f" take more than the {available_mib / 1024:.2f} GiB of RAM that are available"
@@ -335,4 +335,4 @@ def _forecast_in_ram(found: MemoryEstimate, available_mib: int) -> MemoryEstimat
         advice.append("a shorter max_model_len needs less cache")
     else:
         advice.append("a smaller or quantised checkpoint needs less")
-    return replace(found, fits=False, lack=lack, advice=tuple(advice))
+    return replace(memory, fits=False, lack=lack, advice=tuple(advice))

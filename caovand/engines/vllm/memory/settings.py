@@ -33,7 +33,12 @@ from caovand.engines.vllm.flags.spelling import (
 from caovand.engines.vllm.flags.table import UNFORESEEN
 from caovand.engines.vllm.machine.attention import attended_by_flashinfer, attended_by_sm75
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
-from caovand.engines.vllm.machine.ranks import EXPERT_PARALLEL, replicas, serving, spans_machines
+from caovand.engines.vllm.machine.ranks import (
+    EXPERT_PARALLEL,
+    replicas,
+    serving_cards,
+    spans_machines,
+)
 from caovand.engines.vllm.memory import steps
 from caovand.engines.vllm.memory.candidate import (
     GIB,
@@ -41,8 +46,8 @@ from caovand.engines.vllm.memory.candidate import (
     Candidate,
     Kernels,
     adapters_of,
-    adapters_unknown,
     are_large,
+    why_adapters_unknown,
 )
 from caovand.engines.vllm.memory.kv_cache import STATE, pages
 from caovand.engines.vllm.memory.shards import ONLINE, PARTITION, partition, ranges
@@ -167,12 +172,12 @@ OTHER_WEIGHTS = {"bitsandbytes", "gguf", "sharded_state", "tensorizer", "mistral
 """Load formats that read weights other than the folder's safetensors."""
 
 
-def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
+def why_unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     """Why a flag or the model's states prevent a forecast; empty if nothing does."""
-    why = weights_unknown(verbatim, model)
-    if why:
-        return why
-    if lacking := adapters_unknown(verbatim, model):
+    reason = why_weights_unknown(verbatim, model)
+    if reason:
+        return reason
+    if lacking := why_adapters_unknown(verbatim, model):
         return _because("enable_lora", lacking)
     for name, reason in UNFORESEEN.items():
         if _is_set(verbatim.get(name)):
@@ -197,7 +202,7 @@ def unmodelled(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     return ""
 
 
-def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
+def why_weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     """Why a rank's weights are not known; empty if they are."""
     if _is_set(verbatim.get("hf_overrides")) and verbatim["hf_overrides"] != RANKS_BY_YES:
         return _because("hf_overrides", "it changes the model that config.json describes")
@@ -211,7 +216,9 @@ def weights_unknown(verbatim: Mapping[str, Any], model: ModelCard) -> str:
     return ""
 
 
-def stages_unknown(values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory) -> str:
+def why_stages_unknown(
+    values: Mapping[str, Any], env: Mapping[str, Any], inventory: Inventory
+) -> str:
     """Why the memory of pipeline stages is not known; empty if it is, or without stages."""
     model, name = inventory.model, "pipeline_parallel_size"
     count = whole_number(values.get(name)) or 1
@@ -255,9 +262,9 @@ def _drafter_unknown(model: ModelCard, drafter: Drafter) -> str:
     return ""
 
 
-def _because(name: str, why: str) -> str:
+def _because(name: str, reason: str) -> str:
     flag, space, value = name.partition(" ")
-    return f"{option(flag)}{space}{value} is set, and {why}"
+    return f"{option(flag)}{space}{value} is set, and {reason}"
 
 
 def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -265,13 +272,13 @@ def gpus_of(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
     visible = plan.cards
     if visible is None or inventory.engine.build == "cpu":
         return inventory.gpus if inventory.engine.build == "cuda" else ()
-    found = [
+    chosen = [
         gpu
         for name in map(str.strip, visible)
         for gpu in inventory.gpus
         if device_name(gpu) == name or (name and gpu.uuid.startswith(name))
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(chosen))
 
 
 def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
@@ -280,7 +287,7 @@ def cards_of_plan(plan: Plan, inventory: Inventory) -> tuple[Gpu, ...]:
 
 
 def cards_by_node(plan: Plan, inventory: Inventory) -> tuple[tuple[str, Gpu], ...]:
-    return serving(gpus_of(plan, inventory), inventory.others, plan.values)
+    return serving_cards(gpus_of(plan, inventory), inventory.others, plan.values)
 
 
 def candidate_of_plan(plan: Plan, inventory: Inventory) -> Candidate:
@@ -293,7 +300,7 @@ def is_longer_on_purpose(plan: Plan, model: ModelCard, context: int) -> bool:
     return longer and not beyond_limit(model, context, plan.values, plan.variables)
 
 
-def memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
+def why_memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> str:
     """Why nothing can be forecast; empty if it can."""
     model = inventory.model
     if not model.architecture:
@@ -305,9 +312,11 @@ def memory_unknown(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> s
             "config.json does not state the longest context; set max_model_len to have a forecast"
         )
     settings = plan.values
-    why = unmodelled(settings, model) or stages_unknown(settings, plan.variables, inventory)
-    if why:
-        return why
+    reason = why_unmodelled(settings, model) or why_stages_unknown(
+        settings, plan.variables, inventory
+    )
+    if reason:
+        return reason
     if not gpus and replicas(settings) > 1:
         return "replicas of a CPU build share the machine's memory, which is not forecast"
     if not gpus and inventory.engine.build == "cuda":

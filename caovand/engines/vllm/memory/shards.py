@@ -78,8 +78,8 @@ def cards_of(cards: Sequence[AnyCard], stage: int, stages: int, each: int) -> tu
     Cards are ordered by replica, then by stage. With too few of them, which is a conflict, every
     stage has all.
     """
-    found = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
-    return found or tuple(cards)
+    chosen = tuple(card for at, card in enumerate(cards) if at // each % stages == stage)
+    return chosen or tuple(cards)
 
 
 @lru_cache(maxsize=8)

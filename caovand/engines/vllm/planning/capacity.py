@@ -151,7 +151,7 @@ def max_num_seqs(partial: PartialPlan) -> Setting | None:
 
 
 def _why_so_many_texts(partial: PartialPlan, candidate: Candidate) -> str:
-    """What limits the texts of an embedder or ranker: what fits, or what a step reads of them."""
+    """The limit of an embedder's or ranker's texts: the cache, or the tokens of a step."""
     fitting = requests_that_fit(candidate, partial.model, partial.cards, PASSAGE)
     a_step = candidate.batch_tokens // PASSAGE
     if a_step < candidate.sequences < int(fitting):
@@ -165,7 +165,7 @@ def _why_so_many_texts(partial: PartialPlan, candidate: Candidate) -> str:
 
 
 def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
-    """What limits the sequences: the cards, or the cache and the memory of requests."""
+    """The limit of the sequences: the cards, or the cache and the memory of requests."""
     name, candidate = partial.config.policy.workload, choice.candidate
     workload = WORKLOADS[name]
     if "sequences" not in choice.spared:
@@ -343,7 +343,7 @@ def vision_warnings(partial: PartialPlan) -> list[str]:
         return []
     model = partial.model
     fewer = model.quantization is None or is_fp8(model, "")  # no common checkpoint has under 4 bits
-    smaller = "use a checkpoint of fewer bits, or " if fewer else ""
+    smaller = "use a checkpoint quantised to fewer bits, or " if fewer else ""
     return [
         f"images are off: {setting.reason}; to serve them {smaller}set [model] text_only = false"
     ]

@@ -178,10 +178,10 @@ def conflicts(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> tuple[
 
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast of memory, with the conflicts and with changes that would make the plan fit."""
-    found = forecast_memory(plan, inventory)
+    memory = forecast_memory(plan, inventory)
     contradictions = conflicts(plan, inventory, cards_of_plan(plan, inventory))
     if contradictions:
-        found = replace(found, fits=False, conflicts=contradictions)
-    if found.fits is not False:
-        return found
-    return replace(found, advice=found.advice or plan.advice)
+        memory = replace(memory, fits=False, conflicts=contradictions)
+    if memory.fits is not False:
+        return memory
+    return replace(memory, advice=memory.advice or plan.advice)

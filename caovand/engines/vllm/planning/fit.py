@@ -171,14 +171,14 @@ def reserve_next_to_others(partial: PartialPlan) -> PartialPlan:
     tokens = min(candidate.context, space.workload.cached_tokens)
     served = min(candidate.sequences, requests_that_fit(candidate, model, gpus, tokens))
 
-    def suffices(one: Candidate) -> bool:
+    def suffices(smaller_candidate: Candidate) -> bool:
         return (
-            needed <= room_for_context(model, one, gpus)
-            and served <= requests_that_fit(one, model, gpus, tokens)
-            and not lacks_states(model, one, gpus)
+            needed <= room_for_context(model, smaller_candidate, gpus)
+            and served <= requests_that_fit(smaller_candidate, model, gpus, tokens)
+            and not lacks_states(model, smaller_candidate, gpus)
         )
 
     shares = range(ceil(wanted * 1000), int(candidate.utilization * 1000))
     smaller = (candidate.but(utilization=thousandths / 1000) for thousandths in shares)
-    found = next(filter(suffices, smaller), candidate)
-    return replace(partial, choice=replace(choice, candidate=found))
+    chosen = next(filter(suffices, smaller), candidate)
+    return replace(partial, choice=replace(choice, candidate=chosen))

@@ -1,6 +1,6 @@
-"""What cannot run with the planned value of a flag: one function for each flag that has obstacles.
+"""Obstacles to the planned value of a flag: one function for each flag that has any.
 
-They find contradictions with machine, model or another flag, whatever the memory.
+They find contradictions with the machine, the model or another flag, whatever the memory.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from caovand.engines.vllm.machine.capabilities import (
     WITHOUT_HALF,
     float_weights,
     lacks_bfloat16,
-    method,
-    misplaced,
     never_runs,
     not_whole_tiles,
     only_in_half,
-    refused_type,
-    refused_weights,
+    order_problem,
+    quantization_method,
     tower_lacks_tiles,
+    type_problem,
     type_without_bfloat16,
+    weights_problems,
 )
 from caovand.engines.vllm.machine.ranks import (
     cards_lacking,
-    indivisible,
     replicas,
+    shape_problem,
     shards_whole_experts,
     split_for,
 )
@@ -74,9 +74,9 @@ def cards(placed: PlanOnCards) -> Iterator[Problem]:
 def split(placed: PlanOnCards) -> Iterator[Problem]:
     size = placed.count("tensor_parallel_size") or 1
     whole = shards_whole_experts(placed.plan.values)
-    why = indivisible(placed.model, size, whole_experts=whole, whole_tiles=placed.whole_tiles)
-    if why:
-        yield why
+    problem = shape_problem(placed.model, size, whole_experts=whole, whole_tiles=placed.whole_tiles)
+    if problem:
+        yield problem
 
 
 def order(placed: PlanOnCards) -> Iterator[Problem]:
@@ -90,12 +90,12 @@ def order(placed: PlanOnCards) -> Iterator[Problem]:
     asked = str(placed.plan.value("quantization") or "")
     weights = float_weights(placed.model, asked)
     if never_runs(gpus, weights):
-        yield from _if_any(misplaced(gpus, weights, ""))
+        yield from _if_any(order_problem(gpus, weights, ""))
 
 
 def stages(placed: PlanOnCards) -> Iterator[Problem]:
     yield from _if_any(
-        parallel.refusal(placed.plan.values, placed.plan.variables, placed.inventory)
+        parallel.stages_problem(placed.plan.values, placed.plan.variables, placed.inventory)
     )
 
 
@@ -107,7 +107,7 @@ def dtype(placed: PlanOnCards) -> Iterator[Problem]:
         other = type_without_bfloat16(model)
         yield Problem("use --dtype bfloat16", f"{old}, which has none", f"use --dtype {other}")
     if placed.gpus:
-        yield from _if_any(refused_type(model, placed.quantization, asked, placed.first(AMPERE)))
+        yield from _if_any(type_problem(model, placed.quantization, asked, placed.first(AMPERE)))
     half = only_in_half(model, placed.inventory.engine)
     typed = model.dtype if asked in ("None", "auto") else asked
     if half and typed not in HALF:
@@ -135,7 +135,7 @@ def uncompiled(placed: PlanOnCards) -> Iterator[Problem]:
 
 
 def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
-    asked = method(str(placed.plan.value("quantization") or placed.quantization))
+    asked = quantization_method(str(placed.plan.value("quantization") or placed.quantization))
     if asked != placed.quantization and {asked, placed.quantization} <= EXCLUSIVE:
         yield Problem(
             f"read {placed.quantization} weights as {asked}",
@@ -143,7 +143,7 @@ def quantisation(placed: PlanOnCards) -> Iterator[Problem]:
             "remove --quantization",
         )
     if asked == placed.quantization:
-        yield from refused_weights(
+        yield from weights_problems(
             placed.model, placed.inventory.engine, cards=placed.plan.device != "cpu"
         )
     seeing = not placed.plan.value("language_model_only") and placed.model.vision

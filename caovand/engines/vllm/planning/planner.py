@@ -37,7 +37,7 @@ from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
 
 GGUF_FILE = (
-    'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the processor compute with'
+    'take a GGUF file of it ([engine] kind = "llamacpp"): llama.cpp lets the CPU compute with'
     " weights in host memory"
 )
 
@@ -71,14 +71,14 @@ def refuse_wide_heads(plan: Plan, inventory: Inventory) -> None:
         )
 
 
-def _as_gguf(case: PlannedRequest) -> tuple[str, ...]:
+def _gguf_advice(case: PlannedRequest) -> tuple[str, ...]:
     """The advice to take a GGUF file instead of weights in host memory, if it answers faster."""
-    found = figures(case.inventory.model, case.gpus, case.inventory.host)
-    if found is None:
+    gguf = figures(case.inventory.model, case.gpus, case.inventory.host)
+    if gguf is None:
         return (GGUF_FILE,)
-    if case.chosen.generates and found.tokens_s <= answers_a_second(case.chosen, case.plan):
+    if case.chosen.generates and gguf.tokens_s <= answers_a_second(case.chosen, case.plan):
         return ()
-    return (f'take a GGUF file {found.text} ([engine] kind = "llamacpp")',)
+    return (f'take a GGUF file {gguf.text} ([engine] kind = "llamacpp")',)
 
 
 SHORT_CONTEXT = 8192
@@ -156,7 +156,7 @@ def _cost_of_weights(case: PlannedRequest) -> list[str]:
         offloaded = f"{offload:g} GiB of weights a card stay in host memory"
         if chosen.generates:
             offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
-        better = remedies or _as_gguf(case)
+        better = remedies or _gguf_advice(case)
         return ["; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned"))]
     short = case.memory.fits and _is_short(plan, inventory.model)
     fewer_bits = in_fewer_bits(case) if short else ""

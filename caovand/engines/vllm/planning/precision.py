@@ -37,7 +37,7 @@ from caovand.engines.vllm.machine.capabilities import (
     needs_whole_tiles,
     tower_lacks_tiles,
 )
-from caovand.engines.vllm.machine.ranks import PIPELINE, indivisible, shards_whole_experts
+from caovand.engines.vllm.machine.ranks import PIPELINE, shape_problem, shards_whole_experts
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
 
@@ -141,7 +141,7 @@ def _reads_declared(partial: PartialPlan) -> bool:
     return not model.indexer and reads_latent_eight_bits(partial.cards)
 
 
-def refused_cache(partial: PartialPlan, kind: str) -> str:
+def why_cache_refused(partial: PartialPlan, kind: str) -> str:
     """Why the attention planned for these cards cannot keep this cache; empty if it can."""
     planned = partial.settings.get("attention_backend")
     ours = planned is not None and planned.origin == "policy" and planned.value == "TRITON_ATTN"
@@ -270,7 +270,7 @@ def kernels_wanted(partial: PartialPlan) -> bool:
     return partial.config.engine.plugin and env.get("CAOVAN_KERNELS", "all") != "off"
 
 
-def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
+def quantise_at_load(partial: PartialPlan) -> PartialPlan | None:
     """The plan with its 16-bit weights quantised to 8 bits, if cards and settings allow that."""
     model = partial.model
     asked = {"quantization", "hf_overrides", "load_format", "cpu_offload_gb"} & set(
@@ -285,12 +285,12 @@ def quantised_at_load(partial: PartialPlan) -> PartialPlan | None:
         "published in 8 or 4 bits is smaller on disk, and often better quantised"
     )
     settings = {**partial.settings, "quantization": policy(FP8_AT_LOAD, reason)}
-    staged, why = settings.get(PIPELINE), breaks_at_load(partial, len(partial.gpus))
-    if staged and why:
-        settings[PIPELINE] = replace(staged, reason=f"each stage has its own card: {why.fact}")
+    staged, problem = settings.get(PIPELINE), breaks_at_load(partial, len(partial.gpus))
+    if staged and problem:
+        settings[PIPELINE] = replace(staged, reason=f"each stage has its own card: {problem.fact}")
     rounded = replace(partial, settings=settings)
     ranks, whole = partial.count("tensor_parallel_size"), shards_whole_experts(partial.values)
-    broken = indivisible(model, ranks, whole_experts=whole, whole_tiles=rounded.whole_tiles)
+    broken = shape_problem(model, ranks, whole_experts=whole, whole_tiles=rounded.whole_tiles)
     return None if broken else rounded
 
 
@@ -299,8 +299,8 @@ def breaks_at_load(partial: PartialPlan, size: int) -> Problem | None:
     model, cards, engine = partial.model, partial.gpus, partial.engine
     if model.quantization or not needs_whole_tiles(model, FP8_AT_LOAD, cards, engine):
         return None
-    alone = indivisible(model, 1, whole_tiles=True)
-    return None if alone else indivisible(model, size, whole_tiles=True)
+    alone = shape_problem(model, 1, whole_tiles=True)
+    return None if alone else shape_problem(model, size, whole_tiles=True)
 
 
 def tower_breaks_tiles(partial: PartialPlan) -> bool:

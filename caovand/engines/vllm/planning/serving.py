@@ -192,7 +192,7 @@ REASONING_PARSERS: Mapping[str, tuple[str, ...]] = {
     "Step3": ("step3",), "Step-3.5": ("step3p5",), "Step-5": ("step5",),
 }  # fmt: skip
 """Likewise for thoughts."""
-PLUGINS = {
+PARSER_PLUGINS = {
     "Nemotron Nano 2": "adapt the imports of NVIDIA's nemotron_toolcall_parser_no_streaming.py to"
     " this release (vllm#42065) and add --enable-auto-tool-choice --tool-parser-plugin FILE"
     " --tool-call-parser nemotron_json to [engine] extra_args",
@@ -232,12 +232,13 @@ def _parser(
         return None  # nothing is known about a model that has not been downloaded yet
     if part is TOOL_CALLS and own_tokenizer(partial):
         return policy(MISTRAL, "Mistral's own tokenizer writes the tools and reads the calls")
-    found = part.format_of(model) if part.mentioned(model.chat_template or "") else None
-    if found and (lack := _lack(partial, part, found)):
+    chat_format = part.format_of(model) if part.mentioned(model.chat_template or "") else None
+    if chat_format and (lack := _lack(partial, part, chat_format)):
         return policy(None, lack)
     chosen = choose(part, model, parsers, known, f"vLLM {partial.engine.version}")
-    if found and part is TOOL_CALLS and not chosen.value and found.name in PLUGINS:
-        return policy(None, f"{chosen.reason}, or {PLUGINS[found.name]}")
+    remedy = PARSER_PLUGINS.get(chat_format.name) if chat_format else None
+    if remedy and part is TOOL_CALLS and not chosen.value:
+        return policy(None, f"{chosen.reason}, or {remedy}")
     return chosen
 
 
@@ -257,24 +258,24 @@ def own_tokenizer(partial: PartialPlan) -> bool:
     return mode == MISTRAL or (mode == "auto" and partial.model.mistral_files)
 
 
-def _lack(partial: PartialPlan, part: ChatPart, found: ChatFormat) -> str:
+def _lack(partial: PartialPlan, part: ChatPart, chat_format: ChatFormat) -> str:
     """Why the parser of a format of thoughts would fail this model's chats, with the remedy; empty
     if it does not."""
     if part is not REASONING:
         return ""
     by_text = partial.engine.release >= releases.THOUGHTS_BY_TEXT
     own = own_tokenizer(partial)
-    if (found.name == "Magistral" and not (own or by_text)) or (
-        found.name == "Magistral 2506" and not (own and by_text)
+    if (chat_format.name == "Magistral" and not (own or by_text)) or (
+        chat_format.name == "Magistral 2506" and not (own and by_text)
     ):
         newer = "" if by_text else f" and vLLM {releases.name(releases.THOUGHTS_BY_TEXT)} or newer"
         return (
             "vLLM's parser of Mistral's thoughts needs Mistral's own tokenizer"
-            f"{newer if found.name == 'Magistral 2506' else ''}: add tekken.json to the folder and"
+            f"{newer * (chat_format.name == 'Magistral 2506')}: add tekken.json to the folder and"
             " --tokenizer-mode mistral to [engine] extra_args; otherwise set [server]"
             ' reasoning_parser = "none"'
         )
-    if found.name == "Nemotron Nano 2" and not by_text:
+    if chat_format.name == "Nemotron Nano 2" and not by_text:
         return (
             f"its tokenizer has no token for <think>, which vLLM {partial.engine.version} requires;"
             f" use vLLM {releases.name(releases.THOUGHTS_BY_TEXT)} or newer"
@@ -309,7 +310,7 @@ def model_loader_extra_config(partial: PartialPlan) -> Setting | None:
 
 
 def lack_of_memory(model: ModelCard, host: Host, load_format: Any = None) -> Problem | None:
-    """What loading in this format lacks on this host; None if it lacks nothing."""
+    """The memory that loading in this format lacks on this host; None if it lacks none."""
     lack = None if load_format in ("dummy", STREAMED) else small_host(model, host)
     if lack is None or not cannot_map(model, host):
         return lack

@@ -1,4 +1,4 @@
-"""What a plan tries in place of the rules' own choices: splits, replicas, drafting depths, caches.
+"""Trials in place of the rules' own choices: splits, replicas, drafting depths, cache types.
 
 Tensor parallelism takes memory evenly from every card, so one that is small or used by others holds
 the rest back: fewer cards may hold more. If it leaves cards idle or uneven, experts may stay whole,
@@ -28,8 +28,8 @@ from caovand.engines.vllm.machine.ranks import (
     REPLICAS,
     TENSOR,
     Split,
-    alike,
-    experts_indivisible,
+    are_alike,
+    experts_problem,
     largest_split,
     needs_whole_experts,
     shards_whole_experts,
@@ -37,7 +37,7 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.candidate import MIB
 from caovand.engines.vllm.memory.estimate import estimate
-from caovand.engines.vllm.planning.devices import choose_gpus, every_card, is_single_node
+from caovand.engines.vllm.planning.devices import all_cards, choose_gpus, is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, Trial, policy
 from caovand.engines.vllm.planning.precision import (
     EIGHT_BITS,
@@ -55,7 +55,7 @@ sequences as 8 bits get, one and half of another."""
 CACHE = "kv_cache_dtype"
 
 
-def widest(partial: PartialPlan) -> int:
+def widest_split(partial: PartialPlan) -> int:
     """The largest tensor parallelism that the model's shape allows on the plan's cards."""
     whole = shards_whole_experts(partial.verbatim)
     return largest_split(
@@ -76,17 +76,21 @@ def wider_splits(partial: PartialPlan) -> Iterator[Split]:
     model, verbatim, typed = partial.model, partial.verbatim, shards_whole_experts(partial.verbatim)
     if not is_single_node(partial):
         return
-    every, whole_tiles, most = every_card(partial), partial.whole_tiles, widest(partial)
+    every, whole_tiles, most = all_cards(partial), partial.whole_tiles, widest_split(partial)
     smaller = splits_below(model, most, whole_experts=typed, whole_tiles=whole_tiles)
     counts = range(2, len(partial.gpus) + 1)
     whole = [
-        one for one in counts if needs_whole_experts(model, one, verbatim, whole_tiles=whole_tiles)
+        count
+        for count in counts
+        if needs_whole_experts(model, count, verbatim, whole_tiles=whole_tiles)
     ]
     sizes = sorted({most, *smaller, *whole}, reverse=True)
     yield from (Split(size) for size in sizes if size > most)
     if PIPELINE in verbatim:
         return
-    useful = not all(alike(every[0], gpu) for gpu in every) or bool(breaks_at_load(partial, most))
+    useful = not all(are_alike(every[0], gpu) for gpu in every) or bool(
+        breaks_at_load(partial, most)
+    )
     for size in sizes:
         split = Split(size, len(every) // size)
         if split.stages > 1 and (useful or split.cards > sizes[0]):
@@ -120,7 +124,7 @@ def exact_or_rounded(exact: PartialPlan, rounded: PartialPlan) -> PartialPlan:
     with the reason."""
     if not rounded.choice or rounded.choice.offloaded:
         return rounded
-    lost = _lost(exact, rounded)
+    lost = _loss_of_exact(exact, rounded)
     if lost and rounded.value(CACHE) != EIGHT_BITS:
         return rounded
     if lost:
@@ -130,7 +134,7 @@ def exact_or_rounded(exact: PartialPlan, rounded: PartialPlan) -> PartialPlan:
         exact,
         policy(
             None,
-            f"in 16 bits the cache holds this context {_times(exact):.1f} times; set"
+            f"in 16 bits the cache holds this context {_requests_cached(exact):.1f} times; set"
             f' [policy] {CACHE} = "{EIGHT_BITS}" for twice as much, with scales that are not'
             " calibrated",
         ),
@@ -141,35 +145,37 @@ def _with_cache(partial: PartialPlan, setting: Setting) -> PartialPlan:
     return replace(partial, settings={**partial.settings, CACHE: setting})
 
 
-def _lost(exact: PartialPlan, rounded: PartialPlan) -> str:
-    """What the plan in 16 bits lacks of that in 8 bits, with its verb; empty for nothing."""
+def _loss_of_exact(exact: PartialPlan, rounded: PartialPlan) -> str:
+    """The loss with a cache in 16 bits against one in 8 bits, as a clause; empty for none."""
     if not exact.choice or not exact.choice.sound or not rounded.choice:
         return "no context would fit"
-    one, other = exact.choice.candidate, rounded.choice.candidate
+    candidate, other = exact.choice.candidate, rounded.choice.candidate
     asked = exact.config.model.max_model_len or exact.verbatim.get("max_model_len")
-    if one.context < other.context or (one.context < exact.model.max_model_len and not asked):
-        return f"the context would be {one.context} tokens"
-    fewer = one.sequences < other.sequences
+    if candidate.context < other.context or (
+        candidate.context < exact.model.max_model_len and not asked
+    ):
+        return f"the context would be {candidate.context} tokens"
+    fewer = candidate.sequences < other.sequences
     if fewer and WORKLOADS[exact.config.policy.workload].batch:
         name = exact.config.policy.workload
-        tokens = min(one.context, WORKLOADS[name].cached_tokens)
-        fitting = requests_that_fit(one, exact.model, exact.cards, tokens)
+        tokens = min(candidate.context, WORKLOADS[name].cached_tokens)
+        fitting = requests_that_fit(candidate, exact.model, exact.cards, tokens)
         return f"the cache would hold about {fitting:.0f} requests of the workload ({name})"
-    if _times(exact) < (ENOUGH if fewer else ENOUGH_FOR_AS_MANY):
-        return f"the cache would hold this context {_times(exact):.1f} times"
-    if one.eager != other.eager or one.compilation != other.compilation:
+    if _requests_cached(exact) < (ENOUGH if fewer else ENOUGH_FOR_AS_MANY):
+        return f"the cache would hold this context {_requests_cached(exact):.1f} times"
+    if candidate.eager != other.eager or candidate.compilation != other.compilation:
         return "CUDA graphs would be cut short"
-    if one.vision != other.vision:
+    if candidate.vision != other.vision:
         return "images would be off"
-    if one.mtp != other.mtp:
-        return f"{one.mtp} tokens would be drafted"
+    if candidate.mtp != other.mtp:
+        return f"{candidate.mtp} tokens would be drafted"
     if exact.value("quantization") != rounded.value("quantization"):
         return "the weights would be quantised"
     return ""
 
 
-def _times(partial: PartialPlan) -> float:
-    """How many requests of the planned context the cache holds."""
+def _requests_cached(partial: PartialPlan) -> float:
+    """The number of requests of the planned context that the cache holds."""
     assert partial.choice
     warm = partial.choice.candidate.but(cold=False)  # as all starts but the first
     return estimate(partial.model, warm, partial.cards).kv_tokens / warm.context
@@ -223,7 +229,7 @@ def replica_splits(partial: PartialPlan) -> Iterator[Split]:
         small = model.size() <= SMALL * min(gpu.total_mib for gpu in partial.gpus) * MIB
         most = largest_split(model, cards, whole_tiles=partial.whole_tiles)
         least = most if model.latent or small else most + 1
-        cards = next((n for n in range(cards, least - 1, -1) if shares_out(partial, n)), 0)
+        cards = next((n for n in range(cards, least - 1, -1) if can_share_experts(partial, n)), 0)
     apart = bool(model.experts)
     cuts = apart and not _deals_experts(partial, cards)
     for size in splits_below(model, cards, whole_experts=apart, whole_tiles=partial.whole_tiles):
@@ -248,16 +254,16 @@ def may_replicate(partial: PartialPlan) -> bool:
     cards = partial.gpus
     known = not partial.engine.flags or option(REPLICAS) in partial.engine.flags
     several = known and is_single_node(partial) and len(cards) > 1
-    return several and all(alike(cards[0], gpu) for gpu in cards)
+    return several and all(are_alike(cards[0], gpu) for gpu in cards)
 
 
-def shares_out(partial: PartialPlan, cards: int) -> bool:
+def can_share_experts(partial: PartialPlan, cards: int) -> bool:
     """Whether replicas on this many cards can share out the experts."""
     if cards < 2:
         return False
     if _deals_experts(partial, cards):
         return True
-    cut = experts_indivisible(partial.model, cards, whole_tiles=partial.whole_tiles)
+    cut = experts_problem(partial.model, cards, whole_tiles=partial.whole_tiles)
     return cut is None and not partial.verbatim.get(EXPERT_PARALLEL)
 
 
@@ -274,7 +280,7 @@ def experts(placed: PlanOnCards) -> Iterator[Problem]:
     cards = replicas * tensor
     if replicas == 1 or not model.experts:
         return
-    uncut = experts_indivisible(model, cards, whole_tiles=placed.whole_tiles)
+    uncut = experts_problem(model, cards, whole_tiles=placed.whole_tiles)
     if not shards_whole_experts(values):
         if uncut:
             even = model.experts % cards == 0
@@ -323,10 +329,10 @@ def idle_warnings(partial: PartialPlan) -> list[str]:
     batch = partial.config.policy.workload == "batch" and partial.task not in POOLING
     if batch and partial.model.experts:
         linked, cards = all_linked(usable), len(usable)
-        cut = experts_indivisible(partial.model, cards, whole_tiles=partial.whole_tiles)
+        cut = experts_problem(partial.model, cards, whole_tiles=partial.whole_tiles)
         if not linked:
             reasons.append("replicas would share out the experts, which needs NVLink between all")
-        elif cut and not shares_out(partial, cards):
+        elif cut and not can_share_experts(partial, cards):
             dealt = f"{partial.model.experts} experts cannot be dealt evenly to {cards} cards"
             own = [] if replicas > 1 else reasons
             reasons = [*own, f"replicas cannot use all: {dealt}, and {cut.fact}"]
