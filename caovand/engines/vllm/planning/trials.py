@@ -20,6 +20,7 @@ from dataclasses import replace
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
 from caovand.core.problem import Problem
+from caovand.core.units import MIB
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm.flags.spelling import count, option
 from caovand.engines.vllm.machine.ranks import (
@@ -35,7 +36,6 @@ from caovand.engines.vllm.machine.ranks import (
     shards_whole_experts,
     splits_below,
 )
-from caovand.engines.vllm.memory.candidate import MIB
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.planning.devices import all_cards, choose_gpus, is_single_node
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, Trial, policy

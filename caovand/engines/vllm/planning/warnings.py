@@ -14,6 +14,7 @@ from caovand.core.facts.inventory import Inventory
 from caovand.core.facts.shortfalls import old_driver
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.units import MIB
 from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.chat_formats import unparsed_warnings
 from caovand.engines.vllm import releases
@@ -21,7 +22,7 @@ from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import argument_problems, unknown_flag
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import SECRETS, SUCCESSORS
-from caovand.engines.vllm.memory.candidate import MIB, Candidate, free_share
+from caovand.engines.vllm.memory.candidate import Candidate, free_share
 from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.memory.steps import graph_mode
