@@ -252,8 +252,7 @@ def _cards(case: PlannedRequest) -> Iterator[str]:
     for count in range(len(case.gpus) + 1, MAX_CARDS + 1):
         if shape_problem(case.inventory.model, count):
             continue
-        gpus = tuple(replace(card, index=index) for index in range(count))
-        more = replace(case.inventory, gpus=gpus)
+        more = replace(case.inventory, gpus=tuple(replace(card, index=n) for n in range(count)))
         wider = replace(case, request=request).attempt({"tensor_parallel_size": count}, more)
         if wider and wider[0].value("cpu_offload_gb") is None:
             yield f"{count} such cards hold it: {case.as_typed('tensor_parallel_size', count)}"

@@ -19,7 +19,6 @@ from caovand.engines.common.cards import without_tensor_cores
 from caovand.engines.common.chat_formats import unparsed_warnings
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags import command_line
-from caovand.engines.vllm.flags.command_line import argument_problems, unknown_flag
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.flags.table import SECRETS, SUCCESSORS
 from caovand.engines.vllm.memory.candidate import Candidate, free_share
@@ -273,16 +272,13 @@ def _exposure_warnings(partial: PartialPlan, plan: Plan) -> list[str]:
 
 def _flag_warnings(partial: PartialPlan, words: tuple[command_line.Flag, ...]) -> list[str]:
     warnings: list[str] = []
-    seen = [
-        flag
-        for flag in command_line.public(command_line.carry_secrets(words)[1])
-        if flag.name in SECRETS
-    ]
+    on_command_line = command_line.public(command_line.carry_secrets(words)[1])
+    seen = [flag for flag in on_command_line if flag.name in SECRETS]
     for flag in command_line.public(words):
         word = option(flag.name)
         if not flag.name:
             warnings.append(f'"{flag.value}" in extra_args belongs to no flag')
-        elif typed := unknown_flag(flag, partial.engine):
+        elif typed := command_line.unknown_flag(flag, partial.engine):
             instead = SUCCESSORS.get(flag.name, "")
             text = f"vLLM {partial.engine.version} has no {typed}: it will refuse to start"
             warnings.append("; ".join(filter(None, (text, instead))))
@@ -304,7 +300,7 @@ INSISTED_KEY = "max_model_len"
 def foreseen_failure(plan: Plan, inventory: Inventory) -> Foreseen | None:
     """The failure in which a start of this plan is known to end."""
     # A word that belongs to no flag may be another value of a flag that takes several.
-    if problems := argument_problems(plan.extra_args, inventory.engine, strays=False):
+    if problems := command_line.argument_problems(plan.extra_args, inventory.engine, strays=False):
         return _bad_arguments(str(problems[0]))
     cards = cards_of_plan(plan, inventory)
     for problem in conflicts(plan, inventory, cards):
