@@ -80,7 +80,7 @@ def weighed(
 
     def noting(partials: list[PartialPlan]) -> PartialPlan:
         found = size(partials)
-        if found.choice and not found.unweighed:
+        if found.choice and not found.why_unmodelled:
             seen.append(found.choice.candidate)
         return found
 

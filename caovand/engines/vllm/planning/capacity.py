@@ -51,8 +51,8 @@ def max_model_len(partial: PartialPlan) -> Setting | None:
     context = partial.choice.candidate.context
     if not partial.model.limit_known:
         return policy("auto", UNKNOWN_LIMIT)
-    if partial.unweighed:
-        return policy("auto", f"vLLM takes the longest that fits: {partial.unweighed}")
+    if partial.why_unmodelled:
+        return policy("auto", f"vLLM takes the longest that fits: {partial.why_unmodelled}")
     if context == limit:
         return policy(context, "the model's own limit, which fits")
     if partial.choice.offloaded:
@@ -180,7 +180,7 @@ def _why_so_many(partial: PartialPlan, choice: Choice) -> str:
         return "sampling more takes memory"
     if not choice.fits:
         return "memory is short: every sequence takes some"
-    if partial.unweighed:
+    if partial.why_unmodelled:
         return "more would take memory that is not forecast"
     tokens = min(candidate.context, workload.cached_tokens)
     fitting = requests_that_fit(candidate, partial.model, partial.cards, tokens)
@@ -244,7 +244,7 @@ def _cache_bytes_on_cpu(partial: PartialPlan) -> int:
 
 def _cache_bytes_on_cards(partial: PartialPlan) -> Setting | None:
     """The size of the cache, set if vLLM would measure too little room for it."""
-    if partial.unweighed or partial.choice is None or not partial.choice.candidate.in_bytes:
+    if partial.why_unmodelled or partial.choice is None or not partial.choice.candidate.in_bytes:
         return None
     candidate, cards = partial.choice.candidate, partial.cards
     ours = kv_bytes(partial.model, candidate, cards)
@@ -276,7 +276,7 @@ def language_model_only(partial: PartialPlan) -> Setting | None:
         return user(typed, "[model] text_only")
     if partial.model.weights and not partial.model.size("vision"):
         return policy(True, "the model's folder holds no weights of a vision tower")
-    if partial.choice and not partial.unweighed and not partial.choice.candidate.vision:
+    if partial.choice and not partial.why_unmodelled and not partial.choice.candidate.vision:
         if tower_breaks_tiles(partial):
             return policy(
                 True,
@@ -290,7 +290,7 @@ def language_model_only(partial: PartialPlan) -> Setting | None:
 def limit_mm_per_prompt(partial: PartialPlan) -> Setting | None:
     """Without videos where vLLM's start would encode one as long as the context."""
     choice, tower = partial.choice, partial.model.tower
-    if not choice or not tower or partial.unweighed or choice.candidate.videos:
+    if not choice or not tower or partial.why_unmodelled or choice.candidate.videos:
         return None
     with_videos = choice.candidate.but(videos=True, pixels=0)
     tokens = video_tokens(tower, with_videos.context)
@@ -307,7 +307,7 @@ def limit_mm_per_prompt(partial: PartialPlan) -> Setting | None:
 def mm_processor_kwargs(partial: PartialPlan) -> Setting | None:
     """Smaller images where encoding the largest takes more than everything else in a step."""
     choice, tower = partial.choice, partial.model.tower
-    if not choice or not tower or partial.unweighed or not choice.candidate.pixels:
+    if not choice or not tower or partial.why_unmodelled or not choice.candidate.pixels:
         return None
     whole = choice.candidate.but(pixels=0)
     gib = encoding_bytes(partial.model, whole) / GIB

@@ -158,7 +158,13 @@ def reserve_next_to_others(partial: PartialPlan) -> PartialPlan:
     others use, as far as its cache holds more than its context and sequences need."""
     choice, space, model, gpus = partial.choice, partial.space, partial.model, partial.cards
     others = max(map(in_use, gpus), default=0)
-    if not choice or not space or not choice.sound or partial.unweighed or others < DESKTOP_MIB:
+    if (
+        not choice
+        or not space
+        or not choice.sound
+        or partial.why_unmodelled
+        or others < DESKTOP_MIB
+    ):
         return partial
     candidate, unified = choice.candidate, any(gpu.unified for gpu in gpus)
     fixed = space.utilization is not None or not candidate.measured

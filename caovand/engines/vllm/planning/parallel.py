@@ -255,7 +255,7 @@ def _token_work(partial: PartialPlan) -> TokenWork:
 
 def layer_partition(partial: PartialPlan) -> Setting | None:
     """The variable that assigns the layers, if vLLM's own rule is not the best."""
-    candidate = partial.choice.candidate if partial.choice and not partial.unweighed else None
+    candidate = partial.choice.candidate if partial.choice and not partial.why_unmodelled else None
     if candidate is None or not candidate.stages or PARTITION in dict(partial.config.engine.env):
         return None
     own = own_partition(len(partial.model.layer_types), len(candidate.stages))

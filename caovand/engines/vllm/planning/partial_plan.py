@@ -45,7 +45,7 @@ class PartialPlan:
     `cards` the cards of all nodes.
 
     `trial` is what the search tries instead of the rules' own choices. `choice` is set once the
-    cards are sized, and `space` if it is the best of one; `unweighed` says why its context is
+    cards are sized, and `space` if it is the best of one; `why_unmodelled` says why its context is
     unknown, for example because the weights on a card are. `plugins` names those that vLLM may
     load; None is all. `task` is the model's task by the verbatim flags.
     """
@@ -62,7 +62,7 @@ class PartialPlan:
     trial: Trial = RULES_ALONE
     space: Space | None = None
     choice: Choice | None = None
-    unweighed: str = ""
+    why_unmodelled: str = ""
     weights_unknown: bool = False
     task: ModelTask = "generate"
 

@@ -30,8 +30,8 @@ from caovand.engines.vllm.planning.decisions import forecast
 from caovand.engines.vllm.planning.devices import all_without_other_processes, memory_holders
 from caovand.engines.vllm.planning.obstacles import shared_memory
 from caovand.engines.vllm.planning.partial_plan import PlanOnCards
-from caovand.engines.vllm.planning.request import VllmRequest, answers_a_second, refuse_crawling
-from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_deaf
+from caovand.engines.vllm.planning.request import VllmRequest, answer_tokens_s, refuse_crawling
+from caovand.engines.vllm.planning.serving import prompt_warnings, refuse_without_audio_decoder
 from caovand.engines.vllm.planning.trials import idle_warnings
 from caovand.engines.vllm.planning.warnings import warnings_of
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -76,7 +76,7 @@ def _gguf_advice(case: PlannedRequest) -> tuple[str, ...]:
     gguf = figures(case.inventory.model, case.gpus, case.inventory.host)
     if gguf is None:
         return (GGUF_FILE,)
-    if case.chosen.generates and gguf.tokens_s <= answers_a_second(case.chosen, case.plan):
+    if case.chosen.generates and gguf.tokens_s <= answer_tokens_s(case.chosen, case.plan):
         return ()
     return (f'take a GGUF file {gguf.text} ([engine] kind = "llamacpp")',)
 
@@ -117,7 +117,7 @@ def make_plan(
     See `VllmRequest`.
     """
     refuse_gguf(inventory.model)
-    refuse_deaf(inventory)
+    refuse_without_audio_decoder(inventory)
     request = VllmRequest(config, inventory, mode, mode_origin, environ, remembered)
     chosen = request.decide()
     plan = request.write(chosen)
@@ -155,7 +155,7 @@ def _cost_of_weights(case: PlannedRequest) -> list[str]:
         refuse_crawling(chosen, plan, remedies)
         offloaded = f"{offload:g} GiB of weights a card stay in host memory"
         if chosen.generates:
-            offloaded += f": about {answers_a_second(chosen, plan):.2g} tokens a second"
+            offloaded += f": about {answer_tokens_s(chosen, plan):.2g} tokens a second"
         better = remedies or _gguf_advice(case)
         return ["; ".join((offloaded, *better, f"{cost}, and {pinned:.1f} GiB are pinned"))]
     short = case.memory.fits and _is_short(plan, inventory.model)
@@ -176,7 +176,7 @@ def _cost_of_others(case: PlannedRequest) -> list[str]:
     except Unplannable:
         return []
     lost, values = [], plan.values
-    longer = alone.choice.candidate.context if alone.choice and not alone.unweighed else 0
+    longer = alone.choice.candidate.context if alone.choice and not alone.why_unmodelled else 0
     if isinstance(context.value, int) and longer > context.value:
         lost.append(f"the context is {context.value} tokens instead of {longer}")
     used = len(cards_of_plan(plan, inventory))

@@ -23,9 +23,9 @@ from caovand.engines.vllm.machine.attention import (
     flashinfer_refusal,
     lacks_toolkit,
     lacks_width,
+    plugin_attends,
     reads_latent_eight_bits,
     remedy,
-    sm75_acts,
     triton_refuses,
 )
 from caovand.engines.vllm.machine.capabilities import (
@@ -255,7 +255,7 @@ def may_store_in_four_bits(partial: PartialPlan) -> bool:
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
     if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
         return False
-    acts = partial.cuda and sm75_acts(partial.engine, partial.cards, partial.memory_variables)
+    acts = partial.cuda and plugin_attends(partial.engine, partial.cards, partial.memory_variables)
     if partial.mode == "stable" or not acts or model.fp8_cache or breaks_in_8_bits(model):
         return False
     plain = model.head_dim in SM75_HEADS and not model.sliding_window

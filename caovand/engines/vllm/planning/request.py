@@ -126,7 +126,7 @@ class VllmRequest:
             mode_setting=chosen,
             auto_spec=auto_spec(config, self.environ),
             plugins=self._plugins(),
-            unweighed=why_unmodelled(verbatim, inventory.model),
+            why_unmodelled=why_unmodelled(verbatim, inventory.model),
             weights_unknown=bool(why_weights_unknown(verbatim, inventory.model)),
             task=task_of(inventory.model, verbatim),
         )
@@ -188,7 +188,7 @@ MIN_TOKENS_S = 0.6
 """Modelled tokens a second below which the engine is useless: clients give up."""
 
 
-def answers_a_second(chosen: PartialPlan, plan: Plan) -> float:
+def answer_tokens_s(chosen: PartialPlan, plan: Plan) -> float:
     """Modelled tokens a second of one answer; of a batch, of all answers."""
     workload, inventory = WORKLOADS[chosen.config.policy.workload], chosen.inventory
     gpus, candidate = cards_of_plan(plan, inventory), candidate_of_plan(plan, inventory)
@@ -206,7 +206,7 @@ def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] =
     offload, inventory = plan.settings.get("cpu_offload_gb"), chosen.inventory
     if offload is None or not offload.value or offload.origin != "policy" or not chosen.generates:
         return
-    tokens_s, gib = answers_a_second(chosen, plan), offload.value
+    tokens_s, gib = answer_tokens_s(chosen, plan), offload.value
     if tokens_s >= MIN_TOKENS_S:
         return
     name = inventory.model.path.rstrip("/").rpartition("/")[2]

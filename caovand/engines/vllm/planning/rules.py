@@ -285,7 +285,7 @@ def gpu_memory_utilization(partial: PartialPlan) -> Setting | None:
         return user(typed, "[policy] gpu_memory_utilization")
     if typed is not None:
         return policy(share, f"[policy] requests {typed}, but only this much is free now")
-    if partial.choice and partial.choice.candidate.in_bytes and not partial.unweighed:
+    if partial.choice and partial.choice.candidate.in_bytes and not partial.why_unmodelled:
         share = share_of_sized(partial.model, partial.choice.candidate, partial.cards)
         return policy(
             share, "the fraction of a card that must be free at the start: the cache's size is set"

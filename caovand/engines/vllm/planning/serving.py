@@ -117,7 +117,7 @@ def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
     return "embed" if runner == "pooling" and own not in POOLING else own
 
 
-def refuse_deaf(inventory: Inventory) -> None:
+def refuse_without_audio_decoder(inventory: Inventory) -> None:
     """Raise Unplannable for a speech model if vLLM cannot decode audio files."""
     engine = inventory.engine
     if inventory.model.task == "transcription" and engine.decodes_sound is False:

@@ -94,7 +94,7 @@ def _size_splits(partial: PartialPlan) -> PartialPlan:
         if error.failure != "vram-busy" or not ours:
             raise
         problem = error
-    if own and (own.choice is None or own.unweighed or not ours or spans_nodes(own)):
+    if own and (own.choice is None or own.why_unmodelled or not ours or spans_nodes(own)):
         return own
     most = own.count("tensor_parallel_size") if own else widest_split(partial)
     splits = (narrower_splits(partial, most), wider_splits(partial), replica_splits(partial))
@@ -125,7 +125,7 @@ def _size_split(split: Split, partial: PartialPlan, *, wider: bool) -> _Tried:
         plan = size_on_split(replace(partial, gpus=freest_cards(gpus, split.cards), trial=trial))
     except Unplannable:
         return _Tried(split, None, wider)
-    counts = plan.choice and not plan.unweighed and (wider or plan.choice.sound)
+    counts = plan.choice and not plan.why_unmodelled and (wider or plan.choice.sound)
     return _Tried(split, plan if counts else None, wider)
 
 
@@ -230,7 +230,7 @@ def size_on_split(partial: PartialPlan) -> PartialPlan:
     """Size the plan on the freest cards of its split; of a hybrid's batch without a prefix cache if
     that finishes far more requests. Raises Unplannable."""
     usual = _size_trials(partial)
-    if not usual.choice or usual.unweighed or not _may_drop_prefixes(usual):
+    if not usual.choice or usual.why_unmodelled or not _may_drop_prefixes(usual):
         return usual
     without = _size_trials(replace(partial, trial=replace(partial.trial, prefixes=False)))
     if not without.choice or not without.choice.sound:
@@ -271,7 +271,7 @@ def _decide(partial: PartialPlan, trial: Trial) -> PartialPlan:
     return replace(
         first,
         gpus=freest_cards(first.gpus, world_size(first)),
-        unweighed=first.unweighed or reason,
+        why_unmodelled=first.why_unmodelled or reason,
         weights_unknown=first.weights_unknown or bool(reason),
     )
 
@@ -285,7 +285,7 @@ def size_together(partials: Sequence[PartialPlan]) -> PartialPlan:
     first = partials[0]
     if first.weights_unknown:
         return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
-    pairs = _open_bases(partials[:1] if first.unweighed else partials)
+    pairs = _open_bases(partials[:1] if first.why_unmodelled else partials)
     space = replace(fixed_space(first), bases=tuple(base for _, base in pairs))
     choice = choose(space, first.model, first.cards)
     if space.context is None or not choice.sound:
@@ -293,7 +293,7 @@ def size_together(partials: Sequence[PartialPlan]) -> PartialPlan:
         among = [base for base in space.bases if space.is_rounded(base) == rounded]
         others = tuple(base for base in space.bases if space.is_rounded(base) and not rounded)
         _wait_for_others([base.but(stages=stages) for base in among], first, others, space)
-    if first.unweighed and not choice.sound:
+    if first.why_unmodelled and not choice.sound:
         return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
     return replace(pairs[choice.base][0], space=space, choice=choice)
 

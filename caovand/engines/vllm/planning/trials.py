@@ -109,7 +109,7 @@ def exact_trials(partial: PartialPlan) -> list[Trial]:
     chosen = partial.settings.get(CACHE)
     ours = chosen is not None and chosen.value == EIGHT_BITS and chosen.origin == "policy"
     measured = partial.model.fp8_cache  # its scales lose nothing
-    if not partial.turing or not ours or measured or partial.trial.cache or partial.unweighed:
+    if not partial.turing or not ours or measured or partial.trial.cache or partial.why_unmodelled:
         return []
     return list(_depths(partial, OWN_TYPE))
 

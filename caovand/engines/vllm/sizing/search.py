@@ -170,7 +170,9 @@ class CandidateSearch:
     def _score(self, base: int, candidate: Candidate) -> float:
         """The score of a candidate whose context is known."""
         usual = self._space.workload
-        room, short = (self._room(candidate, size) for size in (usual.cached_tokens, usual.let_in))
+        room, short = (
+            self._room(candidate, size) for size in (usual.cached_tokens, usual.admitted_tokens)
+        )
         return self._paces[base].score(candidate, room=room, short=short)
 
     def _candidates(self, eager: tuple[bool, ...]) -> Iterator[tuple[int, Candidate]]:
@@ -232,12 +234,12 @@ class CandidateSearch:
         if space.sequences or sized.sequences <= few:
             return sized
         apart = space.workload.batch and not self._model.encoder_tokens
-        most = self._let_in(sized) * (COUNTS_APART if apart else 1)
+        most = self._admitted_requests(sized) * (COUNTS_APART if apart else 1)
         return sized if sized.sequences <= most else None
 
-    def _let_in(self, candidate: Candidate) -> int:
+    def _admitted_requests(self, candidate: Candidate) -> int:
         """Number of requests that the cache holds, rounded: vLLM admits no more than fit."""
-        return round(self._room(candidate, self._space.workload.let_in))
+        return round(self._room(candidate, self._space.workload.admitted_tokens))
 
     def _compiles(self, candidate: Candidate) -> bool:
         """Whether the first start has room to compile, which happens before the cache is
