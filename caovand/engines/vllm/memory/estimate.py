@@ -99,7 +99,7 @@ def kv_bytes(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> flo
     """
     if candidate.kv_blocks is not None:
         return candidate.kv_blocks * layout_for(model, candidate).block_bytes
-    return min(left_bytes(one) * one.scale for one in stages_of(model, candidate, gpus))
+    return min(left_bytes(stage) * stage.scale for stage in stages_of(model, candidate, gpus))
 
 
 def share_of_sized(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> float:
@@ -119,13 +119,15 @@ def estimate(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> Mem
     available = kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
     fullest = (
-        min(every, key=lambda one: left_bytes(one) * one.scale) if candidate.stages else every[0]
+        min(every, key=lambda stage: left_bytes(stage) * stage.scale)
+        if candidate.stages
+        else every[0]
     )
     longest = blocks.longest(int(available), model.max_model_len)
     room = not gpus or candidate.utilization <= free_share(gpus) + 1e-9
     if gpus and (candidate.kv_bytes is not None or candidate.kv_blocks is not None):
         # vLLM allocates as many blocks as are set; with bytes set it ignores the utilization.
-        used_fits = all(_used_mib(one, available) <= _smallest_mib(one.gpus) for one in every)
+        used_fits = all(_used_mib(stage, available) <= _smallest_mib(stage.gpus) for stage in every)
         room = used_fits and (room or candidate.kv_bytes is not None)
     states = lacks_states(model, candidate, gpus)
     smallest = min((gpu.total_mib for gpu in gpus), default=0)
@@ -196,7 +198,7 @@ def longest_context(
         model.mla or model.tower or candidate.kv_dtype in TURBOQUANT
     )  # more of a step's memory with more context
     cache_is_set = candidate.kv_blocks is not None or candidate.kv_bytes is not None
-    rooms = [(_Spent.on(one), one.scale) for one in stages_of(model, candidate, gpus)]
+    rooms = [(_Spent.on(stage), stage.scale) for stage in stages_of(model, candidate, gpus)]
 
     def fits(context: int) -> bool:
         share = utilization(candidate, gpus, context)
@@ -244,7 +246,7 @@ def room_for_context(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]
     if candidate.kv_blocks is not None:
         return kv_bytes(model, candidate, gpus)
     every = stages_of(model, candidate, gpus)
-    return min(spare_tokens(candidate, left_bytes(one)) * one.scale for one in every)
+    return min(spare_tokens(candidate, left_bytes(stage)) * stage.scale for stage in every)
 
 
 def _smallest_mib(gpus: Sequence[Gpu]) -> float:
@@ -257,7 +259,7 @@ def lacking_gib(model: ModelCard, candidate: Candidate, gpus: Sequence[Gpu]) -> 
     if candidate.kv_blocks is not None:
         return max((needed - kv_bytes(model, candidate, gpus)) / GIB, 0.0)
     each = stages_of(model, candidate, gpus)
-    return max(*((needed / one.scale - left_bytes(one)) / GIB for one in each), 0.0)
+    return max(*((needed / stage.scale - left_bytes(stage)) / GIB for stage in each), 0.0)
 
 
 def forecast_memory(plan: Plan, inventory: Inventory) -> MemoryEstimate:

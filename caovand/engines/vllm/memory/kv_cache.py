@@ -55,8 +55,8 @@ def token_bytes(
 ) -> float:
     """Bytes per token in one attention layer of one rank; kinds may have their own heads."""
     if model.latent:
-        one = 1 if dtype.startswith("fp8") else activation
-        return model.latent * one + model.indexer  # not split, and keys and values are one
+        element = 1 if dtype.startswith("fp8") else activation
+        return model.latent * element + model.indexer  # not split, and keys and values are one
     heads, width = model.kv_heads, model.head_dim
     if kind == FULL:
         heads, width = model.global_kv_heads or heads, model.global_head_dim or width

@@ -93,9 +93,9 @@ def stage_model(model: ModelCard, start: int, end: int, *, drafting: bool) -> Mo
     """The part of the model on the stage with the layers from `start` to before `end`."""
     last = end == len(model.layer_types)
     kept = [
-        one
+        part
         for weights in model.weights
-        if (one := _weights_of_stage(weights, model, start, end, drafting))
+        if (part := _weights_of_stage(weights, model, start, end, drafting))
     ]
     return replace(
         model,

@@ -87,8 +87,8 @@ class Int8Goal:
 
 
 def _why_no_activations(partial: PartialPlan) -> tuple[str, str] | None:
-    if found := _why_not_weights(partial.model):
-        return found
+    if reason := _why_not_weights(partial.model):
+        return reason
     if partial.verbatim.get("quantization") == "gptq":
         return "--quantization gptq chooses a kernel that cannot use them", "remove that flag"
     return _why_not_on_cards(partial) or _scales_refused(partial)

@@ -272,14 +272,16 @@ def _why_dealt(partial: PartialPlan, candidate: Candidate, own: tuple[int, ...])
         f"{count} on {gpus[0].name} of {gpus[0].total_mib / 1024:.0f} GiB"
         for count, gpus in zip(candidate.stages, stages.gpus, strict=True)
     )
-    tokens = [estimate(partial.model, one, partial.cards).kv_tokens for one in (candidate, by_rule)]
+    tokens = [
+        estimate(partial.model, each, partial.cards).kv_tokens for each in (candidate, by_rule)
+    ]
     dealt = f"layers dealt by the cards, {cards}"
     if tokens[0] > tokens[1]:
         rule_tokens = f"{tokens[1]}" if tokens[1] > 0 else "none"
         rule = f"vLLM's own rule ({_comma_separated(own)})"
         return f"{dealt}: the cache holds {tokens[0]} tokens, by {rule} {rule_tokens}"
     slow = [
-        max(stages.seconds(*one) for one in spans(counts)) * 1e3
+        max(stages.seconds(*each) for each in spans(counts)) * 1e3
         for counts in (candidate.stages, own)
     ]
     return (

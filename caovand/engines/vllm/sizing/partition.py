@@ -49,17 +49,17 @@ def deal(
     def capped(stage: int, start: int, end: int) -> float:
         return min(room(stage, start, end), enough)
 
-    def least(found: Sequence[int]) -> float:
-        return min(capped(*one) for one in spans(found))
+    def least(dealing: Sequence[int]) -> float:
+        return min(capped(*stage) for stage in spans(dealing))
 
-    def pace(found: Sequence[int]) -> float:
-        return -max(seconds(*one) for one in spans(found))
+    def pace(dealing: Sequence[int]) -> float:
+        return -max(seconds(*stage) for stage in spans(dealing))
 
-    kept = tuple(own) if has_anchors(own, anchors) else dealt(lambda *one: True)
+    kept = tuple(own) if has_anchors(own, anchors) else dealt(lambda *stage: True)
     if kept is None:
         return tuple(own)
     roomiest = _best_dealing(
-        kept, enough, least, lambda limit: dealt(lambda *one: capped(*one) > limit)
+        kept, enough, least, lambda limit: dealt(lambda *stage: capped(*stage) > limit)
     )
     bound = least(roomiest)
     kept = kept if least(kept) == bound else roomiest
@@ -67,7 +67,7 @@ def deal(
         kept,
         0.0,
         pace,
-        lambda limit: dealt(lambda *one: capped(*one) >= bound and -seconds(*one) > limit),
+        lambda limit: dealt(lambda *stage: capped(*stage) >= bound and -seconds(*stage) > limit),
     )
 
 
@@ -212,6 +212,6 @@ def partition(
         return own
     stages = Stages(model, candidate, gpus)
     enough = stages.enough(usual)
-    if not stages.differ and min(stages.room(*one) for one in spans(own)) >= enough:
+    if not stages.differ and min(stages.room(*stage) for stage in spans(own)) >= enough:
         return own
     return deal(own, anchors(model), stages.room, stages.seconds, enough)

@@ -108,7 +108,7 @@ class CandidateSearch:
     @cached_property
     def _paces(self) -> list[CandidatePace]:
         asked = self._space.workload, self._space.nodes
-        return [CandidatePace(self._model, one, self._gpus, *asked) for one in self._space.bases]
+        return [CandidatePace(self._model, base, self._gpus, *asked) for base in self._space.bases]
 
     def lean(self, base: Candidate, *, eager: bool) -> Candidate:
         """The candidate that takes the least memory apart from weights."""
