@@ -89,15 +89,16 @@ def _graphs(plan: Plan) -> Any:
 
 
 DECISIONS = (
-    FlagDecision("host", serving.host),
-    FlagDecision("port", serving.port),
+    FlagDecision("host", serving.key_rule("server", "host")),
+    FlagDecision("port", serving.key_rule("server", "port")),
     FlagDecision("served_model_name", serving.served_model_name, goal=Goal("model", "served_name")),
-    FlagDecision("revision", serving.revision, goal=Goal("model", "revision")),
+    FlagDecision("revision", serving.key_rule("model", "revision"), goal=Goal("model", "revision")),
     FlagDecision("runner", serving.runner),
     FlagDecision("hf_overrides", serving.hf_overrides),
-    FlagDecision("trust_remote_code", serving.trust_remote_code,
+    FlagDecision("trust_remote_code", serving.key_rule("model", "trust_remote_code"),
              goal=Goal("model", "trust_remote_code")),
-    FlagDecision("chat_template", serving.chat_template, goal=Goal("model", "chat_template")),
+    FlagDecision("chat_template", serving.key_rule("model", "chat_template"),
+             goal=Goal("model", "chat_template")),
     FlagDecision("tool_call_parser", serving.tool_call_parser,
              goal=Goal("server", "tool_call_parser")),
     FlagDecision("enable_auto_tool_choice", serving.enable_auto_tool_choice),

@@ -27,6 +27,7 @@ from caovand.engines.vllm.flags.spelling import RANKS_BY_YES
 from caovand.engines.vllm.planning.partial_plan import (
     PartialPlan,
     PlanOnCards,
+    SettingRule,
     nearest,
     policy,
     user,
@@ -38,36 +39,21 @@ KEEP_ALIVE_S = 15
 """nginx and AWS' load balancers wait for 60 s, Cloudflare for 100; some proxies only for 30."""
 
 
-def host(partial: PartialPlan) -> Setting | None:
-    return as_configured(partial, "server", "host")
+def key_rule(section: str, key: str) -> SettingRule:
+    """The rule of a flag that has the value of a key of caovan.toml; none if that is empty."""
 
+    def rule(partial: PartialPlan) -> Setting | None:
+        value = getattr(getattr(partial.config, section), key)
+        origin = partial.config.origin(section, key)
+        return Setting(value, origin, f"[{section}] {key}") if value else None
 
-def port(partial: PartialPlan) -> Setting | None:
-    return as_configured(partial, "server", "port")
+    return rule
 
 
 def served_model_name(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.served_name
-    if typed:
-        return user(typed, "[model] served_name")
     name = partial.model.path.rstrip("/").rpartition("/")[2]
-    return policy(name, "the last part of the model's path")
-
-
-def revision(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.revision
-    return user(typed, "[model] revision") if typed else None
-
-
-def chat_template(partial: PartialPlan) -> Setting | None:
-    typed = partial.config.model.chat_template
-    return user(typed, "[model] chat_template") if typed else None
-
-
-def trust_remote_code(partial: PartialPlan) -> Setting | None:
-    if not partial.config.model.trust_remote_code:
-        return None
-    return user(True, "[model] trust_remote_code")
+    configured = key_rule("model", "served_name")(partial)
+    return configured or policy(name, "the last part of the model's path")
 
 
 def enable_server_load_tracking(partial: PartialPlan) -> Setting | None:
@@ -98,11 +84,6 @@ def shutdown_timeout(partial: PartialPlan) -> Setting | None:
     seconds = ceil(partial.config.watch.shutdown_timeout_s)
     reason = "[watch] shutdown_timeout_s: requests may finish when asked to stop"
     return Setting(seconds, partial.config.origin("watch", "shutdown_timeout_s"), reason)
-
-
-def as_configured(partial: PartialPlan, section: str, key: str) -> Setting:
-    value = getattr(getattr(partial.config, section), key)
-    return Setting(value, partial.config.origin(section, key), f"[{section}] {key}")
 
 
 def task_of(model: ModelCard, verbatim: Mapping[str, Any]) -> ModelTask:
