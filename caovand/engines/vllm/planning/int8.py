@@ -26,7 +26,7 @@ from caovand.engines.common.tensors import FLOATS
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, MARLIN_INPUT
 from caovand.engines.vllm.machine.capabilities import HOPPER, TURING, first_of, first_outside
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
-from caovand.engines.vllm.planning.precision import kernels_wanted
+from caovand.engines.vllm.planning.precision import allows_kernels
 
 BITS = 4
 MULTIPLE = 64
@@ -57,13 +57,13 @@ class Int8Goal:
         typed = getattr(partial.config.policy, self.key)
         if self.variable in dict(partial.config.engine.env):
             return None
-        refused = self._refusal(partial)
-        if typed == INT8 and refused:
-            raise Unplannable(str(refused))
+        problem = self._refusal(partial)
+        if typed == INT8 and problem:
+            raise Unplannable(str(problem))
         if typed:  # a goal that the ladder may give up, unlike a value of [engine] env
             value, gain = (INT8, self.gain(partial)) if typed == INT8 else (None, "")
             return policy(value, f"[policy] {self.key} is {typed}{gain}")
-        return None if refused else policy(None, self.why_half(partial))
+        return None if problem else policy(None, self.why_half(partial))
 
     def warnings(self, partial: PartialPlan) -> Iterator[str]:
         """Warnings about settings that [engine] env overrides, or that it sets in vain."""
@@ -73,9 +73,9 @@ class Int8Goal:
             return
         if typed and typed != self.spelled.get(own, own):
             yield f"[policy] {self.key} is {typed}, but [engine] env sets {self.variable} to {own}"
-        refused = self._refusal(partial) if own == INT8 else None
-        if refused:
-            yield f"{refused.message}; remove {self.variable} from [engine] env"
+        problem = self._refusal(partial) if own == INT8 else None
+        if problem:
+            yield f"{problem.message}; remove {self.variable} from [engine] env"
 
     def _refusal(self, partial: PartialPlan) -> Problem | None:
         problem = self.find_refusal(partial)
@@ -91,7 +91,7 @@ def _why_no_activations(partial: PartialPlan) -> tuple[str, str] | None:
         return reason
     if partial.verbatim.get("quantization") == "gptq":
         return "--quantization gptq chooses a kernel that cannot use them", "remove that flag"
-    return _why_not_on_cards(partial) or _scales_refused(partial)
+    return _why_not_on_cards(partial) or _why_not_scales(partial)
 
 
 def _why_not_weights(model: ModelCard) -> tuple[str, str] | None:
@@ -140,7 +140,7 @@ def _why_not_on_cards(partial: PartialPlan) -> tuple[str, str] | None:
     return None
 
 
-def _scales_refused(partial: PartialPlan) -> tuple[str, str] | None:
+def _why_not_scales(partial: PartialPlan) -> tuple[str, str] | None:
     """The fact and the remedy, if scales of the weights prevent int8 activations."""
     if partial.model.negative_scale:
         return (
@@ -184,7 +184,7 @@ def _why_no_head_here(partial: PartialPlan) -> tuple[str, str] | None:
         return f"its kernel is for SM75, and GPU {others[0].index} is not", ""
     if not engine.plugin:
         return "caovan's kernels are not installed in the engine", "install them"
-    if not kernels_wanted(partial):
+    if not allows_kernels(partial):
         return "caovan's kernels are switched off", "switch them on"
     if engine.library_problem:
         return f"the kernels cannot be loaded: {engine.library_problem}", ""

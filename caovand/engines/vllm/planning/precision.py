@@ -64,7 +64,7 @@ def cannot_build(partial: PartialPlan) -> bool:
 
 def flashinfer_supports(partial: PartialPlan) -> bool:
     """Whether FlashInfer's attention runs on these cards with this engine."""
-    return _why_not(partial) is None
+    return _flashinfer_refusal(partial) is None
 
 
 def attention(partial: PartialPlan) -> str:
@@ -96,11 +96,11 @@ def attention_backend(partial: PartialPlan) -> Setting | None:
         return policy(None, f"a {kind} cache has its own attention, which vLLM selects itself")
     if kind.endswith("per_token_head"):
         return policy("TRITON_ATTN", f"no other attention keeps a {kind} cache")
-    if _left_to_vllm(partial.model):
+    if _leaves_attention_to_vllm(partial.model):
         dtype = str(partial.value("dtype") or "")
         unfit = flashinfer_lacks(partial.model, dtype) or UNKNOWN_WIDTH
         return policy(None, f"{unfit}; vLLM itself selects another")
-    refusal = _why_not(partial)
+    refusal = _flashinfer_refusal(partial)
     if refusal is None:
         return policy("FLASHINFER", "the only attention that is fast on these cards, also with MTP")
     return policy("TRITON_ATTN", f"{refusal.why}; only Triton's attention is left")
@@ -123,11 +123,11 @@ def kv_cache_dtype_by_default(partial: PartialPlan) -> Setting | None:
         return policy(None, "nothing is generated: the cache holds a text only while it is read")
     if attention(partial) == "FLASHINFER":
         return policy("fp8", f"twice the context in the same memory; {UNCALIBRATED}")
-    if _left_to_vllm(partial.model):
+    if _leaves_attention_to_vllm(partial.model):
         return policy(None, "vLLM chooses the attention of this model, and its cache")
     if flashinfer_supports(partial):
-        why = "is configured, and it does not support an fp8 cache on these cards"
-        return policy(None, f"{attention(partial)} {why}")
+        unsupported = "is configured, and it does not support an fp8 cache on these cards"
+        return policy(None, f"{attention(partial)} {unsupported}")
     return policy(None, REFUSED)
 
 
@@ -150,7 +150,7 @@ def why_cache_refused(partial: PartialPlan, kind: str) -> str:
 
 def turing_warnings(partial: PartialPlan) -> list[str]:
     """Warnings about limits of this engine on these cards."""
-    refusal = _why_not(partial)
+    refusal = _flashinfer_refusal(partial)
     if not partial.turing or not partial.cuda or refusal is None:
         return []
     unbuilt = refusal.of == "toolchain"
@@ -165,13 +165,13 @@ def turing_warnings(partial: PartialPlan) -> list[str]:
     return [f"{lost}; {brings}" if unbuilt else lost]
 
 
-def _left_to_vllm(model: ModelCard) -> bool:
+def _leaves_attention_to_vllm(model: ModelCard) -> bool:
     """Whether neither FlashInfer nor Triton is known to serve the model."""
     heads = bool(model.latent) or lacks_width(model) or 0 < model.head_dim < TRITON_MIN_WIDTH
     return heads or attends_as_encoder(model)
 
 
-def _why_not(partial: PartialPlan) -> FlashInferRefusal | None:
+def _flashinfer_refusal(partial: PartialPlan) -> FlashInferRefusal | None:
     dtype, env = str(partial.value("dtype") or ""), dict(partial.config.engine.env)
     return flashinfer_refusal(
         partial.model, partial.engine, dtype, partial.config.engine.plugin, env
@@ -207,18 +207,39 @@ def uncompiled_warnings(partial: PartialPlan) -> list[str]:
     ]
 
 
-def may_store_in_eight_bits(partial: PartialPlan) -> bool:
-    """Whether an fp8 cache may be compared with the model's own; Turing has its own rule."""
+def smaller_cache(partial: PartialPlan) -> str:
+    """The cache type to compare with the rules' own; empty if there is none."""
+    policies, model = partial.config.policy, partial.model
     asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
-    if asked or partial.config.policy.kv_cache_dtype or partial.turing or not partial.cuda:
+    # Pinned, "auto" is as vLLM means it.
+    if asked or policies.kv_cache_dtype or "kv_cache_dtype" in policies.pinned:
+        return ""
+    if not partial.cuda or model.fp8_cache or breaks_in_8_bits(model):
+        return ""
+    if _may_store_in_eight_bits(partial):
+        return EIGHT_BITS
+    return FOUR_BITS if _may_store_in_four_bits(partial) else ""
+
+
+def _may_store_in_eight_bits(partial: PartialPlan) -> bool:
+    """Whether an fp8 cache may be compared with the model's own; Turing has its own rule."""
+    lasting = partial.task not in POOLING  # whose cache lasts for one step
+    return lasting and not partial.turing and _reads_eight_bits(partial)
+
+
+def _may_store_in_four_bits(partial: PartialPlan) -> bool:
+    """Whether an int4 cache may be considered: only on Turing, if caovan's attention reads it.
+
+    Not in mode stable: what four bits cost a model's answers was not measured on real text.
+    """
+    model = partial.model
+    acts = plugin_attends(partial.engine, partial.cards, partial.memory_variables)
+    if partial.mode == "stable" or not acts:
         return False
-    if partial.model.fp8_cache or breaks_in_8_bits(partial.model):
-        return False
-    if partial.task in POOLING:
-        return False  # its cache lasts for one step
-    if "kv_cache_dtype" in partial.config.policy.pinned:  # "auto" as vLLM means it
-        return False
-    return _reads_eight_bits(partial)
+    plain = model.head_dim in SM75_HEADS and not model.sliding_window
+    plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))
+    known = dict(partial.engine.choices).get("--kv-cache-dtype", (FOUR_BITS,))
+    return plain and FOUR_BITS in known
 
 
 def _reads_eight_bits(partial: PartialPlan) -> bool:
@@ -239,32 +260,7 @@ def _reads_eight_bits(partial: PartialPlan) -> bool:
     return supports_fp8_cache(partial, native=native)
 
 
-def smaller_cache(partial: PartialPlan) -> str:
-    """The cache type to compare with the rules' own; empty if there is none."""
-    if may_store_in_eight_bits(partial):
-        return EIGHT_BITS
-    return FOUR_BITS if may_store_in_four_bits(partial) else ""
-
-
-def may_store_in_four_bits(partial: PartialPlan) -> bool:
-    """Whether an int4 cache may be considered: only on Turing, if caovan's attention reads it.
-
-    Not in mode stable: what four bits cost a model's answers was not measured on real text.
-    """
-    config, model = partial.config, partial.model
-    asked = {"kv_cache_dtype", "attention_backend", "attention_config"} & set(partial.verbatim)
-    if asked or config.policy.kv_cache_dtype or "kv_cache_dtype" in config.policy.pinned:
-        return False
-    acts = partial.cuda and plugin_attends(partial.engine, partial.cards, partial.memory_variables)
-    if partial.mode == "stable" or not acts or model.fp8_cache or breaks_in_8_bits(model):
-        return False
-    plain = model.head_dim in SM75_HEADS and not model.sliding_window
-    plain = plain and not flashinfer_lacks(model, str(partial.value("dtype") or ""))
-    known = dict(partial.engine.choices).get("--kv-cache-dtype", (FOUR_BITS,))
-    return plain and FOUR_BITS in known
-
-
-def kernels_wanted(partial: PartialPlan) -> bool:
+def allows_kernels(partial: PartialPlan) -> bool:
     """Whether no switch turns caovan's kernels off."""
     env = dict(partial.config.engine.env)
     return partial.config.engine.plugin and env.get("CAOVAN_KERNELS", "all") != "off"
