@@ -24,8 +24,8 @@ def test_a_program_uses_no_name_that_it_does_not_define(program: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             defined |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)) or (isinstance(node, ast.ExceptHandler) and node.name):
-            defined.add(node.name)
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.ExceptHandler)):
+            defined.add(node.name or "")
         elif isinstance(node, ast.arg):
             defined.add(node.arg)
         elif isinstance(node, ast.Name):

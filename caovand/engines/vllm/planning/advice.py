@@ -32,7 +32,7 @@ from caovand.engines.vllm.planning.devices import (
     all_without_other_processes,
     memory_holders,
 )
-from caovand.engines.vllm.planning.partial_plan import PartialPlan
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib
 from caovand.engines.vllm.planning.request import VllmRequest, refuse_crawling
 from caovand.engines.vllm.sizing.choice import CONTEXT_STEP, OFFLOAD_MARGIN_GIB, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import step_cost
@@ -264,7 +264,7 @@ def _smaller_checkpoints(case: PlannedRequest) -> Iterator[str]:
     model, machine = case.inventory.model, case.inventory
     if not case.gpus or not case.memory.parts:
         return
-    now = (case.memory.weights_mib + (_offloaded_gib(case.plan) * 1024)) / 1024
+    now = (case.memory.weights_mib + (offloaded_gib(case.plan) * 1024)) / 1024
     own = PRECISION.sub("", model.path.rstrip("/").rpartition("/")[2])
     for name, ends, method, each, dtype, most in SMALLER:
         bits = _stored_bits(model)
@@ -296,12 +296,6 @@ def _stored_bits(model: ModelCard) -> float:
     if model.quantization is None:
         return 16
     return 8 if is_fp8(model, "") else 0
-
-
-def _offloaded_gib(plan: Plan) -> float:
-    """GiB of each card's weights that the plan keeps in host memory."""
-    offload = plan.value("cpu_offload_gb")
-    return float(offload) if isinstance(offload, (int, float)) else 0.0
 
 
 def _offload(case: PlannedRequest) -> Iterator[str]:

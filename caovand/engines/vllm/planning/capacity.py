@@ -17,7 +17,7 @@ from caovand.engines.vllm.memory.estimate import KEPT_MIB, KEPT_SHARE, kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.memory.towers import encoding_bytes, video_tokens
 from caovand.engines.vllm.planning.fit import asked_candidate
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, chosen_by_policy, policy, user
 from caovand.engines.vllm.planning.precision import tower_breaks_tiles
 from caovand.engines.vllm.sizing.search import (
     LEAN_BATCH,
@@ -339,7 +339,7 @@ def text_only_may_help(partial: PartialPlan) -> bool:
 def vision_warnings(partial: PartialPlan) -> list[str]:
     """A warning if the policy leaves the vision tower out, with what would bring images back."""
     setting = partial.settings.get("language_model_only")
-    ours = setting is not None and setting.origin == "policy" and setting.value
+    ours = chosen_by_policy(partial, "language_model_only")
     if not ours or not setting or not partial.model.size("vision"):
         return []
     model = partial.model

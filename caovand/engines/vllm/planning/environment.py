@@ -24,7 +24,7 @@ from caovand.engines.vllm.planning.devices import choose_gpus
 from caovand.engines.vllm.planning.drafters import plugin_keeps_states
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
 from caovand.engines.vllm.planning.parallel import layer_partition
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, offloaded_gib, policy, user
 from caovand.engines.vllm.planning.precision import cannot_build
 
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
@@ -135,8 +135,7 @@ def memory_left_mib(partial: PartialPlan, workers: int) -> int:
 
     Not based on current free memory: a reload would yield another plan, and restart the engine.
     """
-    offloaded = partial.value("cpu_offload_gb")
-    kept = float(offloaded) if isinstance(offloaded, (int, float)) else 0.0
+    kept = offloaded_gib(partial)
     kept_mib = int(pinned_gib(kept, partial.model, max(workers, 1)) / max(workers, 1) * 1024)
     taken_mib = partial.model.size() // (1 << 20) + workers * (WORKER_MIB + kept_mib)
     return partial.host.ram_mib - taken_mib

@@ -183,6 +183,18 @@ class PlanOnCards:
         return oldest_without(self.gpus, below)
 
 
+def chosen_by_policy(plan: Plan | PartialPlan, name: str) -> Any:
+    """The value of a setting that the policy chose; None if nothing or somebody else set it."""
+    setting = plan.settings.get(name)
+    return setting.value if setting and setting.origin == "policy" else None
+
+
+def offloaded_gib(plan: Plan | PartialPlan) -> float:
+    """GiB of each card's weights that the plan keeps in host memory."""
+    offload = plan.value("cpu_offload_gb")
+    return float(offload) if isinstance(offload, (int, float)) else 0.0
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that was probably meant, or all known names."""
     listed = sorted(known)

@@ -39,7 +39,7 @@ from caovand.engines.vllm.machine.capabilities import (
 )
 from caovand.engines.vllm.machine.ranks import PIPELINE, shape_problem, shards_whole_experts
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, chosen_by_policy, policy
 
 EIGHT_BITS, FOUR_BITS = "fp8", "int4_per_token_head"
 """Cache types that are compared with the rules' own."""
@@ -143,8 +143,7 @@ def _reads_declared(partial: PartialPlan) -> bool:
 
 def why_cache_refused(partial: PartialPlan, kind: str) -> str:
     """Why the attention planned for these cards cannot keep this cache; empty if it can."""
-    planned = partial.settings.get("attention_backend")
-    ours = planned is not None and planned.origin == "policy" and planned.value == "TRITON_ATTN"
+    ours = chosen_by_policy(partial, "attention_backend") == "TRITON_ATTN"
     return REFUSED if partial.turing and ours and triton_refuses(kind, partial.engine) else ""
 
 

@@ -30,6 +30,7 @@ from caovand.engines.vllm.planning.environment import environment
 from caovand.engines.vllm.planning.fit import reserve_next_to_others
 from caovand.engines.vllm.planning.partial_plan import (
     PartialPlan,
+    chosen_by_policy,
     decide,
     user,
     verbatim_setting,
@@ -203,13 +204,13 @@ def refuse_crawling(chosen: PartialPlan, plan: Plan, remedies: tuple[str, ...] =
     In a batch all answers count. An amount that the operator passes stands, and so does a model
     that generates nothing.
     """
-    offload, inventory = plan.settings.get("cpu_offload_gb"), chosen.inventory
-    if offload is None or not offload.value or offload.origin != "policy" or not chosen.generates:
+    gib = chosen_by_policy(plan, "cpu_offload_gb")
+    if not gib or not chosen.generates:
         return
-    tokens_s, gib = answer_tokens_s(chosen, plan), offload.value
+    tokens_s = answer_tokens_s(chosen, plan)
     if tokens_s >= MIN_TOKENS_S:
         return
-    name = inventory.model.path.rstrip("/").rpartition("/")[2]
+    name = chosen.inventory.model.path.rstrip("/").rpartition("/")[2]
     smaller = 'use a smaller model, or a GGUF file of it ([engine] kind = "llamacpp")'
     raise Unplannable(
         f"cannot serve {name} at a usable speed: {gib:g} GiB of weights a card would stay in host"

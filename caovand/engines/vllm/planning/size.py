@@ -32,12 +32,14 @@ from caovand.engines.vllm.planning.devices import (
     split_is_ours,
     world_size,
 )
-from caovand.engines.vllm.planning.fit import (
-    asked_candidate,
-    candidate_of_unknown,
-    fixed_space,
+from caovand.engines.vllm.planning.fit import asked_candidate, candidate_of_unknown, fixed_space
+from caovand.engines.vllm.planning.partial_plan import (
+    PartialPlan,
+    Trial,
+    chosen_by_policy,
+    decide,
+    policy,
 )
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, Trial, decide, policy
 from caovand.engines.vllm.planning.precision import quantise_at_load, tower_breaks_tiles
 from caovand.engines.vllm.planning.speculation import name_gain
 from caovand.engines.vllm.planning.trials import (
@@ -66,8 +68,7 @@ def size_best(partial: PartialPlan) -> PartialPlan:
     """The best sized plan; in float16 if float32, which some cards compute faster, leaves little
     room: weights in host memory are slower still. Raises Unplannable."""
     best = _size_splits(partial)
-    dtype = best.settings.get("dtype")
-    wide = dtype is not None and dtype.value == "float32" and dtype.origin == "policy"
+    wide = chosen_by_policy(best, "dtype") == "float32"
     if not wide or _context(best) >= min(MIN_IN_FLOAT32, best.model.max_model_len):
         return best
     half = _size_splits(replace(partial, trial=replace(partial.trial, half=True)))
@@ -160,9 +161,8 @@ def _cannot_win(split: Split, best: PartialPlan | None, *, wider: bool) -> bool:
 
 def _is_sound_as_published(partial: PartialPlan) -> bool:
     """Whether it fits without host memory, and without fewer bits than anybody asked for."""
-    rounded = partial.settings.get("quantization")
-    ours = rounded is not None and rounded.value is not None and rounded.origin == "policy"
-    return partial.choice is not None and partial.choice.sound and not ours
+    rounded = chosen_by_policy(partial, "quantization") is not None
+    return partial.choice is not None and partial.choice.sound and not rounded
 
 
 def _with_reason(

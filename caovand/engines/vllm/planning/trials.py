@@ -38,7 +38,13 @@ from caovand.engines.vllm.machine.ranks import (
 )
 from caovand.engines.vllm.memory.estimate import estimate
 from caovand.engines.vllm.planning.devices import all_cards, choose_gpus, is_single_node
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, Trial, policy
+from caovand.engines.vllm.planning.partial_plan import (
+    PartialPlan,
+    PlanOnCards,
+    Trial,
+    chosen_by_policy,
+    policy,
+)
 from caovand.engines.vllm.planning.precision import (
     EIGHT_BITS,
     OWN_TYPE,
@@ -106,8 +112,7 @@ def open_trials(partial: PartialPlan) -> list[Trial]:
 
 def exact_trials(partial: PartialPlan) -> list[Trial]:
     """The same drafting depths with a cache in 16 bits, if the rules, and nobody else, chose 8."""
-    chosen = partial.settings.get(CACHE)
-    ours = chosen is not None and chosen.value == EIGHT_BITS and chosen.origin == "policy"
+    ours = chosen_by_policy(partial, CACHE) == EIGHT_BITS
     measured = partial.model.fp8_cache  # its scales lose nothing
     if not partial.turing or not ours or measured or partial.trial.cache or partial.why_unmodelled:
         return []

@@ -33,7 +33,7 @@ from caovand.engines.vllm.planning.drafters import unused_warnings
 from caovand.engines.vllm.planning.environment import allocator_warnings, order_warnings
 from caovand.engines.vllm.planning.fit import cuts_graphs, graphs_for
 from caovand.engines.vllm.planning.int8 import ACTIVATIONS, HEAD
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards
+from caovand.engines.vllm.planning.partial_plan import PartialPlan, PlanOnCards, chosen_by_policy
 from caovand.engines.vllm.planning.precision import attention, own_type, uncompiled_warnings
 from caovand.engines.vllm.planning.serving import lack_of_memory
 from caovand.engines.vllm.planning.speculation import corruption_warnings
@@ -204,22 +204,21 @@ def _precision_warnings(partial: PartialPlan, plan: Plan) -> Iterator[str]:
     """Warnings about types that cost speed, memory or exactness."""
     dtype = plan.settings.get("dtype")
     plain = partial.model.quantization is None  # otherwise it is a conflict
-    if plain and dtype and dtype.value == "float32" and dtype.origin == "policy":
+    if plain and dtype and chosen_by_policy(plan, "dtype") == "float32":
         yield (
             f"the model runs in float32, in twice the memory and slowly: {dtype.reason}; use a"
             " card of SM80 or newer, or another model"
         )
-    in_half = dtype is not None and dtype.value == "half" and dtype.origin == "policy"
+    in_half = chosen_by_policy(plan, "dtype") == "half"
     if (slow := without_tensor_cores(partial.cards)) and (in_half or not plain):
         fact = "without which float16 is up to nine times slower"
         if not plain:
             fact = f"for which vLLM's kernels of {partial.model.quantization} weights are written"
         yield f'{slow}, {fact}; a GGUF file with [engine] kind = "llamacpp" needs none'
-    rounded = plan.settings.get("quantization")
-    if rounded and rounded.origin == "policy" and rounded.value:
+    if rounded := chosen_by_policy(plan, "quantization"):
         name = partial.model.path.rstrip("/").rpartition("/")[2]
         yield (
-            f"the weights are quantised to {rounded.value} while they are loaded: in 16 bits they"
+            f"the weights are quantised to {rounded} while they are loaded: in 16 bits they"
             f" leave no room here; a checkpoint such as {name}-FP8 or {name}-AWQ loads faster"
         )
     kind = str(plan.value("kv_cache_dtype"))
