@@ -54,7 +54,7 @@ def _flags(config: Config, file: Path) -> tuple[tuple[str, ...], str]:
     if machine.engine is None or machine.half_asked:
         why = machine.engine_problem or "the engine is still reporting its options; run this again"
         return (), f"[engine] extra_args are not checked: {why}"
-    refused = chosen_engine(config).arguments.refused(words, machine.engine)
+    refused = chosen_engine(config).arguments.check(words, machine.engine)
     return tuple(f"{file}: [engine] extra_args: {problem}" for problem in refused), ""
 
 

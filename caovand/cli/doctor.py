@@ -44,7 +44,7 @@ from caovand.daemon.start.confinement import readable_keys
 from caovand.daemon.start.inspection import read_model
 
 PATIENCE_S = 3.0
-"""How long to wait for an engine that was never probed: its vLLM may take half a minute."""
+"""The time to wait for an engine that was never probed: its vLLM may take half a minute."""
 PLANNED = ("model", "memory", "plan")
 """Groups of checks whose outcome depends on the engine."""
 

@@ -21,7 +21,6 @@ from caovand.core.reporting import answer_text
 from caovand.engines.common.logs.whole_log import plan_from_log
 from caovand.engines.writer import answer_for, engines, explain_log, starts
 
-# Figures for people, in this order, with labels and units.
 SHOWN = (
     ("machine", "machine", ""),
     ("architecture", "architecture", ""),
@@ -43,6 +42,7 @@ SHOWN = (
     ("generation_best_tps", "peak generation", "tokens/s"),
     ("acceptance_length", "tokens accepted per step", ""),
 )
+"""Figures for people, in this order, with labels and units."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,6 @@ from caovand.cli.common.verb import Verb
 UNITS = {"m": 60, "h": 3600, "d": 86400}
 COLUMNS = 60
 MIB_IN_GIB = 1024
-# Name in the reply, label, unit and divisor.
 ROWS = (
     ("up", "serving", "%", 0.01),
     ("generation_tokens_per_s", "generated", "tokens/s", 1.0),
@@ -35,6 +34,7 @@ ROWS = (
     ("token_p50_s", "per token", "ms", 0.001),
     ("token_p99_s", "  99 % within", "ms", 0.001),
 )
+"""Name in the reply, label, unit and divisor."""
 CARD_ROWS = (
     ("used_mib", "memory", "GiB", float(MIB_IN_GIB)),
     ("utilization", "busy", "%", 1.0),

@@ -46,11 +46,11 @@ MAX_SCRIPT_BYTES = 1 << 20
 SAFE_PATH_SINCE = (3, 11)
 """The first Python with PYTHONSAFEPATH, which also keeps the current folder out of child
 processes."""
-# Not `-m`: that would first search for modules in the current folder, which may be untrusted.
 WITHOUT_FOLDER = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; "
     "runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
+"""Not `-m`: that would first search for modules in the current folder, which may be untrusted."""
 ALL_ADDRESSES = "0.0.0.0"
 """The default address of `vllm serve`."""
 USAGE = "%(prog)s [--exec] MODEL [vLLM flags]"
@@ -186,10 +186,8 @@ def _split_model(
 
 
 def _engine() -> tuple[EngineSection, Path | None]:
-    """The engine and the file that names it.
-
-    The engine is the system configuration's, the installed one, or that of `vllm` on PATH.
-    """
+    """Return the engine and the file that names it: the system configuration's engine, the
+    installed one, or the one of `vllm` on PATH."""
     engine = EngineSection()
     with suppress(CommandError):
         if SYSTEM_CONFIG.exists():

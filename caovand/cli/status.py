@@ -20,8 +20,8 @@ from caovand.core.reporting import card_text, starts
 
 COLOURS = {"SERVING": "green", "FAILED": "red", "HOLD": "yellow", "BACKOFF": "yellow"}
 MAX_PAST = 120  # characters of a past failure; its incident has the full text
-# States in which the engine does not serve because of the last failure.
 FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
+"""States in which the engine does not serve because of the last failure."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,34 +13,33 @@ from typing import Any
 HIDDEN = "[secret]"
 MIN_SECRET_LENGTH = 6  # characters; shorter values occur within too many ordinary words
 
-# Parts of a name, between `_`, `-` and `.`, that make it secret in any position.
 _ANYWHERE = frozenset({"key", "token", "secret", "password", "passwd", "credential", "credentials"})
-# Only as the last part: SSH_AUTH_SOCK and pass_config are not secret.
+"""Parts of a name, between `_`, `-` and `.`, that make it secret in any position."""
 _LAST = frozenset({
     "auth", "authorization", "cookie", "cookies", "creds", "dsn", "jwt", "pass", "pat", "pwd",
     "secrets", "signature", "webhook",
 })  # fmt: skip
-# Also as a suffix of one word: WANDB_APIKEY, accessToken, dbpassword.
+"""Only as the last part: SSH_AUTH_SOCK and pass_config are not secret."""
 _KINDS: Mapping[str, tuple[str, ...]] = {
     "key": ("access", "account", "api", "auth", "encryption", "master", "priv", "private",
             "secret", "session", "shared", "signing"),
     "token": ("access", "api", "auth", "bearer", "hf", "refresh", "session"),
 }  # fmt: skip
+"""Also as a suffix of one word: WANDB_APIKEY, accessToken, dbpassword."""
 _GLUED = (
     "password", "passwd", "passphrase", "passcode", "secret", "credentials", "webhookurl",
     "connectionstring", *(kind + what for what, kinds in _KINDS.items() for kind in kinds),
 )  # fmt: skip
-# Tokens of a vocabulary, in the configurations of models and tokenizers.
 _PUBLIC = frozenset({
     "classifier_from_token", "audio_token", "bos_token", "cls_token", "eos_token", "image_token",
     "mask_token", "pad_token", "sep_token", "unk_token", "video_token",
 })  # fmt: skip
+"""Tokens of a vocabulary, in the configurations of models and tokenizers."""
 _GLUED_MANY = tuple(f"{one}s" for one in _GLUED)
 _PERCENT = re.compile(r"%[0-9A-F]{2}")
 _HOME = r"/home/[^/\s\"':]+"
 _BETWEEN = re.compile(r"[^A-Za-z0-9]+")
 
-# Tokens with a known prefix. A JWT begins with "eyJ", which is `{"` in Base64.
 _SECRET_TEXT = re.compile(
     r"\b(hf_|sk-|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt)-|xox[abceprs][-.]|xapp-|nvapi-|npm_"
     r"|pypi-)[A-Za-z0-9_-]{12,}(?:\.[\w.-]*)?"
@@ -48,17 +47,18 @@ _SECRET_TEXT = re.compile(
     r"|(?i:(authorization: *(?:(?:basic|bearer|digest|token) +)?|bearer +))[^\s'\",]{8,}"
     r"|(://[^\s/:@]*:)[^\s/@]+(?=@)"
 )
+"""Tokens with a known prefix. A JWT begins with "eyJ", which is `{"` in Base64."""
 # A name and the characters up to its value: `"a": `, `\"a\": `, `a='`, `--a `, `'--a', `.
 _NAMED = re.compile(
     r"(?<![\w.-])(?:(?P<flag>--[\w.-]+)(?:\\*[\"'])?(?:=|,\s*|\s+)"
     r"|(?P<name>[\w.-]+)(?P<quoted>\\*[\"'])?\s*(?P<sign>[:=])\s*)"
 )
-# Lines without any of these, nearly all lines, are not searched further.
 _HINTS_OF_TEXT = (
     "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "gldt-", "glrt-",
     "glcbt-", "xox", "xapp-", "nvapi-", "npm_", "pypi-", "akia", "asia", "aiza", "eyj", "auth",
     "bearer", "://",
 )  # fmt: skip
+"""Lines without any of these, nearly all lines, are not searched further."""
 _HINTS_OF_NAME = (
     "key", "token", "secret", "pass", "pwd", "cred", "auth", "cookie", "dsn", "jwt", "pat", "sig",
     "webhook", "connection",

@@ -36,7 +36,7 @@ EXTRA_DIVISOR = 8
 
 
 class ClientsSlot(Protocol):
-    """What a slot's clients need of its machine and its engine."""
+    """The parts of a slot that its clients need."""
 
     @property
     def config(self) -> Config:
@@ -56,13 +56,13 @@ class ClientsSlot(Protocol):
 
     @property
     def endpoint(self) -> Endpoint | None:
-        """Where the engine listens; None if there is none."""
+        """The address at which the engine listens; None if there is none."""
 
     def client_key(self) -> str:
         """The key that clients must send, "" for none. Raises ConfigError if it is unknown."""
 
     def keep_alive_s(self) -> float:
-        """How long the engine keeps an idle connection open, 0 if unknown."""
+        """The time for which the engine keeps an idle connection open; 0 if unknown."""
 
     def reading_rate(self) -> float | None:
         """Tokens per second at which the engine reads long prompts; None without a measurement."""

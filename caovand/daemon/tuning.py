@@ -99,7 +99,7 @@ class DraftTuner:
             return decision
         self._give_up(record, record.failed(wall_clock.now()), "failed on trial")
         text = f"drafting depth {record.depth} failed on trial: back to {record.home}"
-        return Decision("lower", text=text)
+        return Decision("degrade", text=text)
 
     def failed(self) -> None:
         """Note a failure: no move follows for a while, not even after the daemon restarts."""

@@ -1,4 +1,4 @@
-"""Limit what connections may use up, and notice at once when a client disconnects.
+"""Limit the resources of connections, and notice at once when a client disconnects.
 
 A request's header must arrive within `head_s`. Data that follows a request while it is answered is
 kept up to AHEAD_BYTES, since the library would parse any number of requests ahead. If all seats are

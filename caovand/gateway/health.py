@@ -1,4 +1,4 @@
-"""The engine's own health check, which tells a request's fault from that of a dying engine."""
+"""The engine's own health check, which tells a bad request from a dying engine."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from statistics import mean
 from typing import Any
 
 Column = list["float | None"]
-# How several cards are combined, and the series' name.
 OVER_CARDS = (
     ("power_w", "gpu_power_w", sum),
     ("temperature", "gpu_temperature_c", max),
@@ -15,6 +14,7 @@ OVER_CARDS = (
     ("used_mib", "gpu_used_mib", sum),
     ("throttled", "gpu_throttled", max),
 )
+"""How several cards are combined, and the series' name."""
 AGES = ("age_s", "card_age_s")
 
 

@@ -26,8 +26,8 @@ REQUESTS_S = 2.0
 EVENTS = 100
 LINES = 200
 MAX_LINES_BEHIND = 2000  # lines: a slower reader skips to the latest
-# Parts that differ between polls even if nothing happened.
 ALWAYS_MOVING = frozenset({"since_s", "last_failure_s", "retry_in_s", "figures", "gpus", "slots"})
+"""Parts that differ between polls even if nothing happened."""
 
 
 class Feed:

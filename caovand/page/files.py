@@ -23,7 +23,7 @@ KINDS = {
     ".woff2": "font/woff2",
 }
 PROBLEM = "<!--problem-->"
-"""Where login.html shows why a token was refused."""
+"""The place in login.html for the reason why a token was refused."""
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,12 @@ LINGER_S = 1.0  # time to read the rest of an unwanted body
 WRONG_TOKEN_S = 1.0  # delay before refusing a wrong token
 LOGIN_BYTES = 4096
 FORM = "application/x-www-form-urlencoded"
-# The daemon's codes for invalid requests of readers; any other code is the daemon's own problem.
 STATUS_OF = {
     "no-incident": 404, "unknown-model": 404, "which-model": 400, "bad-argument": 400,
     "no-history": 409,
 }  # fmt: skip
+"""The daemon's codes for invalid requests of readers; any other code is the daemon's own
+problem."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none';"
     " form-action 'self'",

@@ -86,7 +86,7 @@ def _with_plan(
     cache: Path,
     own: frozenset[int],
 ) -> DoctorFacts:
-    """The facts with those of the plan for this model, or why there is none."""
+    """Return the facts, with the plan for this model or the reason why there is none."""
     try:
         found = plan_for(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
     except CommandError as problem:

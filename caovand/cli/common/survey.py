@@ -65,7 +65,7 @@ class SurveyedMachine:
         nodes = chosen_engine(config).nodes
         with contextlib.suppress(Unplannable):  # planning will fail for the same reason
             if nodes is not None:
-                others = assume_nodes(config.cluster, nodes.offered(config, found))
+                others = assume_nodes(config.cluster, nodes.usable_cards(config, found))
                 return replace(found, others=others)
         return found
 

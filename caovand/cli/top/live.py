@@ -20,7 +20,7 @@ ASK_S = 1.0
 MIN_S = 0.2  # between two polls, however many keys are typed
 DRAW_S = 0.5
 """Interval of redrawing replies; keys and size changes are handled at once."""
-OF_KEYS = {
+KEY_PAGES = {
     "l": ScreenPage.LOG,
     "i": ScreenPage.INCIDENTS,
     "r": ScreenPage.REQUESTS,
@@ -121,8 +121,8 @@ def _on_key(key: str, page: ScreenPage, poller: StatusPoller) -> ScreenPage:
         if key in screen.MODE_KEYS:
             poller.choose(screen.MODE_KEYS[key])
         return ScreenPage.MAIN
-    wanted = ScreenPage.MAIN if key == ESCAPE else OF_KEYS.get(key, page)
-    if wanted is page and key in OF_KEYS:
+    wanted = ScreenPage.MAIN if key == ESCAPE else KEY_PAGES.get(key, page)
+    if wanted is page and key in KEY_PAGES:
         wanted = ScreenPage.MAIN  # the page's key toggles it
     if wanted is not page:
         poller.turn_to(wanted)

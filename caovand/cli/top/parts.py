@@ -38,12 +38,12 @@ LETTERS = {
     "others": "o", "used": "#", "free": ".",
 }  # fmt: skip
 NAMES = {**LEGEND, "graphs": "graphs", "engine": "rest", "others": "others", "used": "used"}
-# List in the recent readings, label and unit.
 SPARKS = (
     ("generation_tokens_per_s", "generated", "tokens/s"),
     ("prompt_tokens_per_s", "prompts", "tokens/s"),
     ("requests_per_s", "requests", "a second"),
 )
+"""List in the recent readings, label and unit."""
 
 
 def progress(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
@@ -146,10 +146,8 @@ def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str
 
 
 def processes(found: Sequence[CardProcess], width: int) -> Iterator[Text]:
-    """Processes by card, largest memory first.
-
-    Host usage columns are dropped, last one first, if commands need the room.
-    """
+    """Processes by card, largest memory first. Columns of host usage are dropped, the last one
+    first, if commands need the width."""
     if not found:
         return
     room = width - PROCESS_COLUMNS - MIN_COMMAND

@@ -26,8 +26,8 @@ MAX_TEXT = 8 << 20  # bytes of one text: chat templates are long
 MAX_KEPT = 4096  # entries of a numeric array: few have more than one per layer
 MAX_DIMENSIONS = 4
 ALIGNMENT = "general.alignment"
-# A value that is kept costs more than one that is skipped.
 TENSOR_VALUES, ENTRY_VALUES, TEXT_BYTES = 20, 4, 4
+"""A value that is kept costs more than one that is skipped."""
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
             12: "d"}  # fmt: skip

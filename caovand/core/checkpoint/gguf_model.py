@@ -227,7 +227,7 @@ def _window(keys: _Keys) -> int:
 
 
 def _windowed(keys: _Keys, layers: int) -> list[bool]:
-    """Which layers attend only within a window."""
+    """Whether each layer attends only within a window."""
     if not keys.number("attention.sliding_window"):
         return [False] * layers
     pattern = keys.raw("attention.sliding_window_pattern")
@@ -245,7 +245,7 @@ def _windowed(keys: _Keys, layers: int) -> list[bool]:
 
 
 def _recurrent(keys: _Keys, layers: int, kv_heads: Sequence[int]) -> list[bool]:
-    """Which layers have a recurrent state."""
+    """Whether each layer has a recurrent state."""
     stated = keys.raw("attention.recurrent_layers")
     if isinstance(stated, tuple):
         return [bool(one) for one in stated[:layers]] + [False] * (layers - len(stated))

@@ -25,7 +25,7 @@ FROM_ORIGINAL = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
 """Kinds that scale the original training length, which has its own key."""
 LONG_ROPE_TYPES = ("longrope", "su")
 """Kinds with one table for prompts within the training length and another for longer ones."""
-ROWS_OF_MROPE = 4
+MROPE_ROWS = 4
 """Image positions exceed text positions: vLLM's table has four times as many rows."""
 FLOAT32 = ("gpt_oss", "deepseek")
 """Model types whose tables are float32 even in a float16 or bfloat16 model."""
@@ -81,7 +81,7 @@ def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> f
     rows = float(positions)
     if kind in FROM_ORIGINAL:
         rows = (original or positions) * (scaling_factor(rope) or 1.0)
-    return rows * (ROWS_OF_MROPE if "mrope_section" in rope else 1)
+    return rows * (MROPE_ROWS if "mrope_section" in rope else 1)
 
 
 def _rotated(rope: Mapping[str, Any], text: Mapping[str, Any], head: int) -> int:

@@ -32,7 +32,7 @@ class NamedPull:
     ready: str
     """Path that answers once the server is up."""
     path: str
-    """Where to post `body`; each line of the response is a table for `read`."""
+    """The path to post `body` to; each line of the response is a table for `read`."""
     body: Callable[[str], Mapping[str, Any]]
     read: Callable[[Mapping[str, Any]], PullStep]
     by_hand: str

@@ -142,7 +142,7 @@ def _knows_session(engine: KnownEngine, session: int) -> bool:
 
 
 def _add_descendants(found: dict[int, int], table: Iterable[Process], us: int) -> None:
-    """Assign descendants of an engine's processes to it, except those of another engine."""
+    """Assign the descendants of an engine's processes to it, except another engine's."""
     children: dict[int, list[int]] = {}
     for process in table:
         children.setdefault(process.parent, []).append(process.pid)

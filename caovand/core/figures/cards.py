@@ -25,7 +25,7 @@ class SampleRound:
 def follow(
     rounds: tuple[SampleRound, ...], samples: Iterable[GpuSample]
 ) -> tuple[SampleRound, ...]:
-    """Append a round and keep those of the last RECENT_S seconds."""
+    """Append a round, and drop rounds older than RECENT_S."""
     found = list(samples)
     at = max((sample.at for sample in found), default=float("-inf"))
     if not found or (rounds and at < rounds[-1].at + STEP_S):
@@ -37,7 +37,7 @@ def follow(
 
 
 def series(rounds: Sequence[SampleRound], now: float) -> dict[str, Any]:
-    """A list for each card and figure, None where unknown; `card_age_s` decreases."""
+    """One list for each card and figure, with None for unknown values; `card_age_s` decreases."""
     known = [one for one in rounds if one.at > now - RECENT_S]
     indices = sorted({index for one in known for index in one.cards})
     nothing = (None,) * len(FIGURES)

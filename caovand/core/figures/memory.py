@@ -1,4 +1,4 @@
-"""Memory use on a slot's cards: the engine's, by part, and that of other processes."""
+"""Memory use on a slot's cards: the engine's, by part, and other processes'."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Fields:
     model_at: tuple[int, int] | None = None
     max_tokens: int | None = None
     spans: tuple[tuple[str, int, int], ...] = ()
-    """Where the parts of the prompt begin and end, each with its field."""
+    """The start and end of each part of the prompt, with its field."""
 
 
 def fields(body: bytes) -> Generator[Fields | None, None, None]:

@@ -28,7 +28,7 @@ SHARED_LANE = Lane()
 
 @dataclass
 class _Share:
-    """What a lane or band has paid, and what the member that was served last had paid."""
+    """The amount that a lane or band has paid, and that the member served last had paid."""
 
     paid: float = 0.0
     level: float = 0.0
@@ -68,7 +68,7 @@ class FairQueue:
         self._known[number] = (lane, tokens)
 
     def first(self) -> int | None:
-        """Whose turn it is."""
+        """The number whose turn it is."""
         bands = [band for band in self._bands.values() if band.waiting]
         if not bands:
             return None

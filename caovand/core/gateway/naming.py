@@ -37,7 +37,7 @@ class Defaults:
     effort: str | None = None
 
     def over(self, other: Defaults) -> Defaults:
-        """These values, and those of `other` where there are none."""
+        """Return these values, completed by those of `other`."""
         return Defaults(*(
             theirs if ours is None else ours
             for ours, theirs in zip(astuple(self), astuple(other), strict=True)
@@ -98,8 +98,8 @@ class Naming:
 def rewrite_body(
     body: bytes, fields: Fields, path: str, naming: Naming, of_key: Defaults = Defaults()
 ) -> bytes:
-    """Return the body with the served model's name, and with defaults for missing fields: those of
-    the client's key before the alias's, and these before everybody's."""
+    """Return the body with the served model's name, and with defaults for missing fields: the
+    client key's take precedence over the alias's, and the alias's over everybody's."""
     name = fields.model
     meant = naming.meant(name) if name is not None else None
     api = path[len(PREFIX) :] if path.startswith(PREFIX) else ""

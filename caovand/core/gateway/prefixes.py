@@ -64,10 +64,11 @@ class Prefixes:
         self._kept: dict[str, list[Conversation]] = {}
 
     def take(self, client: str, now: Conversation, reading_rate: float | None) -> str:
-        """What changed since the same conversation came last, "" for nothing or a new one.
+        """Describe what changed since the conversation's last request; "" if nothing did, or if it
+        is new.
 
-        It says how many tokens the engine read again, and how long that took if its
-        `reading_rate`, in tokens per second, is known.
+        It says how many tokens the engine read again, and how long that took if its `reading_rate`,
+        in tokens per second, is known.
         """
         kept = self._kept.pop(client, [])
         self._kept[client] = kept  # the latest client is the last
@@ -94,7 +95,7 @@ class Prefixes:
 
 
 def _same(before: Conversation, now: Conversation) -> int:
-    """How many parts at the beginning are the same."""
+    """The number of equal parts at the beginning."""
     pairs = zip(before, now, strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one.digest != other.digest),
                 min(len(before), len(now)))  # fmt: skip

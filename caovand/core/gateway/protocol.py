@@ -13,7 +13,7 @@ from caovand.core.problem import Problem
 
 
 class Form(Enum):
-    """Whose client this is."""
+    """The API whose client sent the request."""
 
     OPENAI = "openai"
     RESPONSES = "responses"
@@ -38,7 +38,7 @@ class Fault:
 
     @property
     def text(self) -> str:
-        """What people read."""
+        """The message for people."""
         after = "" if self.retry_after_s is None else f" (Retry-After: {self.retry_after_s} s)"
         return f"{self.problem}{after}"
 
@@ -81,7 +81,7 @@ _ERRORS = (b'data: {"error"', b"event: error")
 
 
 def error_at(chunk: bytes, *, fresh: bool) -> int:
-    """Where an engine's error event begins in a piece of a stream, -1 without one.
+    """Return the offset of an engine's error event in a piece of a stream, -1 without one.
 
     `fresh` says that the piece begins with an event. No text can be taken for an error: JSON has no
     line end of its own.
@@ -100,7 +100,7 @@ def _data(body: Mapping[str, Any]) -> bytes:
 
 
 def comment(text: str) -> bytes:
-    """What a stream has before its answer: every client skips it."""
+    """A comment in a stream before its answer: every client skips it."""
     return b": " + " ".join(text.split()).encode("utf-8", "replace") + b"\n\n"
 
 

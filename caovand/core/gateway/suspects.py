@@ -9,7 +9,7 @@ from dataclasses import dataclass
 MAX_KEPT = 512
 KEPT_S = 3600.0
 CUT_S = 30.0
-"""How long the daemon has to report the death of an engine that cut off a begun answer."""
+"""The time the daemon has to report the death of an engine that cut off a begun answer."""
 
 
 @dataclass(frozen=True)

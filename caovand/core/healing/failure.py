@@ -18,8 +18,8 @@ Failure = Literal[
 ]  # fmt: skip
 FAILURES: tuple[Failure, ...] = get_args(Failure)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
-# No engine runs in these phases, so the finding's text is caovan's own.
 _OWN_PHASES = frozenset({"plan", "ending"})
+"""No engine runs in these phases, so the finding's text is caovan's own."""
 
 
 @dataclass(frozen=True)

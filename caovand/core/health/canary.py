@@ -30,14 +30,14 @@ PROMPT = "Count to twelve: one, two, three, four,"
 """Shorter than a block of any cache, so it never hits one; every model is certain of the
 continuation."""
 TOKENS = 16
-# In nats. Rounding of fp16 and bf16 sums shifts a logit by hundredths to tenths; wrong data shifts
-# it by whole nats. With activations or a cache of few bits, a value near a rounding boundary moves
-# by a whole quantisation step, equivalent to several such errors.
 MARGIN, COARSE_MARGIN = 1.0, 2.0
+"""In nats. Rounding of fp16 and bf16 sums shifts a logit by hundredths to tenths; wrong data shifts
+it by whole nats. With activations or a cache of few bits, a value near a rounding boundary moves by
+a whole quantisation step, equivalent to several such errors."""
 NOT_JSON = "not JSON compliant"
 """Part of the error that Python's json, and so a server, raises for NaN."""
 MAX_ANSWERS = 32
-"""How many plans' answers are stored, newest first to be kept."""
+"""The number of plans whose answers are stored; the oldest are dropped first."""
 MAX_TEXT = 256  # characters per token
 SUREST = 100.0  # nats; larger margins carry no more information
 

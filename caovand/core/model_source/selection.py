@@ -16,8 +16,9 @@ _WEIGHTS = ".safetensors"
 _SECOND_SET = "consolidated"  # the same weights under Mistral's own file names
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken", ".spm")
 _TERMS = re.compile(r"(?i)(licen[cs]e|notice|usage_policy|use_policy)(\.(md|txt))?")
-# Files that Transformers reads from subfolders: pooling of embedding models, extra chat templates.
 _FOLDERS = re.compile(r"\d+_[A-Za-z]+/config\.json|additional_chat_templates/[^/]+\.jinja")
+"""Files that Transformers reads from subfolders: pooling of embedding models, extra chat
+templates."""
 _OTHER_WEIGHTS = (
     ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".ot", ".gguf", ".pkl", ".npz",
     ".bin.index.json", ".msgpack.index.json", ".h5.index.json", ".tflite", ".mlmodel",

@@ -37,7 +37,7 @@ class RangeRequest:
 
 
 class Do(Enum):
-    """What to do with a response."""
+    """The way to continue after a response."""
 
     WRITE = auto()
     """Write its body at `Judgement.offset`; the file is truncated there first."""

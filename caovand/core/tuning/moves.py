@@ -65,7 +65,7 @@ class Suggestion:
         return f"; drafts lose in contexts from {self.loses_from:,} tokens on"
 
     def describe(self) -> dict[str, Any]:
-        """As a document."""
+        """Return it as a document."""
         return {
             "depth": self.depth,
             "best": self.best,

@@ -235,7 +235,7 @@ class Head(Part):
         members = (self._workers.by_name[name].facts for name in self._team.ranks)
         others = tuple(facts.address for facts in members if facts is not None)
         place = replace(self._selection.place, others=others, token=self._member.pairs.token)
-        return self._member.nodes.own(plan, place)
+        return self._member.nodes.place(plan, place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """Let the workers start their ranks: the engine is starting here."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from caovand.adapters.engine.pump import Ring
 from caovand.core.engine.log import Log
 from caovand.core.healing.failure import Finding
-from caovand.core.healing.ladder import OF_MEMORY
+from caovand.core.healing.ladder import MEMORY_FAILURES
 from caovand.daemon.engine.reading import find_cause
 
 LOG_BYTES = 4 << 20
@@ -97,7 +97,7 @@ class Causes:
         if finding is None:
             return None
         self._evidence = lines
-        if finding.failure in OF_MEMORY and self._occupied is not None:
+        if finding.failure in MEMORY_FAILURES and self._occupied is not None:
             who = await self._occupied()
             finding = replace(finding, text=f"{finding.text}; {who}") if who else finding
         return finding

@@ -21,9 +21,9 @@ from caovand.daemon.engine.peers import Peers
 
 POLL_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
-# Long enough for a cache block, whose size vLLM aligns between attention and recurrent state, so
-# that the second completion can hit the prefix cache if it is enabled.
 PROMPT_TOKENS = 1024
+"""Long enough for a cache block, whose size vLLM aligns between attention and recurrent state, so
+that the second completion can hit the prefix cache if it is enabled."""
 MIN_TEXT = 64
 """Length of a text that every embedding model accepts; some are limited to 128 tokens."""
 T = TypeVar("T")

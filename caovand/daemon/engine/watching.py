@@ -341,7 +341,7 @@ ACTIONS: Mapping[type[Sign], Callable[[Watching, Any], None]] = {
     Noticed: Watching._report,
     Broken: Watching._begin_break,
 }
-"""What each sign of the detector causes."""
+"""The action for each sign of the detector."""
 
 
 def _now() -> float:

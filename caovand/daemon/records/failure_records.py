@@ -69,7 +69,7 @@ class FailureRecords:
             answer=self._answer(snapshot.finding, plan),
             inventory=self._planner.inventory,
             argv=run.argv if child else (),
-            extra_args=self._machine.engine.arguments.shown(plan.extra_args) if plan else (),
+            extra_args=self._machine.engine.arguments.redact(plan.extra_args) if plan else (),
             metrics=watching.metrics if watching else "",
             nodes=nodes,
         )

@@ -185,12 +185,12 @@ def ranks_in(lines: Sequence[str]) -> dict[int, str]:
 
 
 NODES = MultiNode(
-    offered=usable_cards,
+    usable_cards=usable_cards,
     refusal=over_ray.refusal,
     packages={over_ray.RAY: over_ray.PACKAGE},
     spread=spread,
-    local=local,
-    own=own,
+    adapt=local,
+    place=own,
     all_reduces_over_link=all_reduces,
     no_rdma=no_rdma,
     by_host_name=by_host_name,

@@ -37,7 +37,7 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class BenchOrder:
-    """What to measure. `salt` begins every prompt and differs between runs."""
+    """The measurement to make. `salt` begins every prompt and differs between runs."""
 
     prompts: Sequence[int]
     at_once: Sequence[int]

@@ -29,7 +29,7 @@ class Target:
     context: int | None
     generation: int
     described: Mapping[str, Any]
-    """What a result records about the engine."""
+    """The facts about the engine that a result records."""
     work: TaskRequest | None = None
     """The request, if the model generates no text."""
 

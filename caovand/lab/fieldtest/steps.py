@@ -39,7 +39,7 @@ QUICK = BenchOrder((256,), (1, 2), 1, 16, 1, "")
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tested: the configuration, and the machine without the service's engine.
+    """The subject of the test: the configuration, and the machine without the service's engine.
 
     `order` lists the measurements of each trial, fewer in a quick test.
     """

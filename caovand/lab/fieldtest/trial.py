@@ -30,8 +30,8 @@ ANSWERS_S = 120.0
 ENDS_S = 120.0
 START_S = 3600.0
 MAX_LOG_BYTES = 16 << 20
-# PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and itself if this process is killed.
 ENDS_WITH_US = "import ctypes; ctypes.CDLL(None).prctl(1, 15); "
+"""PR_SET_PDEATHSIG, SIGTERM: the daemon ends its engine and itself if this process is killed."""
 
 
 @contextlib.contextmanager

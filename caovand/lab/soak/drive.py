@@ -39,7 +39,7 @@ the limit is a sixtieth of the soak."""
 MIN_GAP_S, MAX_GAP_S = 3.0, 600.0
 """Seconds between quiet moments."""
 MAX_LATE_S = 120.0
-"""How long to wait for the last answers."""
+"""The time to wait for the last answers."""
 TICK_S = 0.05
 SPEED_SAMPLES = 60
 """Samples over which the displayed speed is averaged."""
@@ -49,7 +49,8 @@ FINAL_STATES = ("FAILED", "STOPPED")
 
 @dataclass(frozen=True)
 class SoakOrder:
-    """How long, how many clients; `salt` begins every prompt and differs between runs."""
+    """The duration and the number of clients; `salt` begins every prompt and differs between
+    runs."""
 
     seconds: float
     at_once: int

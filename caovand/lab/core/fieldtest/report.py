@@ -141,7 +141,8 @@ def _others(trials: Sequence[StepDocument]) -> Iterator[str]:
 
 
 def _causes(trial: StepDocument) -> Iterator[str]:
-    """What the ladder changed, and why; also the failure, unless an earlier run had it."""
+    """List the ladder's changes with their reasons; also the failure, unless an earlier run had
+    it."""
     if trial["degraded"]:
         yield from trial["degraded"]["why"]
     if trial["failure"]:

@@ -65,7 +65,7 @@ def _check(
 
 
 def _throttling_note(seen: SoakRecord) -> str:
-    """What throttled the cards more than in the first third, as the end of a sentence."""
+    """Name what throttled the cards more than in the first third, as the end of a sentence."""
     samples = settled_samples(seen.samples, seen.seconds, WARM_UP)
     third = len(samples) // 3
     first, last = samples[:third], samples[len(samples) - third :]

@@ -26,7 +26,7 @@ class SoakCheck:
     text: str
 
 
-class OfOneEngine(Protocol):
+class JudgedEngine(Protocol):
     """An observation from one engine's life."""
 
     @property
@@ -36,7 +36,7 @@ class OfOneEngine(Protocol):
     def generation(self) -> int: ...
 
 
-One = TypeVar("One", bound=OfOneEngine)
+One = TypeVar("One", bound=JudgedEngine)
 
 
 def settled_samples(found: Iterable[One], seconds: float, warm_up: float) -> list[One]:

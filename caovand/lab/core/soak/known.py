@@ -1,4 +1,4 @@
-"""Known greedy answers, and what a different answer proves.
+"""Known greedy answers, and the meaning of a different answer.
 
 The answers are taken at the start while nothing else is asked, each several times, so that those
 with and without a hit of the prefix cache are known. Later ones are compared token by token up to
@@ -7,14 +7,13 @@ the first difference: all after it is another text.
 Rounding is no fault: who else is in the batch, and how much of a prompt a cache had, change the
 order of sums, so that two tokens which were nearly equal may trade places (health/canary.py). So:
 
-- A token that had led by more than canary's MARGIN is replaced by wrong data alone: a failure.
-- Next to other requests, any other difference is counted. It fails where such differences become
-more frequent, which rounding has no reason for (Fisher's exact test, second half of the soak
-against the first).
-- Alone, the second of two answers in a row has the same batch and the same hit as one of the start:
-any difference of it is a failure. The first of the two may have hit what is left of the prompt
-in a cache: within the margin it is counted.
-- Where an engine reports no logprobs, no margin is known: alone, any difference is a failure.
+- A token that had led by more than canary's MARGIN is replaced by wrong data alone: a failure. -
+Next to other requests, any other difference is counted. It fails where such differences become more
+frequent, which rounding has no reason for (Fisher's exact test, second half of the soak against the
+first). - Alone, the second of two answers in a row has the same batch and the same hit as one of
+the start: any difference of it is a failure. The first of the two may have hit what is left of the
+prompt in a cache: within the margin it is counted. - Where an engine reports no logprobs, no margin
+is known: alone, any difference is a failure.
 """
 
 from __future__ import annotations

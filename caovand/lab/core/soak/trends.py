@@ -22,7 +22,7 @@ MIN_HALF_SHARE = 1 / 3
 """Minimum share of the overall slope in each half: a single step, or growth that levels off, is no
 leak."""
 LEAK_SIGMAS = 2.0
-"""How many standard deviations of the points around the fitted line a leak must exceed."""
+"""A leak must exceed this many standard deviations of the points around the fitted line."""
 NORMAL = 1.4826
 """Standard deviation of a normal distribution, in median absolute deviations."""
 
