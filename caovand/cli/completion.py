@@ -140,10 +140,10 @@ def _offer(actions: Iterable[argparse.Action]) -> str:
     choices = [str(choice) for action in actions for choice in action.choices or ()]
     names = " ".join(str(action.metavar or action.dest).upper() for action in actions)
     files = any(action.type is Path for action in actions) or any(kind in names for kind in FILES)
-    found = [f'choices="{" ".join(choices)}"'] if choices else []
-    found += ["files=1"] if files else []
-    found += ["engines=1"] if any(action.metavar == ENGINE for action in actions) else []
-    return " ".join(found)
+    completions = [f'choices="{" ".join(choices)}"'] if choices else []
+    completions += ["files=1"] if files else []
+    completions += ["engines=1"] if any(action.metavar == ENGINE for action in actions) else []
+    return " ".join(completions)
 
 
 def _alternation(texts: Iterable[str]) -> str:

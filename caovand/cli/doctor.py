@@ -82,12 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    _add_options(own)
-    own.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
-    options, words = own.parse_known_args(args.words)
-    found = findings(options.config, options.inventory, words, args.runtime)
-    return report(found, as_json=options.json)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    _add_options(parser)
+    parser.set_defaults(config=args.config, inventory=args.inventory, json=args.json)
+    options, words = parser.parse_known_args(args.words)
+    checks = findings(options.config, options.inventory, words, args.runtime)
+    return report(checks, as_json=options.json)
 
 
 def findings(
@@ -140,7 +140,7 @@ def _alternatives(
     engine: Engine, facts: DoctorFacts, checks: tuple[CheckResult, ...]
 ) -> Iterator[CheckResult]:
     """Other engines for a model that this one cannot serve, or serves far more slowly."""
-    failed = any(one.verdict == "FAIL" and one.group in PLANNED for one in checks)
+    failed = any(check.verdict == "FAIL" and check.group in PLANNED for check in checks)
     if facts.model is None or not (failed or facts.tokens_s):
         return
     tokens_s = 0.0 if failed else facts.tokens_s or 0.0

@@ -66,11 +66,11 @@ def run(args: argparse.Namespace) -> int:
     if excerpt.left_out:
         text = f"{args.logfile} is large: {excerpt.left_out} lines of normal operation are omitted"
         print(text, file=sys.stderr)
-    found = explain_log(excerpt.text)
-    if found is None:
+    explained = explain_log(excerpt.text)
+    if explained is None:
         message = f"{args.logfile} is not the log of an engine, nor the kernel's"
         raise CommandError(Exit.FAILED, message, f"name a log of {engines()}")
-    writer, explanation = found
+    writer, explanation = explained
     answer = None
     if explanation.finding is not None:
         finding = replace(explanation.finding, line=excerpt.number(explanation.finding.line))

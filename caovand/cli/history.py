@@ -46,12 +46,12 @@ CARD_ROWS = (
 
 def duration(text: str) -> float:
     """Parse a duration such as 90m, 24h or 7d into seconds."""
-    found = re.fullmatch(r"(\d{1,6})([mhd])", text)
-    if found is None or not 60 <= int(found[1]) * UNITS[found[2]] <= 366 * UNITS["d"]:
+    match = re.fullmatch(r"(\d{1,6})([mhd])", text)
+    if match is None or not 60 <= int(match[1]) * UNITS[match[2]] <= 366 * UNITS["d"]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a length from 1m to 366d, such as 90m or 24h"
         )
-    return float(int(found[1]) * UNITS[found[2]])
+    return float(int(match[1]) * UNITS[match[2]])
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

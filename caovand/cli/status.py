@@ -113,7 +113,7 @@ def _requests(gateway: Mapping[str, Any]) -> str:
     totals = gateway["totals"]
     ended = [
         f"{count:,} {f'with {code}' if code != '0' else 'left by the client'}"
-        for code, count in sorted(totals["ended"].items(), key=lambda one: (one[0] == "0", one))
+        for code, count in sorted(totals["ended"].items(), key=lambda item: (item[0] == "0", item))
         if count
     ]
     resent = f", {totals['resent']:,} sent again" if totals["resent"] else ""
@@ -198,8 +198,8 @@ def memory(compared: Mapping[str, Any]) -> str:
 def _figure(name: str) -> str:
     """A forecast figure in words: "stage 0's weights GiB" for `stage_0_weights_gib`."""
     words = {"weights_gib": "weights GiB", "kv_gib": "KV GiB", "kv_tokens": "KV tokens"}
-    if found := re.fullmatch(r"stage_(\d+)_(\w+)", name):
-        return f"stage {found[1]}'s {_figure(found[2])}"
+    if match := re.fullmatch(r"stage_(\d+)_(\w+)", name):
+        return f"stage {match[1]}'s {_figure(match[2])}"
     return words.get(name, name.replace("_", " "))  # from a newer daemon
 
 
@@ -242,8 +242,8 @@ def _latency(figures: Mapping[str, Any]) -> list[str]:
     words = (("first_token_s", "first token"), ("token_s", "per token"))
     known = ((figures[name], text) for name, text in words if figures[name]["p50"] is not None)
     return [
-        f"{text} {_seconds(found['p50'])}, 99 % within {_seconds(found['p99'])}"
-        for found, text in known
+        f"{text} {_seconds(latency['p50'])}, 99 % within {_seconds(latency['p99'])}"
+        for latency, text in known
     ]
 
 

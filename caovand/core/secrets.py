@@ -153,17 +153,17 @@ _QUOTES: tuple[Callable[[str], str], ...] = (
 
 def escaped_forms(secrets: Iterable[str]) -> tuple[str, ...]:
     """Secrets as JSON, Python, shells and URLs escape them, up to twice; longest first."""
-    found: set[str] = set()
+    forms: set[str] = set()
     for secret in secrets:
         if not secret:
             continue
         once = {quote(secret) for quote in _QUOTES}
-        found |= {secret, *once, *(quote(text) for text in once for quote in _QUOTES)}
+        forms |= {secret, *once, *(quote(text) for text in once for quote in _QUOTES)}
         for safe in ("", "/"):
             for space in ("%20", "+"):
                 quoted = _quoted(secret, safe).replace("%20", space)
-                found |= {quoted, _PERCENT.sub(lambda m: m[0].lower(), quoted)}
-    return tuple(sorted(found, key=lambda text: (-len(text), text)))
+                forms |= {quoted, _PERCENT.sub(lambda m: m[0].lower(), quoted)}
+    return tuple(sorted(forms, key=lambda text: (-len(text), text)))
 
 
 def _quoted(text: str, safe: str) -> str:
@@ -222,12 +222,12 @@ def _line(line: str, mark: str) -> str:
 def _without_named(line: str, mark: str) -> Iterator[str]:
     """Pieces of a line, with values of secret names hidden."""
     shown = at = 0
-    while found := _NAMED.search(line, at):
-        at = found.end()
-        for begin, end, number in _values(line, found):
-            name = found["flag"] or found["name"]
+    while match := _NAMED.search(line, at):
+        at = match.end()
+        for begin, end, number in _values(line, match):
+            name = match["flag"] or match["name"]
             secret = is_secret_entry(name, 1 if number else "text")
-            if not (secret or _signs(line, found)) or line[begin:end] == mark:
+            if not (secret or _signs(line, match)) or line[begin:end] == mark:
                 break
             if begin == end:
                 continue
@@ -236,11 +236,11 @@ def _without_named(line: str, mark: str) -> Iterator[str]:
     yield line[shown:]
 
 
-def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
+def _values(line: str, match: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
     """Spans of the values after a name, and whether each is a number."""
-    at = found.end()
+    at = match.end()
     opening = _OPENING.match(line, at)
-    if found["sign"] == ":" and not found["quoted"] and found["name"].lower() in _COOKIES:
+    if match["sign"] == ":" and not match["quoted"] and match["name"].lower() in _COOKIES:
         yield at, len(line), False
     elif line[at : at + 1] in ("[", "("):
         at += 1
@@ -253,35 +253,35 @@ def _values(line: str, found: re.Match[str]) -> Iterator[tuple[int, int, bool]]:
         yield opening.end(), _end_of_string(line, opening), False
     elif number := _NUMBER.match(line, at):
         # `--token 4711` and `KEY=0123abcd` are words like any other.
-        word = _WORD.match(line, at) if _takes_words(line, found) else None
+        word = _WORD.match(line, at) if _takes_words(line, match) else None
         end = word.end() if word else number.end()
         yield at, max(end, number.end()), word is None
-    elif _takes_words(line, found) and (word := _WORD.match(line, at)):
+    elif _takes_words(line, match) and (word := _WORD.match(line, at)):
         yield at, word.end(), False
 
 
-def _takes_words(line: str, found: re.Match[str]) -> bool:
+def _takes_words(line: str, match: re.Match[str]) -> bool:
     """Whether an unquoted value counts.
 
     It does after a flag, a variable, a URL parameter, or a header such as `X-Api-Key: `.
     """
-    if found["flag"]:
+    if match["flag"]:
         return True
-    name = found["name"]
-    if found["sign"] == ":":
-        return "-" in name and not found["quoted"]
+    name = match["name"]
+    if match["sign"] == ":":
+        return "-" in name and not match["quoted"]
     telling = name.isupper() or "".join(_parts(name)).endswith(_GLUED)
-    return telling or _is_parameter(line, found)
+    return telling or _is_parameter(line, match)
 
 
-def _is_parameter(line: str, found: re.Match[str]) -> bool:
+def _is_parameter(line: str, match: re.Match[str]) -> bool:
     """Whether the name is a URL parameter's."""
-    return found["sign"] == "=" and line[max(found.start() - 1, 0) : found.start()] in ("?", "&")
+    return match["sign"] == "=" and line[max(match.start() - 1, 0) : match.start()] in ("?", "&")
 
 
-def _signs(line: str, found: re.Match[str]) -> bool:
+def _signs(line: str, match: re.Match[str]) -> bool:
     """Whether this is the signature in an Azure URL."""
-    return found["name"] == "sig" and _is_parameter(line, found)
+    return match["name"] == "sig" and _is_parameter(line, match)
 
 
 def _end_of_string(line: str, opening: re.Match[str]) -> int:

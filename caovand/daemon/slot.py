@@ -172,8 +172,8 @@ class Slot:
     def keep_alive_s(self) -> float:
         """The time for which the engine keeps an idle connection open; 0 if each request needs its
         own."""
-        own = dict(self.config.engine.env)
-        return self.engine.api.keeps_alive_s(own, self._shared.environ)
+        env = dict(self.config.engine.env)
+        return self.engine.api.keeps_alive_s(env, self._shared.environ)
 
     def client_key(self) -> str:
         """The key that clients must send, "" for none. Raises ConfigError if it is unknown."""

@@ -22,9 +22,9 @@ class BodyReader:
 
     async def read(self, body: bytes) -> Fields:
         """The fields of a body."""
-        for found in fields(body):
-            if found is not None:
-                return found
+        for result in fields(body):
+            if result is not None:
+                return result
             turn = asyncio.get_running_loop().create_future()
             self._pieces.add(turn)
             await turn

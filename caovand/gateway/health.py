@@ -21,7 +21,7 @@ async def is_healthy(upstream: Upstream, facts: Facts) -> bool:
     try:
         async with upstream.session(facts).get(
             f"{facts.url}{facts.health}", allow_redirects=False, timeout=limit
-        ) as got:
-            return got.status < 500
+        ) as response:
+            return response.status < 500
     except (ClientError, OSError, asyncio.TimeoutError):
         return False

@@ -61,11 +61,11 @@ class Link:
         desk.learn(await listed(desk.facts))
 
     async def _ask_for_facts(self) -> Facts | None:
-        found = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)
-        if found is None:
+        facts = await self._ask("gateway", since=self._seq, wait_s=WAIT_S)
+        if facts is None:
             return None
-        self._seq = found["seq"]
-        return read(found, self._clock(), self._max_body_bytes)
+        self._seq = facts["seq"]
+        return read(facts, self._clock(), self._max_body_bytes)
 
     async def _report(self, desk: Desk) -> None:
         reported: tuple[Any, ...] = ()

@@ -56,9 +56,9 @@ class Daemon:
         parts: list[bytes] = []
         offset: int | None = 0
         while offset is not None and offset <= MAX_FILE_BYTES:
-            found = await self.shared("incident", model, number=number, file=name, offset=offset)
-            parts.append(base64.b64decode(found["data"]))
-            offset = found["next"]
+            piece = await self.shared("incident", model, number=number, file=name, offset=offset)
+            parts.append(base64.b64decode(piece["data"]))
+            offset = piece["next"]
         return b"".join(parts)
 
     def _keep(self, key: Key, done: asyncio.Task[Mapping[str, Any]]) -> None:

@@ -72,5 +72,5 @@ def recent_columns(answer: Mapping[str, Any], now: float) -> dict[str, Any]:
 
 
 def _spread(at: Sequence[float], values: Sequence[float | None], times: Sequence[float]) -> Column:
-    found = dict(zip(at, values, strict=False))
-    return [found.get(moment) for moment in times]
+    by_age = dict(zip(at, values, strict=False))
+    return [by_age.get(moment) for moment in times]

@@ -75,8 +75,8 @@ class Chats:
             model, chat = body_of(await _json(request))
             try:
                 target = await self._daemon.ask("endpoint", model)
-            except ProblemError as found:
-                problem = found.problem
+            except ProblemError as error:
+                problem = error.problem
                 raise Refusal(503, "try the model", problem.fact, problem.remedy) from None
             return await self._stream(request, target, chat)
         finally:
@@ -96,13 +96,13 @@ class Chats:
         try:
             async with (
                 ClientSession(connector=connector, timeout=limits) as session,
-                session.post(url, json=chat, headers=headers, allow_redirects=False) as got,
+                session.post(url, json=chat, headers=headers, allow_redirects=False) as answer,
             ):
-                if got.status != 200:
-                    text = (await got.content.read(4096)).decode("utf-8", "replace")
-                    raise _unanswered(f"HTTP {got.status}: {_quoted(text, target['key'])}")
+                if answer.status != 200:
+                    text = (await answer.content.read(4096)).decode("utf-8", "replace")
+                    raise _unanswered(f"HTTP {answer.status}: {_quoted(text, target['key'])}")
                 await response.prepare(request)
-                async for piece in got.content.iter_chunked(PIECE_BYTES):
+                async for piece in answer.content.iter_chunked(PIECE_BYTES):
                     await _write(response, piece)
         except ReaderGone:
             if request.transport is not None:

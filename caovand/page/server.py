@@ -88,9 +88,9 @@ class Page:
             return _problem(problem.problem, STATUS_OF.get(problem.code, 502))
         except ProblemError as problem:
             return _problem(problem.problem, 503)
-        except web.HTTPException as found:
-            fact = f"{request.method} {request.path[:100]}: {found.reason}"
-            return _problem(Problem("answer", fact, "open /"), found.status)
+        except web.HTTPException as error:
+            fact = f"{request.method} {request.path[:100]}: {error.reason}"
+            return _problem(Problem("answer", fact, "open /"), error.status)
         except (ConnectionError, asyncio.CancelledError):
             raise
         except MemoryError:
@@ -202,38 +202,38 @@ class Page:
             raise Refusal(400, "show a history", fact, f"use one of {', '.join(SPANS)}")
         model = await self._slot(request)
         if span == "5m":
-            found = await self._daemon.shared("recent", model)
-            return _json(charts.recent_columns(found, wall_clock.now()))
-        found = await self._daemon.shared("history", model, seconds=float(SPANS[span]))
-        return _json(charts.history_columns(found))
+            answer = await self._daemon.shared("recent", model)
+            return _json(charts.recent_columns(answer, wall_clock.now()))
+        answer = await self._daemon.shared("history", model, seconds=float(SPANS[span]))
+        return _json(charts.history_columns(answer))
 
     async def _plan(self, request: web.Request) -> web.Response:
         """The plan, or null before there is one: a page may open at any time."""
         try:
-            found = await self._daemon.shared("plan", await self._slot(request))
+            plan = await self._daemon.shared("plan", await self._slot(request))
         except Declined as problem:
             if problem.code != "no-plan":
                 raise
-            found = None
-        return _json(found)
+            plan = None
+        return _json(plan)
 
     async def _incidents(self, request: web.Request) -> web.Response:
         return _json(await self._daemon.shared("incidents", await self._slot(request)))
 
     async def _incident(self, request: web.Request) -> web.Response:
         model, number = await self._slot(request), int(request.match_info["number"])
-        found = await self._daemon.shared("incident", model, number=number, offset=0)
+        incident = await self._daemon.shared("incident", model, number=number, offset=0)
         report = json.loads(await self._daemon.file(REPORT, number, model))
         nodes = {
             name: json.loads(await self._daemon.file(name, number, model))
-            for name in node_files(report, found["files"])
+            for name in node_files(report, incident["files"])
         }
         decision, answer = report["decision"] or {}, report.get("answer")
         return _json({
             "number": report["number"],
             "at": report["at"],
             "failure": report["failure"],
-            "text": "\n".join(lines(report, found["files"], nodes)),
+            "text": "\n".join(lines(report, incident["files"], nodes)),
             "answer": [*evidence(answer), *remedy(answer)] if answer else [],
             "cause": report["cause"],
             "remedy": decision.get("text", ""),

@@ -88,21 +88,23 @@ def _with_plan(
 ) -> DoctorFacts:
     """Return the facts, with the plan for this model or the reason why there is none."""
     try:
-        found = plan_for(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
+        planned = plan_for(
+            config, inventory, mode, remembered_here(saved), records=tuned_here(saved)
+        )
     except CommandError as problem:
         return replace(facts, plan_problem=problem.message)
-    port, dtype = found.plan.value("port"), found.plan.value("dtype")
+    port, dtype = planned.plan.value("port"), planned.plan.value("dtype")
     if port != facts.port and isinstance(port, int):
         facts = replace(facts, **port_facts(port, own, elsewhere=saved is not None))
     engine = chosen_engine(config)
     return replace(
         facts,
         dtype=str(dtype or ""),
-        mtp=found.plan.mtp,
-        tokens_s=engine.planning.speed(found.plan, inventory),
-        all_reduce=None if saved else _all_reduce(engine, found.plan, inventory, cache),
-        memory=found.memory,
-        plan_warnings=found.plan.warnings,
+        mtp=planned.plan.mtp,
+        tokens_s=engine.planning.speed(planned.plan, inventory),
+        all_reduce=None if saved else _all_reduce(engine, planned.plan, inventory, cache),
+        memory=planned.memory,
+        plan_warnings=planned.plan.warnings,
     )
 
 
@@ -124,10 +126,14 @@ def port_facts(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, 
 
     A process that this user may not inspect is assumed to be the daemon's engine, if there is one.
     """
-    found = [] if elsewhere else ports.listeners(port)
-    others = [one for one in found if one.pid not in own and not (own and one.pid is None)]
+    present = [] if elsewhere else ports.listeners(port)
+    others = [
+        listener
+        for listener in present
+        if listener.pid not in own and not (own and listener.pid is None)
+    ]
     listeners = None if elsewhere else tuple(map(str, others))
-    return {"port": port, "listeners": listeners, "own_port": len(others) < len(found)}
+    return {"port": port, "listeners": listeners, "own_port": len(others) < len(present)}
 
 
 def _unreadable(folder: Path) -> tuple[str, str]:

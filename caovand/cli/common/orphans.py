@@ -11,9 +11,9 @@ from caovand.engines import registry
 def find_orphans() -> tuple[tuple[int, str], ...]:
     """Engine processes that neither their server nor caovan supervises any more."""
     table = {process.pid: process for process in processes.all_processes()}
-    commands = {pid: processes.command_of(pid) or one.name for pid, one in table.items()}
-    found = orphans(table, commands)
-    return tuple((one.pid, one.name) for one in found if not one.zombie)
+    commands = {pid: processes.command_of(pid) or process.name for pid, process in table.items()}
+    processes_left = orphans(table, commands)
+    return tuple((process.pid, process.name) for process in processes_left if not process.zombie)
 
 
 def orphans(

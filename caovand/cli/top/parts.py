@@ -145,39 +145,39 @@ def shares(gpu: Mapping[str, Any], memory: Mapping[str, Any] | None) -> dict[str
     return {**sizes, "engine": left, "others": used - engine, "free": free}
 
 
-def processes(found: Sequence[CardProcess], width: int) -> Iterator[Text]:
+def processes(rows: Sequence[CardProcess], width: int) -> Iterator[Text]:
     """Processes by card, largest memory first. Columns of host usage are dropped, the last one
     first, if commands need the width."""
-    if not found:
+    if not rows:
         return
     room = width - PROCESS_COLUMNS - MIN_COMMAND
     shown = [size for size in accumulate(size for _, size in HOST_COLUMNS) if size <= room]
     names = HOST_COLUMNS[: len(shown)]
     head = "".join(f"{name:>{size}}" for name, size in names)
     yield Text(f"  {'pid':>7} {'user':<10} GPU {'MiB':>8}{head}  command", style="dim")
-    for one in sorted(found, key=lambda one: (one.gpu, -one.mib, one.pid)):
+    for one in sorted(rows, key=lambda process: (process.gpu, -process.mib, process.pid)):
         user, command = one.user or "?", one.command or "not visible from here"
         texts = zip(_host_use(one), names, strict=False)
         uses = "".join(f"{text:>{size}}" for text, (_, size) in texts)
         yield Text(f"  {one.pid:>7} {user[:10]:<10} {one.gpu:>3} {one.mib:>8,}{uses}  {command}")
 
 
-def _host_use(one: CardProcess) -> tuple[str, str, str]:
+def _host_use(process: CardProcess) -> tuple[str, str, str]:
     """Texts of HOST_COLUMNS, empty if unknown."""
     return (
-        "" if one.cores is None else f"{one.cores:.0%}",
-        "" if one.host_mib is None else f"{one.host_mib:,}",
-        "" if one.age_s is None else status.duration(one.age_s),
+        "" if process.cores is None else f"{process.cores:.0%}",
+        "" if process.host_mib is None else f"{process.host_mib:,}",
+        "" if process.age_s is None else status.duration(process.age_s),
     )
 
 
-def event_lines(found: Sequence[EventLine]) -> list[Text]:
+def event_lines(events: Sequence[EventLine]) -> list[Text]:
     """The daemon's latest events, the newest last."""
     lines = []
-    for one in found:
-        style = {"failure": "red", "incident": "yellow"}.get(one.kind, "default")
-        line = Text().append(f"  {one.moment}  {one.kind:<8} ", style="dim")
-        lines.append(line.append(one.text, style=style))
+    for event in events:
+        style = {"failure": "red", "incident": "yellow"}.get(event.kind, "default")
+        line = Text().append(f"  {event.moment}  {event.kind:<8} ", style="dim")
+        lines.append(line.append(event.text, style=style))
     return lines
 
 

@@ -105,8 +105,10 @@ class Watcher:
             if not new:
                 return
             self._seq = new[-1]["seq"]
-            found = [EventLine(_moment(one["at"]), one["kind"], one["text"]) for one in new]
-            self._event_lines = (*self._event_lines, *found)[-MAX_EVENT_LINES:]
+            events = [
+                EventLine(_moment(event["at"]), event["kind"], event["text"]) for event in new
+            ]
+            self._event_lines = (*self._event_lines, *events)[-MAX_EVENT_LINES:]
 
     def _body(self, page: ScreenPage) -> Iterator[str]:
         if page is ScreenPage.LOG:
@@ -144,8 +146,8 @@ class Watcher:
 def work_on_cards(answer: Mapping[str, Any]) -> Mapping[int, ProcessUsage]:
     """Resource usage of the processes on the cards, by pid."""
     pids = {pid for gpu in answer["gpus"] for pid, _ in gpu.get("users", ())}
-    found = {pid: usage.process_usage(pid) for pid in pids}
-    return {pid: work for pid, work in found.items() if work is not None}
+    usages = {pid: usage.process_usage(pid) for pid in pids}
+    return {pid: work for pid, work in usages.items() if work is not None}
 
 
 def on_cards(
@@ -157,20 +159,20 @@ def on_cards(
     unknown = foreign_pids(memory, serves=bool(answer["served"]))
     for gpu in answer["gpus"]:
         for pid, mib in gpu.get("users", ()):
-            found = None if gpu["index"] in unknown else processes.read(pid)
-            if found is None or pid not in work:
+            process = None if gpu["index"] in unknown else processes.read(pid)
+            if process is None or pid not in work:
                 yield CardProcess(gpu["index"], pid, mib, "", "")
                 continue
-            own = work[pid]
+            usage = work[pid]
             yield CardProcess(
                 gpu["index"],
                 pid,
                 mib,
-                user_name(found.uid),
-                secrets.hide(_without_folder(processes.command_of(pid)) or f"[{found.name}]"),
-                own.cores_since(before.get(pid)),
-                own.resident_mib,
-                own.at - own.began,
+                user_name(process.uid),
+                secrets.hide(_without_folder(processes.command_of(pid)) or f"[{process.name}]"),
+                usage.cores_since(before.get(pid)),
+                usage.resident_mib,
+                usage.at - usage.began,
             )
 
 

@@ -89,9 +89,11 @@ class Budget:
 def _check_depth(content: Any) -> None:
     level = [content]
     for _ in range(MAX_DEPTH + 1):
-        inner = [one for one in level if isinstance(one, (dict, list))]
+        inner = [entry for entry in level if isinstance(entry, (dict, list))]
         level = [
-            value for one in inner for value in (one.values() if isinstance(one, dict) else one)
+            value
+            for entry in inner
+            for value in (entry.values() if isinstance(entry, dict) else entry)
         ]
         if not level:
             return

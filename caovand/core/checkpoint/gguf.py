@@ -114,11 +114,11 @@ def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[Gg
     if type(alignment) is not int or not 8 <= alignment <= 1 << 20 or alignment & (alignment - 1):
         raise BadGguf(f"{ALIGNMENT} is {_quoted(alignment)}, not a power of two")
     source.budget.spend(values=count * TENSOR_VALUES)
-    found: dict[str, GgufTensor] = {}
+    tensors: dict[str, GgufTensor] = {}
     at = 0
     for _ in range(count):
         name = source.text(MAX_TENSOR)
-        if name in found:
+        if name in tensors:
             raise BadGguf(f"its header has tensor {_quoted(name)} twice")
         dimensions = source.number(4)
         if dimensions > MAX_DIMENSIONS:
@@ -128,16 +128,16 @@ def _tensors(source: _Source, count: int, values: Mapping[str, Any]) -> tuple[Gg
         tensor = _tensor(name, shape, kind)
         if offset != at:
             raise BadGguf(f"tensor {_quoted(name)} is at {offset}, expected at {at}")
-        found[name] = tensor
+        tensors[name] = tensor
         at = _padded(at + tensor.size, alignment)
         if at - alignment >= source.size:
             raise _truncated(source, at)
     begin = _padded(source.at, alignment)
     # The padding after the last tensor may be missing.
-    last = at - _padding_after(found, alignment)
+    last = at - _padding_after(tensors, alignment)
     if begin + last > source.size:
         raise _truncated(source, begin + last)
-    return tuple(found.values())
+    return tuple(tensors.values())
 
 
 def _truncated(source: _Source, needed: int) -> BadGguf:
@@ -211,8 +211,8 @@ class _Source:
 
     def number(self, kind: int) -> int:
         """Read an integer of one of the format's integer types."""
-        found: int = struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
-        return found
+        value: int = struct.unpack("<" + _FORMATS[kind], self.take(_SIZES[kind]))[0]
+        return value
 
     def text(self, max_bytes: int) -> str:
         """Read a text of at most `max_bytes` bytes."""

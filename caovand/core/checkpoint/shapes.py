@@ -52,21 +52,23 @@ def weights_by_shape(
     if bits == 8 * BYTES:
         packed = set()
     return tuple(
-        _weights_of_part(part, way, sizes, bits if part in packed and way != "replicated" else None)
-        for part, way, sizes in parts
+        _weights_of_part(
+            part, sharding, sizes, bits if part in packed and sharding != "replicated" else None
+        )
+        for part, sharding, sizes in parts
         if sum(sizes)
     )
 
 
 def _weights_of_part(
-    part: ModelPart, way: Sharding, sizes: list[int], bits: float | None
+    part: ModelPart, sharding: Sharding, sizes: list[int], bits: float | None
 ) -> Weights:
     """Weights of this many parameters per layer, in the activation dtype or quantised to `bits`."""
     layers, count = tuple(sizes) if part in LAYERED else (), sum(sizes)
     if bits is None:
-        return Weights(part, way, "BF16", count * BYTES, layers)
+        return Weights(part, sharding, "BF16", count * BYTES, layers)
     stored = "F8_E4M3" if bits >= 8 else "U8"  # the type that packs several weights
-    return Weights(part, way, stored, int(count * bits / 8), layers)
+    return Weights(part, sharding, stored, int(count * bits / 8), layers)
 
 
 def _attention(model: ModelCard, gated: bool) -> tuple[int, int, int]:

@@ -90,8 +90,8 @@ def _entries(
         isinstance(entry, Mapping) for entry in content.values()
     ):
         section, _, key_name = name.rpartition(".")
-        wanted = "must be a table of tables, such as { NAME = { temperature = 0.6 } }"
-        findings.append(f"{source}: [{section}] {key_name} {wanted}, is {_shown(content)}")
+        rule = "must be a table of tables, such as { NAME = { temperature = 0.6 } }"
+        findings.append(f"{source}: [{section}] {key_name} {rule}, is {_shown(content)}")
         return ()
     return tuple(
         (entry, _section(kind, f"{name}.{toml(entry)}", content[entry], source, findings))
@@ -126,9 +126,9 @@ def _convert(value: Any, kind: Any, bounds: Mapping[str, Any]) -> Any:
 
 
 def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
-    def refuse(wanted: str) -> ValueError:
+    def refuse(rule: str) -> ValueError:
         shown = _kind(value) if private else _shown(value)
-        return ValueError(f"must be {wanted}{auto}, is {shown}{_unquoted(value, kind)}")
+        return ValueError(f"must be {rule}{auto}, is {shown}{_unquoted(value, kind)}")
 
     if kind is bool:
         if not isinstance(value, bool):
@@ -154,12 +154,12 @@ def _typed(value: Any, kind: Any, auto: str, *, private: bool) -> Any:
             raise refuse("a string")
         return value
     if kind == StringPairs:
-        wanted = 'a table of strings, such as { NAME = "value" }'
+        rule = 'a table of strings, such as { NAME = "value" }'
         if not isinstance(value, Mapping):
-            raise refuse(wanted)
+            raise refuse(rule)
         for name, entry in value.items():
             if not isinstance(entry, str) or "\0" in entry:
-                raise ValueError(f"must be {wanted}; {without_value(name)} is {_kind(entry)}")
+                raise ValueError(f"must be {rule}; {without_value(name)} is {_kind(entry)}")
         return tuple(sorted(value.items()))
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]

@@ -74,8 +74,8 @@ def _listeners(config: Config) -> Iterable[str]:
     for section, port in LISTENERS:
         listen = getattr(config, section).listen
         if listen and not addresses.is_endpoint(listen):
-            wanted = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
-            yield f"[{section}] listen {wanted}, is {toml(listen)}"
+            rule = f'must be ADDRESS:PORT, such as "127.0.0.1:{port}"'
+            yield f"[{section}] listen {rule}, is {toml(listen)}"
 
 
 def _page(config: Config) -> Iterable[str]:
@@ -112,8 +112,8 @@ def _head(config: Config) -> Iterable[str]:
     if config.cluster.role == "off" and not head:
         return
     if not addresses.is_endpoint(head):
-        wanted = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
-        yield f"[cluster] head {wanted}, is {toml(head)}"
+        rule = 'must be HOST:PORT of the head, such as "10.0.0.1:7070"'
+        yield f"[cluster] head {rule}, is {toml(head)}"
         return
     host, listens = addresses.split_address(head)
     if not addresses.is_host(host):

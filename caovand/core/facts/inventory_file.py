@@ -71,14 +71,14 @@ def parse(document: Any) -> tuple[tuple[Gpu, ...], Host, EngineInfo | None]:
 
 def engines_in(document: Mapping[str, Any]) -> dict[str, EngineInfo]:
     """The inventory's engines by kind; BadInventory names the invalid key."""
-    found: dict[str, EngineInfo] = {}
+    engines: dict[str, EngineInfo] = {}
     if document.get("engine") is not None:
         kind = document.get("kind", UNNAMED)
         _check(isinstance(kind, str), "kind", kind, "a kind of engine")
-        found[kind] = _engine(document["engine"])
+        engines[kind] = _engine(document["engine"])
     for kind, entry in _table(document.get("others", {}), "others").items():
-        found[str(kind)] = _engine(entry)
-    return found
+        engines[str(kind)] = _engine(entry)
+    return engines
 
 
 def _gpu(entry: Any, where: str) -> Gpu:
@@ -198,9 +198,9 @@ def _whole(value: Any, where: str) -> int:
     return int(value)
 
 
-def _check(right: bool, where: str, value: Any, wanted: str) -> None:
+def _check(right: bool, where: str, value: Any, expected: str) -> None:
     if not right:
-        raise BadInventory(f"{where} is {reprlib.repr(value)}, not {wanted}")
+        raise BadInventory(f"{where} is {reprlib.repr(value)}, not {expected}")
 
 
 def _plain(value: Gpu | Host | EngineInfo) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class FairQueue:
         share = self._lanes.setdefault(lane, _Share(band.level))
         band.paid += tokens / WEIGHTS[lane.band]
         share.paid += tokens
-        for known, one in [*self._lanes.items()]:
+        for known, state in [*self._lanes.items()]:
             # It would begin there anyway.
-            if not one.waiting and one.paid <= self._bands[known.band].level:
+            if not state.waiting and state.paid <= self._bands[known.band].level:
                 del self._lanes[known]

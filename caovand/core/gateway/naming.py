@@ -83,16 +83,16 @@ class Naming:
         return ResolvedName(model, effort) if model in self.served and effort in EFFORTS else None
 
     def _aliased(self, name: str) -> ResolvedName | None:
-        found = self._served(self.aliases[name]) if name in self.aliases else None
-        if found is None:
+        model = self._served(self.aliases[name]) if name in self.aliases else None
+        if model is None:
             return None
-        own = self.alias_defaults.get(name, Defaults())
-        return ResolvedName(found.model, "", own.over(Defaults(effort=found.effort or None)))
+        defaults = self.alias_defaults.get(name, Defaults())
+        return ResolvedName(model.model, "", defaults.over(Defaults(effort=model.effort or None)))
 
     def _with_effort(self, name: str) -> ResolvedName | None:
         alias, _, effort = name.rpartition(":")
-        found = self._aliased(alias) if effort in EFFORTS else None
-        return replace(found, effort=effort) if found else None
+        model = self._aliased(alias) if effort in EFFORTS else None
+        return replace(model, effort=effort) if model else None
 
 
 def rewrite_body(

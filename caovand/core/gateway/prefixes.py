@@ -74,7 +74,7 @@ class Prefixes:
         self._kept[client] = kept  # the latest client is the last
         while len(self._kept) > MAX_CLIENTS:
             del self._kept[next(iter(self._kept))]
-        before = max(kept, key=lambda one: _shared(one, now), default=())
+        before = max(kept, key=lambda parts: _shared(parts, now), default=())
         if not now or not before or not _shared(before, now):
             kept.append(now)
             del kept[:-MAX_CONVERSATIONS]

@@ -90,8 +90,8 @@ def error_at(chunk: bytes, *, fresh: bool) -> int:
         return -1
     if fresh and chunk.startswith(_ERRORS):
         return 0
-    found = [chunk.find(b"\n\n" + error) for error in _ERRORS]
-    return min((place + 2 for place in found if place >= 0), default=-1)
+    places = [chunk.find(b"\n\n" + error) for error in _ERRORS]
+    return min((place + 2 for place in places if place >= 0), default=-1)
 
 
 def _data(body: Mapping[str, Any]) -> bytes:
@@ -139,10 +139,10 @@ def contexts(body: str) -> dict[str, int]:
     """
     try:
         return {
-            str(one["id"]): int(
-                one.get("max_model_len") or (one.get("meta") or {}).get("n_ctx") or 0
+            str(entry["id"]): int(
+                entry.get("max_model_len") or (entry.get("meta") or {}).get("n_ctx") or 0
             )
-            for one in json.loads(body)["data"]
+            for entry in json.loads(body)["data"]
         }
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}

@@ -37,12 +37,12 @@ class Suspects:
     def engine_ended(self, at: float, *, planned: bool) -> None:
         """Suspect the requests that the engine had cut off, unless its end was planned."""
         cut, self._cut = self._cut, []
-        for one in () if planned else cut:
-            self.add(one.digest, at, killer=one.alone)
+        for answer in () if planned else cut:
+            self.add(answer.digest, at, killer=answer.alone)
 
     def forget(self, at: float) -> None:
         """Forget old cuts of an engine that is still reported alive: they did not kill it."""
-        self._cut = [one for one in self._cut if at - one.at < CUT_S]
+        self._cut = [answer for answer in self._cut if at - answer.at < CUT_S]
 
     def add(self, digest: bytes, at: float, *, killer: bool) -> None:
         """Add a suspect; a killer stays a killer."""

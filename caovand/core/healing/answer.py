@@ -98,11 +98,13 @@ def answer(
     """
     sure = _certainty(finding, kind)
     heals, how = _forecast(plan, finding, rules, _FAILED if ours else _OTHERS_ADVICE)
-    why = _WHY[sure] if finding.line else "no single line: it follows from the sequence of messages"
+    evidence = (
+        _WHY[sure] if finding.line else "no single line: it follows from the sequence of messages"
+    )
     if LEAD in finding.captures:
-        why = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
+        evidence = f"it shows only how the engine ended; a cause may be in {finding.captures[LEAD]}"
     changes = tuple(_changes(plan or _DEFAULTS, finding, rules.healing))
-    return FailureAnswer(sure, why, changes, heals, how, tuple(resembles))
+    return FailureAnswer(sure, evidence, changes, heals, how, tuple(resembles))
 
 
 def suspects(finding: Finding, healing: Healing) -> tuple[Rung, ...]:

@@ -111,7 +111,7 @@ def from_document(
     env = _restored(document["env"])
     model = document["model"]
     if document["mode"] != mode:
-        taken = tuple(one for one in taken if one.rung not in healing.mode_rungs)
+        taken = tuple(step for step in taken if step.rung not in healing.mode_rungs)
         for name in healing.mode_settings:
             settings.pop(name, None)
     return Plan(model, settings, env, taken=taken, others_mib=others) if taken else None
@@ -121,7 +121,7 @@ def well_formed(document: Any, healing: Healing) -> bool:
     """Whether this document is from `to_document` and fully usable by this version."""
     rung = require(string(), healing.read, "is no rung of this version")
     readers: Mapping[str, PartReader[Any]] = {
-        FORMAT_KEY: require(whole(), lambda found: found == FORMAT, "is another format"),
+        FORMAT_KEY: require(whole(), lambda version: version == FORMAT, "is another format"),
         **dict.fromkeys(("fingerprint", "mode", "model"), string()),
         "rungs": listed(rung),
         "settings": _settings(partial(_fits, healing.kinds)),
@@ -187,7 +187,7 @@ def kept_steps(
     """
     kept = "kept from the last plan that served: "
     return {
-        name: Setting(one.value, "remembered", kept + one.reason.removeprefix(kept))
-        for name, one in settings.items()
-        if one.origin in ("ladder", "remembered") and name not in verbatim
+        name: Setting(setting.value, "remembered", kept + setting.reason.removeprefix(kept))
+        for name, setting in settings.items()
+        if setting.origin in ("ladder", "remembered") and name not in verbatim
     }

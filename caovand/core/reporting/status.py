@@ -157,8 +157,8 @@ def _step(snapshot: Snapshot, phases: tuple[Phase, ...]) -> dict[str, str | None
 
 def unused_kernels(reported: Mapping[str, Any]) -> tuple[str, ...]:
     """Warn if the engine's log says why caovan's kernels are not used on a supported card."""
-    why = reported.get("kernels_refusal")
-    return (f"{UNUSED}: {why}",) if why else ()
+    reason = reported.get("kernels_refusal")
+    return (f"{UNUSED}: {reason}",) if reason else ()
 
 
 def _age(at: float | None, now: float) -> float | None:
@@ -225,8 +225,8 @@ def worst_first(snapshots: Mapping[str, Snapshot]) -> list[str]:
 
 def entry(name: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """A slot's entry in the list of slots: its document without the daemon's own fields."""
-    own = {key: value for key, value in document.items() if key not in DAEMONS}
-    return {"name": name, **own}
+    fields = {key: value for key, value in document.items() if key not in DAEMONS}
+    return {"name": name, **fields}
 
 
 def public(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,17 +235,19 @@ def public(document: Mapping[str, Any]) -> dict[str, Any]:
     # The reason comes from the plugin and may contain a path.
     for refused in unused_kernels(document["reported"]):
         shown["reported"] = {**document["reported"], "kernels_refusal": ""}
-        shown["warnings"] = [UNUSED if one == refused else one for one in document["warnings"]]
+        shown["warnings"] = [
+            UNUSED if warning == refused else warning for warning in document["warnings"]
+        ]
     if "slots" in document:
         shown["slots"] = [public(slot) for slot in document["slots"]]
     for name in ("last_failure", "refusal"):
-        found = shown[name]
-        if found is None:
+        finding = shown[name]
+        if finding is None:
             continue
-        text = Finding(**found).public_text
-        shown[name] = {**found, "text": text, "captures": {}}
-        shown["reason"] = shown["reason"].replace(found["text"], text)
-        if text != found["text"]:
+        text = Finding(**finding).public_text
+        shown[name] = {**finding, "text": text, "captures": {}}
+        shown["reason"] = shown["reason"].replace(finding["text"], text)
+        if text != finding["text"]:
             # Texts derived from a finding quote its captures.
             shown.update(remedy=None, obstacles=[])
             if shown["degraded"] is not None:

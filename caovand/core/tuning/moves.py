@@ -91,11 +91,11 @@ def suggestion(record: TuningRecord, depth: int) -> Suggestion | None:
     basis = estimate(record.evidence, depth) if depth in DEPTHS else None
     if basis is None:
         return None
-    allowed = [one for one in DEPTHS if one == depth or one not in record.refused]
+    allowed = [d for d in DEPTHS if d == depth or d not in record.refused]
     best = max(allowed, key=basis.per_s.__getitem__)
     if basis.gain(best, depth) >= MIN_GAIN:
         return Suggestion(depth, best, basis.gain(best, depth), basis)
-    trials = [one for one in TRIAL if one in allowed and one != depth]
+    trials = [d for d in TRIAL if d in allowed and d != depth]
     if len(basis.depths) == 1 and trials:
         return Suggestion(depth, trials[0], 0.0, basis, trial=True)
     return Suggestion(depth, depth, 0.0, basis)
@@ -158,13 +158,13 @@ def move(record: TuningRecord, at: float) -> TuningStep:
         if basis is None or basis.gain(record.depth, record.home) > 0:
             return TuningStep(record)
         home = replace(home, refused=record.refused | {record.depth})
-    found = suggestion(home, record.home)
+    depth = suggestion(home, record.home)
     left = steps_left(record, at)
     target, measured = record.home, False
-    if found is not None:
-        measured = found.best in found.basis.depths
+    if depth is not None:
+        measured = depth.best in depth.basis.depths
         if left >= (1 if measured else 2):
-            target = found.best
+            target = depth.best
     if target == record.depth:
         return TuningStep(record)
     moved = record.moved(target, at)
@@ -172,13 +172,13 @@ def move(record: TuningRecord, at: float) -> TuningStep:
         how = f"back to {target}" if target == record.home else f"{target} is next"
         text = f"drafting depth {_compared(basis, record)}: {how}"
     else:
-        text = found.text if found else ""
+        text = depth.text if depth else ""
     return TuningStep(moved.kept() if measured else moved, text)
 
 
 def steps_left(record: TuningRecord, at: float) -> int:
     """Number of moves that may still be made."""
-    return MAX_MOVES - sum(at - REST_S < one <= at for one in record.moves)
+    return MAX_MOVES - sum(at - REST_S < moved_at <= at for moved_at in record.moves)
 
 
 def trial_progress(record: TuningRecord, depth: int) -> str:

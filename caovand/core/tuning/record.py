@@ -88,9 +88,9 @@ def to_document(records: Iterable[TuningRecord], failed_at: float) -> dict[str, 
     return {"failed_at": failed_at, "records": [_plain(record) for record in latest]}
 
 
-def from_document(found: Any) -> tuple[dict[str, TuningRecord], float] | None:
+def from_document(document: Any) -> tuple[dict[str, TuningRecord], float] | None:
     """Records by basis, and the time of the last failure; None if the document is invalid."""
-    return read_or_none(_RECORDS, found)
+    return read_or_none(_RECORDS, document)
 
 
 def _plain(record: TuningRecord) -> dict[str, Any]:

@@ -89,11 +89,13 @@ class Causes:
         """The cause of a failure in this phase; None if the log shows none."""
         lines = self.lines()
         try:
-            finding, why = await asyncio.to_thread(find_cause, self._log, lines, phase, alive=alive)
+            finding, reason = await asyncio.to_thread(
+                find_cause, self._log, lines, phase, alive=alive
+            )
         except (RuntimeError, MemoryError) as problem:  # too many threads
-            finding, why = None, str(problem) or type(problem).__name__
-        if why:
-            self._notice("noticed", f"cannot find in the engine's log why it failed: {why}")
+            finding, reason = None, str(problem) or type(problem).__name__
+        if reason:
+            self._notice("noticed", f"cannot find in the engine's log why it failed: {reason}")
         if finding is None:
             return None
         self._evidence = lines

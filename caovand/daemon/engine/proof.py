@@ -71,7 +71,7 @@ async def _working(
     for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
         on_step(name)
         try:
-            got = await retry_on_limit(
+            answer = await retry_on_limit(
                 count_answer, engine.api, plan, endpoint, prompt, tokens, limit_s
             )
         except Stranger:
@@ -79,8 +79,8 @@ async def _working(
         except Unanswered as problem:
             text = f"the {name} failed: {problem}"
             raise NotReady(Finding("engine-died", text, "proof")) from problem
-        if got != tokens and (engine.api.exact or not 0 < got < tokens):
-            text = f"the {name} returned {got} tokens instead of {tokens}"
+        if answer != tokens and (engine.api.exact or not 0 < answer < tokens):
+            text = f"the {name} returned {answer} tokens instead of {tokens}"
             raise NotReady(Finding("engine-died", text, "proof"))
 
 

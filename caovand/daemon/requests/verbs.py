@@ -215,8 +215,8 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
         snapshot = slot.snapshot
         if until == "settled":
             return status.is_settled(snapshot)
-        wanted = State.SERVING if until == "serving" else State.STOPPED
-        return snapshot.state is wanted and not snapshot.replanning
+        target = State.SERVING if until == "serving" else State.STOPPED
+        return snapshot.state is target and not snapshot.replanning
 
     while not (done := reached()):
         left_s = deadline - time.monotonic()

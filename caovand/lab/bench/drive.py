@@ -99,9 +99,9 @@ class BenchRun:
             for length in order.prompts:
                 self._round(length, order.warm_up(length), warm_up=True)
                 for at_once in order.at_once:
-                    found = self._cell(length, at_once)
-                    self.done.append(found)
-                    yield found
+                    cell = self._cell(length, at_once)
+                    self.done.append(cell)
+                    yield cell
         except KeyboardInterrupt:
             raise Interrupted(None) from None
         except Unanswered as problem:
@@ -122,7 +122,7 @@ class BenchRun:
             rounds.append(self._round(length, at_once))
             self._sent += at_once
             self._show()
-        answers = [answer for found in rounds for answer in found]
+        answers = [answer for round_answers in rounds for answer in round_answers]
         end = max(answer.pieces[-1] for answer in answers)
         after = self._status_after(end)
         busy = (min(answer.sent for answer in answers), end)
@@ -167,10 +167,10 @@ class BenchRun:
         if status["served"] and status["generation"] == self._target.generation:
             return None
         failure = status["last_failure"]
-        why = f": {failure['failure']}: {failure['text']}" if failure else ""
+        cause = f": {failure['failure']}: {failure['text']}" if failure else ""
         return CommandError(
             Exit.FAILED,
-            f"cannot continue: the engine ended or was restarted{why}",
+            f"cannot continue: the engine ended or was restarted{cause}",
             "see `caovanctl events`, then run it again once `caovanctl wait` returns",
         )
 
@@ -190,8 +190,8 @@ class BenchRun:
                 "choose shorter --prompts or --tokens",
             )
         try:
-            if found := self._restarted(self._client.ask("status")):
-                return found
+            if restart := self._restarted(self._client.ask("status")):
+                return restart
         except CommandError as away:
             return CommandError(
                 away.status,

@@ -53,9 +53,9 @@ class SizedPrompts:
                 tokenize.path, answer.status, http.redact_key(target.endpoint, answer.body)
             )
         try:
-            found = tokenize.count(json.loads(answer.body))
+            count = tokenize.count(json.loads(answer.body))
         except (ValueError, LookupError, TypeError, RecursionError):
-            found = None
-        if not isinstance(found, int):
+            count = None
+        if not isinstance(count, int):
             raise Unanswered(f"{tokenize.path}: an answer without a number of tokens")
-        return found
+        return count

@@ -199,11 +199,11 @@ class Soak:
 
     def _compare(self, number: int) -> None:
         """Request a known prompt twice in a row."""
-        one = self._clients.known[number]
-        for again in (False, one.repeats):
-            found = self._asking.compare(one)
+        prompt = self._clients.known[number]
+        for again in (False, prompt.repeats):
+            comparison = self._asking.compare(prompt)
             at_s = round(self._ledger.now(), 3)
-            self._ledger.compare(AnswerComparison(at_s, number, True, again, found))
+            self._ledger.compare(AnswerComparison(at_s, number, True, again, comparison))
             self._ledger.answered("known", asking.KNOWN_TOKENS)
 
     def _pace(self) -> AnswerTimes:

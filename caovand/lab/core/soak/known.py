@@ -59,8 +59,8 @@ def as_words(text: str) -> GreedyAnswer:
 def difference(known: Sequence[GreedyAnswer], now: GreedyAnswer) -> Difference | None:
     """The difference from the known answer with the longest common prefix; None if it equals
     one."""
-    found = [one for one in (_difference(each, now) for each in known) if one]
-    return max(found, key=lambda one: one.place) if len(found) == len(known) else None
+    differences = [d for d in (_difference(each, now) for each in known) if d]
+    return max(differences, key=lambda d: d.place) if len(differences) == len(known) else None
 
 
 def _difference(known: GreedyAnswer, now: GreedyAnswer) -> Difference | None:
