@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             f"cannot start {program.name}: it is not installed, or not on PATH",
             f"{program.install}; or see what it needs with --print",
         )
-    endpoint = _verified(_remote_endpoint(args) if args.url else _local_endpoint(args), args)
+    endpoint = _verify(_remote_endpoint(args) if args.url else _local_endpoint(args), args)
     added = program.run(endpoint)
     words = [program.name, *added.words, *args.words]
     if executable is None or args.print:
@@ -119,7 +119,7 @@ def _key(args: argparse.Namespace, status: Mapping[str, Any] | None) -> str:
         return ""  # not readable for this user; if a key is needed, the response will show it
 
 
-def _verified(endpoint: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoint:
+def _verify(endpoint: ClientEndpoint, args: argparse.Namespace) -> ClientEndpoint:
     """The endpoint with the model and context from its model list; raises CommandError."""
     cannot = f"cannot start {args.client}"
     split = urlsplit(endpoint.url)

@@ -183,7 +183,7 @@ def _place(rank: RankForecast) -> str:
     node = f" of {rank.node}" if rank.node else ""
     first, last = rank.layers
     layers = f"layers {first} to {last}" if last > first else f"layer {first}"
-    decides = "; it has the least room, which decides the cache of all stages"
+    decides = "; it has the least free memory, which decides the cache of all stages"
     return f"stage {rank.stage}{cards}{node}: {layers}{decides * rank.fullest}"
 
 
@@ -212,8 +212,8 @@ def _verdict(memory: MemoryEstimate) -> str:
     need = f"one whole request needs {memory.needed_mib / 1024:.2f} GiB"
     if memory.fits and not memory.needed_mib:
         return f"an encoder keeps no cache; the longest text is {memory.max_model_len} tokens"
-    if memory.no_room:
-        return f"{memory.no_room}; {need}"
+    if memory.shortage:
+        return f"{memory.shortage}; {need}"
     return (
         f"{memory.kv_mib / 1024:.2f} GiB of cache hold {memory.kv_tokens} tokens; {need};"
         f" the longest context is {memory.max_model_len}"

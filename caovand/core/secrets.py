@@ -161,12 +161,12 @@ def escaped_forms(secrets: Iterable[str]) -> tuple[str, ...]:
         forms |= {secret, *once, *(quote(text) for text in once for quote in _QUOTES)}
         for safe in ("", "/"):
             for space in ("%20", "+"):
-                quoted = _quoted(secret, safe).replace("%20", space)
+                quoted = _percent_encode(secret, safe).replace("%20", space)
                 forms |= {quoted, _PERCENT.sub(lambda m: m[0].lower(), quoted)}
     return tuple(sorted(forms, key=lambda text: (-len(text), text)))
 
 
-def _quoted(text: str, safe: str) -> str:
+def _percent_encode(text: str, safe: str) -> str:
     """Percent-encode everything except letters, digits, `_.-~` and `safe`."""
     plain = "_.-~" + safe
     return "".join(
@@ -183,7 +183,7 @@ def hide_in(
 
     def hidden(value: Any) -> Any:
         if isinstance(value, str):
-            text = _hidden(value, known, mark)
+            text = _hide(value, known, mark)
             too_long = max_length is not None and len(text) > max_length
             return text[:max_length] + "..." if too_long else text
         if isinstance(value, Mapping):
@@ -201,10 +201,10 @@ def hide_in(
 def hide(text: str, secrets: Iterable[str] = (), mark: str = HIDDEN) -> str:
     """Redact these secrets in a text, and anything that looks like a secret or has a secret
     name."""
-    return _hidden(text, escaped_forms(secrets), mark)
+    return _hide(text, escaped_forms(secrets), mark)
 
 
-def _hidden(text: str, known: Iterable[str], mark: str) -> str:
+def _hide(text: str, known: Iterable[str], mark: str) -> str:
     for form in known:
         text = text.replace(form, mark)
     return "\n".join(_line(line, mark) for line in text.split("\n"))

@@ -32,7 +32,7 @@ SILENT_S = 1.0
 LOOK_S = 0.2
 NO_REQUESTS: Mapping[str, int] = {"waiting": 0, "at_engine": 0}
 EXTRA_DIVISOR = 8
-"""One request more at the engine for so many that it serves at a time."""
+"""The engine gets one extra request for each this many that it serves at a time."""
 
 
 class ClientsSlot(Protocol):
@@ -91,8 +91,7 @@ class Clients:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Counts of the requests that wait and that the engine has; zero once the gateway has
-        exited."""
+        """Counts of requests waiting and at the engine; both zero once the gateway has exited."""
         return NO_REQUESTS if self._silent else self._counts
 
     @property
@@ -209,7 +208,7 @@ class Clients:
         elif action.grace_s == 0:
             self._drained_by = float("-inf")
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the engine has no answers in progress, up to the drain's limit."""
         seq = self._document()["seq"]
         while self._drains and now() < self._drained_by:

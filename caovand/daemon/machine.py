@@ -49,7 +49,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class SlotHooks:
-    """How a slot takes part in the life of its engine."""
+    """A slot's part in the life of its engine."""
 
     at_engine: Callable[[], int]
     """The number of the gateway's requests at the engine."""

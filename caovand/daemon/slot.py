@@ -136,7 +136,7 @@ class Slot:
         elsewhere = self.part.judge(finding)
         if elsewhere is not None:
             return elsewhere
-        used = self._planner.used(self.config)
+        used = self._planner.used_memory(self.config)
         others = occupancy.maxima(used, self.run.cards.others())
         good = self._memory.plans.take_fallback()
         if good is not None:
@@ -199,7 +199,7 @@ class Slot:
         await self.part.ended(left=left)
 
     async def _before_kill(self) -> None:
-        await self.clients.drained()
+        await self.clients.drain()
         await self.failures.recorder.before_kill()
 
     @property
@@ -317,7 +317,7 @@ class Slot:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
             self._memory.keep_plan(after, self._planner.prepared, self.run.mode)
         if after.state is State.SERVING and before.state is not State.SERVING:
-            self._planner.served()
+            self._planner.record_served()
         if after.plan is not before.plan:
             self._memory.plans.date(after.plan)
         news = announcement(before, after)

@@ -18,7 +18,7 @@ from caovand.core.healing.ladder import Decision
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.tuning import moves
-from caovand.core.tuning.evidence import MAX_DEPTH, context_after, measured
+from caovand.core.tuning.evidence import MAX_DEPTH, context_after, measure_steps
 from caovand.core.tuning.moves import Moment, Suggestion
 from caovand.core.tuning.planning import depth_for, may_tune
 from caovand.core.tuning.record import MAX_MOVES, TuningRecord, begin, from_document, to_document
@@ -145,7 +145,7 @@ class DraftTuner:
         plan, basis = serving.plan, serving.plan.step_time_key
         record = self._records.get(basis) or begin(basis, plan.mtp)
         earlier, self._context = self._context, context_after(self._context, before, latest)
-        measurement = measured(before, latest, earlier, self._context)
+        measurement = measure_steps(before, latest, earlier, self._context)
         if measurement is None or plan.mtp > MAX_DEPTH:
             return record
         band, seen = measurement
@@ -167,7 +167,7 @@ class DraftTuner:
                 self._records[record.basis] = record
             elif record.trying:
                 reason = "cannot be planned without less context or fewer requests"
-                self._give_up(record, record.unplanned(), reason)
+                self._give_up(record, record.refuse_unplanned(), reason)
                 return False
             else:
                 self._show(record, plan)

@@ -1,4 +1,4 @@
-"""Read the fields of bodies in pieces, few of them in a turn of the event loop.
+"""Read the fields of bodies in pieces, a few per turn of the event loop.
 
 Bodies with millions of brackets, however many come at once, halt nobody.
 """

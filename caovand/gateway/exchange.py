@@ -211,7 +211,7 @@ class Exchange:
         try:
             return await self._relay(response, head)
         finally:
-            self._desk.spend(self._ticket, self._meter.used(len(self._call.body)))
+            self._desk.spend(self._ticket, self._meter.usage(len(self._call.body)))
 
     async def _relay(self, response: ClientResponse, head: _Head) -> bool:
         """Relay the answer, chunk by chunk as it arrives."""

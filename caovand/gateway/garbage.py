@@ -1,5 +1,5 @@
-"""Collect garbage while no request is there: a full collection stops every stream, for 100 ms where
-2,000 requests are being answered."""
+"""Collect garbage while there is no request: with 2,000 answers in progress, a full collection
+stops every stream for 100 ms."""
 
 from __future__ import annotations
 

@@ -88,12 +88,12 @@ class Link:
             await asyncio.sleep(USAGE_S)
             # What comes meanwhile waits: under a flood of requests this would never end.
             for _ in range(0, len(desk.usage), MAX_ROWS):
-                used = desk.usage.taken(MAX_ROWS)
+                used = desk.usage.take(MAX_ROWS)
                 if await self._ask("gateway_used", used=used) is None:
                     desk.usage.put_back(used)
                     break
             for _ in range(0, len(desk.records), MAX_RECORDS):
-                records = desk.taken_records(MAX_RECORDS)
+                records = desk.take_records(MAX_RECORDS)
                 if await self._ask("gateway_requests", requests=records) is None:
                     break  # they are for people: a few may be lost
 

@@ -56,15 +56,15 @@ def run(args: argparse.Namespace) -> int:
     screen, root = Screen(sys.stderr), root_of(args)
     with connect(args) as client:
         status = client.ask("status")
-        tried = _wanted(root, args.name)
-        old = _replaced(client, status, root, tried)
+        tried = _find_engine(root, args.name)
+        old = _engine_to_replace(client, status, root, tried)
         _plannable(status, tried)
         _wait_until_idle(client, args.idle, screen)
         screen.say(f"measuring {old.name}")
         before = _measure(client)
         with (
-            _handled(ENDING, signal.default_int_handler),
-            _switched(client, root, old, tried, screen) as outcome,
+            _handle_signals(ENDING, signal.default_int_handler),
+            _switch(client, root, old, tried, screen) as outcome,
         ):
             screen.say(f"measuring {tried.name}")
             after = _measure(client)
@@ -104,7 +104,7 @@ def why_slower(rows: list[compare.FigureChange]) -> str:
     return f"{label} is {abs(worst.change):.0%} worse ({place})"
 
 
-def _wanted(root: Path, name: str) -> places.InstalledEngine:
+def _find_engine(root: Path, name: str) -> places.InstalledEngine:
     """The installed engine with this name or release; of several builds of a release, the
     newest."""
     releases = [engine for engine in places.engines(root) if engine.version == name]
@@ -122,7 +122,7 @@ def _wanted(root: Path, name: str) -> places.InstalledEngine:
         raise EngineError(error.problem.cannot, error.problem.fact, fix) from None
 
 
-def _replaced(
+def _engine_to_replace(
     client: DaemonClient, status: Mapping[str, Any], root: Path, tried: places.InstalledEngine
 ) -> places.InstalledEngine:
     """The serving engine that the switch replaces; raises EngineError if there is none."""
@@ -193,7 +193,7 @@ def _refusal(config: Config, status: Mapping[str, Any], source: Path | None) -> 
     except CommandError as problem:
         return problem.message
     if planned.memory is not None and planned.memory.fits is False:
-        return planned.memory.no_room or planned.memory.reason or "it would not fit"
+        return planned.memory.shortage or planned.memory.reason or "it would not fit"
     return planned.refusal
 
 
@@ -218,7 +218,7 @@ class _Outcome:
 
 
 @contextlib.contextmanager
-def _switched(
+def _switch(
     client: DaemonClient,
     root: Path,
     old: places.InstalledEngine,
@@ -238,7 +238,7 @@ def _switched(
     finally:
         if outcome.why:
             screen.say(f"going back to {old.name}: {outcome.why}")
-            with _handled((signal.SIGINT, *ENDING), signal.SIG_IGN):
+            with _handle_signals((signal.SIGINT, *ENDING), signal.SIG_IGN):
                 _serve_with(client, root, old, f"go back to {old.name}")
 
 
@@ -247,7 +247,7 @@ ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def _handled(numbers: Sequence[int], handler: Any) -> Iterator[None]:
+def _handle_signals(numbers: Sequence[int], handler: Any) -> Iterator[None]:
     """Replace the handler of these signals during the context."""
     before = [signal.signal(number, handler) for number in numbers]
     try:
@@ -278,7 +278,7 @@ def _measure(client: DaemonClient) -> TrialMeasurement:
         target.lengths(tested, None, PROMPTS, tokens), CONCURRENCY, ROUNDS, tokens, 1,
         uuid.uuid4().hex[:12],
     )  # fmt: skip
-    document, cut = bench.measured(client, tested, order)
+    document, cut = bench.measure(client, tested, order)
     if cut is not None:
         raise cut.error or KeyboardInterrupt
     return TrialMeasurement(answers, document)

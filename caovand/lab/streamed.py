@@ -144,7 +144,7 @@ class Streams:
         body = self._body(prompt, tokens, stream=True, **more)
         return self._request(body, lambda answer, sent: self._read(answer, sent, leave_after))
 
-    def whole(self, prompt: str, tokens: int, **more: Any) -> str:
+    def complete(self, prompt: str, tokens: int, **more: Any) -> str:
         """Request one answer without streaming; return its JSON."""
 
         def read(answer: http.client.HTTPResponse, _sent: float) -> str:

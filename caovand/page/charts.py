@@ -14,7 +14,7 @@ OVER_CARDS = (
     ("used_mib", "gpu_used_mib", sum),
     ("throttled", "gpu_throttled", max),
 )
-"""How several cards are combined, and the series' name."""
+"""The combination of several cards, and the series' name."""
 AGES = ("age_s", "card_age_s")
 
 

@@ -59,7 +59,7 @@ def read(path: Path, cannot: str) -> ConfigFile:
         mark = whole.removesuffix(text)
         return ConfigFile(path, mark, text, config_file.loads(text, path))
     except OSError as problem:
-        raise _refused(cannot, path, problem) from None
+        raise _refusal(cannot, path, problem) from None
     except UnicodeDecodeError:
         fact = f"{path} is not UTF-8 text"
         raise CommandError(Exit.FAILED, f"cannot {cannot}: {fact}", "save it as UTF-8") from None
@@ -103,7 +103,7 @@ def with_section(before: ConfigFile, target: ClusterSection, cannot: str) -> str
     for entry in fields(ClusterSection):
         if getattr(target, entry.name) != getattr(NO_CLUSTER, entry.name):
             keys[entry.name] = getattr(target, entry.name)
-    return _edited(before, lambda text: section.add(text, keys), target, cannot)
+    return _edit(before, lambda text: section.add(text, keys), target, cannot)
 
 
 def without_section(before: ConfigFile, cannot: str) -> str:
@@ -116,7 +116,7 @@ def without_section(before: ConfigFile, cannot: str) -> str:
             f"cannot {cannot}: the section [cluster] in {before.path} was written by hand",
             f'set role = "off" there, or delete the section: sudoedit {before.path}',
         )
-    return _edited(before, section.remove, None, cannot)
+    return _edit(before, section.remove, None, cannot)
 
 
 def write(before: ConfigFile, text: str, cannot: str) -> None:
@@ -130,10 +130,10 @@ def write(before: ConfigFile, text: str, cannot: str) -> None:
         mode, owner = stat.S_IMODE(seen.st_mode), (seen.st_uid, seen.st_gid)
         safe_files.replace(place, before.mark + text, mode, owner)
     except OSError as problem:
-        raise _refused(cannot, before.path, problem) from None
+        raise _refusal(cannot, before.path, problem) from None
 
 
-def _edited(
+def _edit(
     before: ConfigFile, edit: Callable[[str], str], target: ClusterSection | None, cannot: str
 ) -> str:
     """The edited text, verified by parsing the wanted section from it.
@@ -173,7 +173,7 @@ def _conflicting_section(before: ConfigFile, cannot: str) -> CommandError:
     return CommandError(Exit.FAILED, f"cannot {cannot}: {fact}", remedy)
 
 
-def _refused(cannot: str, path: Path, problem: OSError) -> CommandError:
+def _refusal(cannot: str, path: Path, problem: OSError) -> CommandError:
     if isinstance(problem, PermissionError):
         text = f"cannot {cannot}: {path} is not yours to change"
         return CommandError(Exit.NOT_PERMITTED, text, "run it with sudo")

@@ -46,7 +46,7 @@ def gather(
     elsewhere = saved is not None or worker
     unreadable, reader = "", SERVICE_USER
     if model and model.folder and not saved:
-        unreadable, reader = _unreadable(Path(model.path))
+        unreadable, reader = _find_unreadable(Path(model.path))
     facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
@@ -136,7 +136,7 @@ def port_facts(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, 
     return {"port": port, "listeners": listeners, "own_port": len(others) < len(present)}
 
 
-def _unreadable(folder: Path) -> tuple[str, str]:
+def _find_unreadable(folder: Path) -> tuple[str, str]:
     """The first path that the service's user may not enter or read, with that user's name; else
     empty."""
     for name in (SERVICE_USER, engine_user.NAME):

@@ -44,7 +44,7 @@ def over_nodes(inventory: Inventory, runtime: Path | None, *, ask: bool) -> Over
     reason = UNASKED
     try:
         answer = _ask_head(runtime) if ask else {}
-        joined = _joined(answer)[: len(assumed)]
+        joined = _joined_workers(answer)[: len(assumed)]
     except CommandError as problem:
         answer, reason = (
             {},
@@ -77,7 +77,7 @@ def _ask_head(runtime: Path | None) -> Mapping[str, Any]:
     return answer if answer["role"] == "head" else {}
 
 
-def _joined(answer: Mapping[str, Any]) -> list[Node]:
+def _joined_workers(answer: Mapping[str, Any]) -> list[Node]:
     """The workers that have joined, by the ranks that a plan made now would use."""
     here = {
         node["name"]: node_of(node["name"], read_shown_cards(node["facts"]["cards"]))

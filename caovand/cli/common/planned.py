@@ -115,8 +115,8 @@ def plan_for(
 
 
 def _offer(problem: Unplannable, engine: Engine, machine: Inventory) -> str:
-    """How another engine would serve the model while others use the cards, or on cards that this
-    one has no kernels for; "" for none."""
+    """Describe how another engine would serve the model while others use the cards, or on cards
+    that this one has no kernels for; "" for none."""
     if problem.failure not in ("vram-busy", "backend-unsupported"):
         return ""
     others = alternatives(engine, machine.model, machine.gpus, machine.host, 0.0)

@@ -43,7 +43,7 @@ def foresee(args: argparse.Namespace, name: str, described: Path, path: Path) ->
         raise CommandError(Exit.FAILED, f"cannot plan {name}: {text}") from None
 
 
-def preferred(args: argparse.Namespace, variants: Sequence[Variant]) -> Variant:
+def choose_variant(args: argparse.Namespace, variants: Sequence[Variant]) -> Variant:
     """The GGUF model that suits the machine best."""
     daemon = {} if args.inventory else running(args.runtime)
     _, seen = _survey(args, daemon, variants[0].files[0].path)

@@ -75,7 +75,10 @@ def run(args: argparse.Namespace) -> int:
     folders.require_own(_place(args, args.model).root, f"pull {args.model}")
     client, here = HubClient(hub, hubs.token_for(hub, os.environ), os.environ), world()
     requested = offer.RequestedModel(
-        *asked, args.revision, args.trust_code, lambda variants: forecast.preferred(args, variants)
+        *asked,
+        args.revision,
+        args.trust_code,
+        lambda variants: forecast.choose_variant(args, variants),
     )
     offered = offer.read(client, here, requested)
     place = _place(args, offered.title)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from caovand.cli import status
+from caovand.cli.common import status_lines
 from caovand.cli.common.drawing import (
     BARS,
     COLOURS,
@@ -50,7 +50,7 @@ def progress(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iter
     """A progress bar for the start, if its phase reports progress."""
     if answer["progress"] is not None and not answer["served"]:
         drawn = _gauge(answer["progress"], _columns(width, SPARK_NUMBERS), "cyan", look)
-        yield status.row("progress", "").append(drawn).append(f"  {answer['progress']:.0%}")
+        yield status_lines.row("progress", "").append(drawn).append(f"  {answer['progress']:.0%}")
 
 
 def speed(recent: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
@@ -66,7 +66,7 @@ def speed(recent: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterato
             )
             current = values[-1] if recent["age_s"][-1] < CURRENT_S else None
             now = "" if current is None else f"{number(current)} {unit}, "
-            yield status.row(label, drawn, "green").append(
+            yield status_lines.row(label, drawn, "green").append(
                 f"  {now}max {number(max(known))}", style="default"
             )
 
@@ -90,12 +90,14 @@ def activity(figures: Mapping[str, Any], width: int, look: TerminalStyle) -> Ite
     under_way = f"{figures['running']:.0f} running, {figures['waiting']:.0f} waiting"
     if figures["prefix_hits"] is not None:
         under_way += f", prefix hits {figures['prefix_hits']:.0%}"
-    yield status.row("activity", under_way, "yellow" if figures["waiting"] else "")
+    yield status_lines.row("activity", under_way, "yellow" if figures["waiting"] else "")
     used = figures["kv_cache_usage"]
     colour = "yellow" if used > 0.9 else "green"
     drawn = _gauge(used, _columns(width, SPARK_NUMBERS), colour, look)
-    yield status.row("KV cache", "").append(drawn).append(f"  {used:.0%} used", style="default")
-    yield from status.pace(figures, width)
+    yield (
+        status_lines.row("KV cache", "").append(drawn).append(f"  {used:.0%} used", style="default")
+    )
+    yield from status_lines.pace(figures, width)
 
 
 def cards(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterator[Text]:
@@ -105,24 +107,24 @@ def cards(answer: Mapping[str, Any], width: int, look: TerminalStyle) -> Iterato
     for gpu in answer["gpus"]:
         label = f"GPU {gpu['index']}"
         if gpu["fault"]:
-            yield status.row(label, gpu["fault"], "red")
+            yield status_lines.row(label, gpu["fault"], "red")
             continue
         sizes = shares(gpu, memory.get(gpu["index"]))
         seen = {name: max(size, seen.get(name, 0.0)) for name, size in sizes.items()}
-        line = status.row(label, "")
+        line = status_lines.row(label, "")
         for name, count in cells(sizes, gpu["total_mib"], _columns(width, CARD_NUMBERS)):
             line.append(_glyph(name, look) * count, style=COLOURS[name])
         yield line.append(f"  {card_text.load(gpu)}", style="default")
         if slow := card_text.slowdown(gpu):
-            yield status.row("", slow, "yellow")
+            yield status_lines.row("", slow, "yellow")
     named = [name for name, size in seen.items() if name != "free" and round(size)]
     if named and named != ["used"]:
-        legend = status.row("", "GiB:")
+        legend = status_lines.row("", "GiB:")
         for name in named:
             text = f"  {_glyph(name, look)} {NAMES[name]} {seen[name] / 1024:.1f}"
             if legend.cell_len + len(text) > width:
                 yield legend
-                legend = status.row("", "    ")
+                legend = status_lines.row("", "    ")
             legend.append(text, style=COLOURS[name])
         yield legend
 
@@ -167,7 +169,7 @@ def _host_use(process: CardProcess) -> tuple[str, str, str]:
     return (
         "" if process.cores is None else f"{process.cores:.0%}",
         "" if process.host_mib is None else f"{process.host_mib:,}",
-        "" if process.age_s is None else status.duration(process.age_s),
+        "" if process.age_s is None else status_lines.duration(process.age_s),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rich.text import Text
 
-from caovand.cli import status
+from caovand.cli.common import status_lines
 from caovand.cli.top import parts
 from caovand.cli.top.view import ScreenPage, TerminalStyle, View
 from caovand.core.config.schema import MODES
@@ -77,7 +77,7 @@ def lines(view: View, page: ScreenPage, width: int, height: int, look: TerminalS
     return [*rows, *_fit([_footer(view, page, width)], width, 1, look)]
 
 
-def once(view: View, width: int, look: TerminalStyle) -> list[Text]:
+def one_off(view: View, width: int, look: TerminalStyle) -> list[Text]:
     """The main page for one-off output: as many lines as needed, and the latest events."""
     latest = replace(view, event_lines=view.event_lines[-MAX_EVENTS:])
     rows = main(latest, width, WITHOUT_LIMIT, look)
@@ -93,9 +93,9 @@ def main(view: View, width: int, room: int, look: TerminalStyle) -> list[Text]:
     figures = answer.get("figures") or {}  # earlier releases have none
     shown = [
         Section([_header(view), *parts.progress(answer, width, look)], 2),
-        Section([*_note(view), *status.outlook(answer), *status.troubles(answer)], 2),
-        Section(list(status.nodes(answer)), 1),
-        Section(list(status.identity(answer)), 1),
+        Section([*_note(view), *status_lines.outlook(answer), *status_lines.troubles(answer)], 2),
+        Section(list(status_lines.nodes(answer)), 1),
+        Section(list(status_lines.identity(answer)), 1),
         Section(list(parts.speed(view.recent, width, look)), 1),
         Section(list(parts.activity(figures, width, look)), 2),
         Section(list(parts.cards(answer, width, look)), 2),
@@ -123,18 +123,21 @@ def _stack(
 
 
 def _note(view: View) -> list[Text]:
-    return [status.row("note", view.note, "yellow")] if view.note else []
+    return [status_lines.row("note", view.note, "yellow")] if view.note else []
 
 
 def _header(view: View) -> Text:
     if not view.lost:
-        return status.head(view.status)
-    text = Text(f"NO ANSWER for {status.duration(view.lost_s)}", style="bold red")
+        return status_lines.head(view.status)
+    text = Text(f"NO ANSWER for {status_lines.duration(view.lost_s)}", style="bold red")
     return text.append(f"  from caovand, which was {view.status['state']}", style="default")
 
 
 def _why(view: View) -> list[Text]:
-    return [status.row("why", view.lost), status.row("next", "asked again every second")]
+    return [
+        status_lines.row("why", view.lost),
+        status_lines.row("next", "asked again every second"),
+    ]
 
 
 def _footer(view: View, page: ScreenPage, width: int) -> Text:

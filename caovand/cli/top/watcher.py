@@ -84,7 +84,7 @@ class Watcher:
             self._seq = 0
             self._event_lines += (EventLine(_moment(time.time()), "daemon", text),)
         self._status, self._lost_at = now, None
-        self._recent = self._asked("recent") or {}
+        self._recent = self._ask_quietly("recent") or {}
         self._follow()
         before, self._work = self._work, work_on_cards(now)
         return View(
@@ -100,7 +100,7 @@ class Watcher:
 
     def _follow(self) -> None:
         """Fetch all new events: a reply holds as many as fit, oldest first."""
-        while answer := self._asked("events", since=self._seq):
+        while answer := self._ask_quietly("events", since=self._seq):
             new = [entry for entry in answer["events"] if entry["seq"] > self._seq]
             if not new:
                 return
@@ -113,26 +113,26 @@ class Watcher:
     def _body(self, page: ScreenPage) -> Iterator[str]:
         if page is ScreenPage.LOG:
             yield from self._log()
-        elif page is ScreenPage.INCIDENTS and (answer := self._asked("incidents")):
+        elif page is ScreenPage.INCIDENTS and (answer := self._ask_quietly("incidents")):
             yield from incidents.lines(answer["incidents"])
-        elif page is ScreenPage.REQUESTS and (answer := self._asked("requests")):
+        elif page is ScreenPage.REQUESTS and (answer := self._ask_quietly("requests")):
             yield from requests.lines(answer["requests"])
 
     def _log(self) -> Iterator[str]:
         """The engine's latest lines; a reply holds as many as fit, oldest first."""
-        answer = self._asked("logs", lines=LOG_LINES)
+        answer = self._ask_quietly("logs", lines=LOG_LINES)
         if answer is not None and not answer["lines"]:
             yield "the engine has printed nothing yet"
         end = answer["end"] if answer else 0
         while answer:
             yield from answer["lines"]
             more = answer["lines"] and answer["last"] < end
-            answer = self._asked("logs", since=answer["last"]) if more else None
+            answer = self._ask_quietly("logs", since=answer["last"]) if more else None
 
     def _ask(self, op: str, **args: Any) -> Mapping[str, Any]:
         return self._client.ask(op, answer_s=ANSWER_S, **args)
 
-    def _asked(self, op: str, **args: Any) -> Mapping[str, Any] | None:
+    def _ask_quietly(self, op: str, **args: Any) -> Mapping[str, Any] | None:
         """A reply that the screen can do without; a refusal is noted."""
         try:
             return self._ask(op, **args)

@@ -106,7 +106,7 @@ def describe(files: Sequence[tuple[str, GgufFile]], path: str) -> ModelCard:
     mtp = min(keys.number("nextn_predict_layers"), every - 1)
     has_mtp = any(f"blk.{every - 1}.nextn." in tensor.name for tensor in tensors)
     layers = _layers(keys, every, mtp if has_mtp else 0, tensors)
-    outside = _outside(tensors, every)
+    outside = _sum_outside_layers(tensors, every)
     types: dict[str, int] = defaultdict(int)
     for tensor in tensors:
         types[tensor.dtype] += tensor.size
@@ -179,7 +179,7 @@ def _layers(
     heads = keys.by_layer("attention.head_count", every)
     kv_heads = keys.by_layer("attention.head_count_kv", every, max(heads, default=0))
     trunk = every - mtp
-    windowed, recurrent = _windowed(keys, trunk), _recurrent(keys, trunk, kv_heads)
+    windowed, recurrent = _window_pattern(keys, trunk), _recurrence_pattern(keys, trunk, kv_heads)
     state = _state_size(keys)
     own_cache = trunk - keys.number("attention.shared_kv_layers")
     layers = []
@@ -226,7 +226,7 @@ def _window(keys: _Keys) -> int:
     return max(window, OLLAMA_WINDOWS.get(keys.architecture, 0))
 
 
-def _windowed(keys: _Keys, layers: int) -> list[bool]:
+def _window_pattern(keys: _Keys, layers: int) -> list[bool]:
     """Whether each layer attends only within a window."""
     if not keys.number("attention.sliding_window"):
         return [False] * layers
@@ -244,7 +244,7 @@ def _windowed(keys: _Keys, layers: int) -> list[bool]:
     return [place % period != (0 if first else period - 1) for place in range(layers)]
 
 
-def _recurrent(keys: _Keys, layers: int, kv_heads: Sequence[int]) -> list[bool]:
+def _recurrence_pattern(keys: _Keys, layers: int, kv_heads: Sequence[int]) -> list[bool]:
     """Whether each layer has a recurrent state."""
     stated = keys.raw("attention.recurrent_layers")
     if isinstance(stated, tuple):
@@ -295,7 +295,7 @@ _OUTSIDE = {
 """Parts of the model by tensor name, for tensors outside the layers."""
 
 
-def _outside(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
+def _sum_outside_layers(tensors: Sequence[GgufTensor], every: int) -> dict[str, int]:
     """Bytes of tensors outside the layers, by part."""
     sizes = {"embedding": 0, "output": 0, "vision": 0, "rest": 0}
     for tensor in tensors:

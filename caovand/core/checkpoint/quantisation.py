@@ -44,7 +44,7 @@ stored."""
 
 @dataclass(frozen=True)
 class Quantisation:
-    """How weights are stored: `bits` per weight include its share of scale and zero; 16 for floats.
+    """The storage of weights: `bits` per weight include its share of scale and zero; 16 for floats.
 
     `group_size` quantised weights of one output share a scale; in block fp8, `block_size` outputs
     do as well. 0 means unknown. `spared` lists the PARTS that some layers keep as floats.
@@ -69,7 +69,7 @@ def read_quantisation(
     inner = config.get("quantization")  # ModelOpt's format in a separate file
     config = {**config, **inner} if isinstance(inner, Mapping) else config
     method, (block, group) = _method(config), _groups(config)
-    spared = _spared(config)
+    spared = _spared_layers(config)
     broken = dense_size % group if group and not block else 0  # a group is never cut short
     if broken or _names_first_layers(config, dense_first):
         spared |= {"MLP"}
@@ -128,7 +128,7 @@ def _names(config: Mapping[str, Any]) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def _spared(config: Mapping[str, Any]) -> frozenset[str]:
+def _spared_layers(config: Mapping[str, Any]) -> frozenset[str]:
     names = _names(config)
     return frozenset(
         part for part, mark in PARTS.items() if any(mark.search(name) for name in names)

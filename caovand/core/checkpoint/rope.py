@@ -38,7 +38,7 @@ def table_elements(text: Mapping[str, Any], head: int, global_head: int = 0) -> 
     tables: dict[tuple[float, int, str], float] = {}
     for kind, part in _parts(text):
         whole = global_head if kind == "full_attention" and global_head else head
-        rows, width = _rows(part, text, positions), latent or _rotated(part, text, whole)
+        rows, width = _rows(part, text, positions), latent or _rotary_width(part, text, whole)
         tables[rows, width, repr(sorted(part.items(), key=repr))] = rows * width
     wide = text_value(text, "model_type").startswith(FLOAT32)
     return int(sum(tables.values())) * (2 if wide else 1)
@@ -84,7 +84,7 @@ def _rows(rope: Mapping[str, Any], text: Mapping[str, Any], positions: int) -> f
     return rows * (MROPE_ROWS if "mrope_section" in rope else 1)
 
 
-def _rotated(rope: Mapping[str, Any], text: Mapping[str, Any], head: int) -> int:
+def _rotary_width(rope: Mapping[str, Any], text: Mapping[str, Any], head: int) -> int:
     """Rotated elements of a head; for Gemma 4, the full head, as in its table."""
     share = rope.get("partial_rotary_factor") or text.get("partial_rotary_factor")
     if rope.get("rope_type") == "proportional" or not isinstance(share, (int, float)):

@@ -25,7 +25,7 @@ def weights_by_shape(
     sharded, keys, replicated = _attention(model, gated)
     dense = 3 * hidden * (model.dense_size or model.intermediate_size)
     shared = 3 * hidden * model.shared_size
-    state = _recurrent(hidden, model.linear) if model.linear else 0
+    state = _count_recurrent(hidden, model.linear) if model.linear else 0
     router = hidden * model.experts
     experts = 3 * hidden * (model.expert_size or model.intermediate_size) * model.experts
     head = 2 * hidden * hidden + sharded + keys + replicated + experts + router
@@ -103,7 +103,7 @@ def attention_part(model: ModelCard, *, as_float: bool) -> float:
     return attention / (attention + others) if attention else 0.0
 
 
-def _recurrent(hidden: int, linear: LinearAttention) -> int:
+def _count_recurrent(hidden: int, linear: LinearAttention) -> int:
     """Parameters of a Gated DeltaNet layer: the input (q, k, v, z, b, a) and output projections."""
     keys, values = linear.key_heads * linear.key_dim, linear.value_heads * linear.value_dim
     return hidden * (2 * keys + 2 * values + 2 * linear.value_heads) + values * hidden

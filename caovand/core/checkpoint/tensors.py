@@ -45,7 +45,7 @@ def part_of_tensor(name: str, layers: int) -> ModelPart:
 
 
 def sharding(name: str) -> Sharding:
-    """How tensor parallelism splits a tensor."""
+    """The way in which tensor parallelism splits a tensor."""
     if REPLICATED.search(name):
         return "replicated"
     return "kv" if KEY_VALUE.search(name) else "sharded"

@@ -8,7 +8,7 @@ from typing import Any
 
 MAX_VALUE = 1 << 31
 NONE = -1
-"""How some configurations write "none": no window, no quantisation groups."""
+"""Spellings of "none" in some configurations: no window, no quantisation groups."""
 
 
 class BadConfig(Exception):

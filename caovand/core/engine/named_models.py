@@ -23,7 +23,7 @@ class PullStep:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedPull:
-    """How an engine's own server downloads a model."""
+    """Downloads a model with an engine's own server."""
 
     words: tuple[str, ...]
     """The program's arguments."""

@@ -77,7 +77,7 @@ class SpreadPlan(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiNode:
-    """How an engine runs on several machines."""
+    """Runs an engine on several machines."""
 
     usable_cards: Callable[[Config, Inventory], tuple[Gpu, ...]]
     """Cards that ranks may use on a node, in order of use; raises Unplannable."""

@@ -20,7 +20,7 @@ AllReduceVerdict = Literal["right", "wrong", "hung", "unclear"]
 
 @dataclass(frozen=True)
 class AllReduce:
-    """How a plan does all-reduces: over how many cards, with which settings.
+    """A plan's all-reduces: the number of cards, and the settings.
 
     `custom` is Python code that binds `custom` to the engine's own all-reduce, or to None if the
     engine would not use it; "" if the plan has none. The code may use `device` and `group`.

@@ -204,7 +204,7 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class Gptq:
-    """How GPTQ stored the weights: with `act_order`, a group's weights are not adjacent; in a
+    """GPTQ's storage of the weights: with `act_order`, a group's weights are not adjacent; in a
     `mixed` checkpoint, some modules are stored differently. None if `symmetric` is not stated."""
 
     bits: int

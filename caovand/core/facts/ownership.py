@@ -39,7 +39,7 @@ class Process:
 
 @dataclass(frozen=True, eq=False)
 class KnownEngine:
-    """What is known about an engine: its first process, and its processes when last seen.
+    """The known facts about an engine: its first process, and its processes when last seen.
 
     `session` is the first process's pid and `start` its start time: nothing older belongs to the
     engine. `grouped` are the pids in its cgroup, None without one.

@@ -90,7 +90,7 @@ def describe(track: Track, now: float) -> dict[str, Any]:
     cache hits and drafts cover the last RECENT_S seconds.
     """
     live = track.last is not None and now - track.last.progress.at <= STALE_S
-    before, latest = _latest(track) if live else (None, None)
+    before, latest = _latest_points(track) if live else (None, None)
     first = track.recent[0].total if track.recent else NOTHING
     window = track.total.since(first)
     return {
@@ -151,7 +151,7 @@ def quantiles(counters: Counters, name: str) -> Mapping[str, float | None]:
     return {name: round_figure(value, 6) for name, value in values.items()}
 
 
-def _latest(track: Track) -> tuple[TrackPoint | None, TrackPoint]:
+def _latest_points(track: Track) -> tuple[TrackPoint | None, TrackPoint]:
     return (track.recent[-2] if len(track.recent) > 1 else None), track.recent[-1]
 
 

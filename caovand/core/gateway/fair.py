@@ -1,8 +1,8 @@
 """Choose the next request: bands share an engine by their weights, keys within a band equally.
 
-What counts is tokens: a key pays for each of its requests when it goes to the engine, by estimate,
-and the difference when it is known. Whoever has paid least is next. One that comes back after a
-pause begins where the others are: pauses earn nothing.
+Tokens count: a key pays an estimate for each of its requests when it goes to the engine, and the
+difference once it is known. The key that has paid least is next. A key that returns after a pause
+starts level with the others: pauses earn no credit.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from caovand.core.problem import Problem
 RETRY_S = 2
 """By then the daemon has started the next gateway."""
 NOTHING = 0
-"""The client's connection is closed as it is."""
+"""No last words: the client's connection is closed."""
 _FAULT = Fault(
     503,
     "gateway_died",

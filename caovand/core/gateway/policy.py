@@ -55,7 +55,7 @@ RETRY_S = 30
 
 
 class Policy:
-    """The requests of one engine's clients; `take` is the only way anything changes."""
+    """The requests of one engine's clients; only `take` changes anything."""
 
     def __init__(self, rules: GatewayRules) -> None:
         self.rules = rules
@@ -279,7 +279,7 @@ class Policy:
                 self._known.clear(request.digest)
 
     def unconfirmed(self, at: float) -> list[OpenRequest]:
-        """Requests with a fault, where the daemon has had time to report the engine's death."""
+        """Requests with a fault for which the daemon has had time to report the engine's death."""
         requests = [self._requests[number] for number in self._at_engine]
         return [r for r in requests if r.broken is Faulted and at - r.since >= CONFIRM_S]
 

@@ -133,7 +133,7 @@ def _model(name: str, context: int | None, state: str, expected_s: float | None)
 
 
 def contexts(body: str) -> dict[str, int]:
-    """The names that a server's list of models has, with their tokens of context, 0 if unknown.
+    """The model names in a server's list, each with its context in tokens, 0 if unknown.
 
     Empty for what is no such list. llama.cpp has a field of its own for the context.
     """

@@ -38,7 +38,7 @@ class Record:
     status: int = 0
     outcome: str = ANSWERED
     sent: float | None = None
-    """When it went to the engine that answered it."""
+    """The time at which it went to the engine that answered it."""
     first: float | None = None
     used: KeyUsage = NOTHING
     prefix: str = ""

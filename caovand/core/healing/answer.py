@@ -25,7 +25,7 @@ from caovand.core.healing.rung import Healing, Rung
 from caovand.core.plan import Plan
 
 Certainty = Literal["certain", "likely", "effect", "unknown"]
-"""How sure the cause is.
+"""The certainty of a cause.
 
 certain: only this failure prints the text. likely: the text fits, or only its component is known.
 effect: the failure is real, but the log does not show its cause. unknown: no known text matches.

@@ -66,11 +66,11 @@ def foresee(
             break
         problem = predict(step)
         if problem is None and planning.forecast(step, inventory).fits:
-            return _as_lowered(step), None
+            return _mark_lowered(step), None
         if problem is None and worth_trying is None:
             worth_trying = step
         lower, foreseen = step, problem or foreseen
-    return (plan, known) if worth_trying is None else (_as_lowered(worth_trying), None)
+    return (plan, known) if worth_trying is None else (_mark_lowered(worth_trying), None)
 
 
 def _with_longest_context(
@@ -95,10 +95,10 @@ def _with_longest_context(
             plans.append(replan(replace(config, model=replace(config.model, max_model_len=length))))
     fitting = [plan for plan in plans if engine.planning.forecast(plan, inventory).fits]
     best = max(fitting, key=lambda plan: engine.planning.context(plan) or 0, default=None)
-    return _shortened(best, asked, setting, plan.advice) if best else None
+    return _note_shortened(best, asked, setting, plan.advice) if best else None
 
 
-def _shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) -> Plan:
+def _note_shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) -> Plan:
     """Say in the plan that its context is shorter than the configured one, and what would hold
     that."""
     context = plan.value(setting)
@@ -113,7 +113,7 @@ def _shortened(plan: Plan, asked: int, setting: str, advice: tuple[str, ...]) ->
     return replace(plan, settings=settings, warnings=(*plan.warnings, warning))
 
 
-def _as_lowered(plan: Plan) -> Plan:
+def _mark_lowered(plan: Plan) -> Plan:
     """Mark warnings about requested settings as such."""
     return replace(plan, warnings=tuple(map(_as_asked, plan.warnings)))
 

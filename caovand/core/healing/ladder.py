@@ -31,7 +31,8 @@ DecisionVerdict = Literal["again", "degrade", "hold", "fail"]
 
 @dataclass(frozen=True)
 class Reaction:
-    """How to answer a failure, how often before taking a rung, and what it waits for."""
+    """The reaction to a failure, the number of retries before a rung, and the condition it waits
+    for."""
 
     kind: ReactionKind
     patience: int = 0
@@ -53,7 +54,7 @@ REACTIONS: Mapping[Failure, Reaction] = {
     "gpu-absent": Reaction("hold", waits_for="a usable card"),
     "engine-unusable": Reaction("hold", waits_for="an engine that can be run"),
     "host-oom": Reaction("restart", 1),
-    "shm-full": Reaction("hold", waits_for="room in /dev/shm"),
+    "shm-full": Reaction("hold", waits_for="space in /dev/shm"),
     "compile-cache-stale": Reaction("rung"),
     "shared-memory-limit": Reaction("rung"),
     "jit-toolchain": Reaction("rung"),
@@ -93,7 +94,7 @@ DISK: Mapping[str, str] = {
 """No plan needs less disk, so no setting is lowered for it."""
 
 LASTING = frozenset({"net.certificate"})
-"""Messages of failures that pass in general, which these do not until a person acts."""
+"""Messages of failures that last until a person acts, although others of their kind pass."""
 
 MACHINE_LIMIT = "machine_limit"
 """Name of a capture: a limit of the machine was reached, so no plan is at fault."""

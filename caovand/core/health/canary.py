@@ -86,7 +86,7 @@ def read(body: str, max_tokens: int = TOKENS) -> GreedyAnswer | None:
 
 
 def find_change(first: GreedyAnswer, now: GreedyAnswer, margin: float) -> str:
-    """How `now` differs from `first` by more than rounding explains; empty if it does not.
+    """Describe how `now` differs from `first` by more than rounding explains; empty if it does not.
 
     Raises Degenerate.
     """

@@ -39,7 +39,7 @@ KEEPS_CHILD = frozenset({State.SERVING, State.RECYCLING, State.STOPPING})
 
 @dataclass(frozen=True)
 class Ending:
-    """The sequel once nothing of the child is left; only RECYCLING and STOPPING have one.
+    """The next step once nothing of the child is left; only RECYCLING and STOPPING have one.
 
     RECYCLING leads to start, backoff, hold or fail; the attempt after that uses `next_plan` or
     makes a new plan. STOPPING leads to stopped, or also quits the daemon.

@@ -85,15 +85,15 @@ def preferred_variant(variants: Sequence[Variant], card_bytes: int, host_bytes: 
     quantised = [variant for variant in variants if variant.label not in WHOLE] or list(variants)
     usual = next((variant for label in USUAL if (variant := find_variant(variants, label))), None)
     least = usual.size_bytes if usual else 0
-    on_cards = _largest(quantised, card_bytes * CARD_SHARE)
+    on_cards = _largest_variant(quantised, card_bytes * CARD_SHARE)
     if on_cards is not None and on_cards.size_bytes >= least:
         return on_cards
-    room = card_bytes * CARD_SHARE + host_bytes * HOST_SHARE
-    if usual is not None and usual.size_bytes <= room:
+    free_bytes = card_bytes * CARD_SHARE + host_bytes * HOST_SHARE
+    if usual is not None and usual.size_bytes <= free_bytes:
         return usual
-    return _largest(quantised, room) or quantised[0]
+    return _largest_variant(quantised, free_bytes) or quantised[0]
 
 
-def _largest(variants: Sequence[Variant], room: float) -> Variant | None:
-    fitting = [variant for variant in variants if variant.size_bytes <= room]
+def _largest_variant(variants: Sequence[Variant], free_bytes: float) -> Variant | None:
+    fitting = [variant for variant in variants if variant.size_bytes <= free_bytes]
     return fitting[-1] if fitting else None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from caovand.core.addresses import url_host
 from caovand.core.engine.log import Phase
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Finding
@@ -80,7 +81,7 @@ class SlotFacts:
     revision: int
     gpus: tuple[GpuSample, ...] = ()
     degraded_since: float | None = None
-    """When the plan was degraded, Unix time."""
+    """Unix time at which the plan was degraded."""
     failed: Mapping[str, int] = field(default_factory=dict)
     """Number of failures by id since the daemon started."""
     start: Mapping[str, Any] | None = None
@@ -110,7 +111,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         else None,
         "looking": snapshot.rechecking,
         "start": dict(facts.start) if facts.start and snapshot.state is State.SERVING else None,
-        "served": _served(plan) if snapshot.state is State.SERVING else None,
+        "served": _describe_served(plan) if snapshot.state is State.SERVING else None,
         "model": plan.model if plan else None,
         "task": plan.task if plan else None,
         "mode": facts.mode,
@@ -118,7 +119,7 @@ def describe(snapshot: Snapshot, facts: SlotFacts, now: float) -> dict[str, Any]
         "engine_mode": engine.mode,
         "mtp": plan.mtp if plan else None,
         "rungs": list(plan.rungs) if plan else [],
-        "degraded": _degraded(plan, facts.degraded_since),
+        "degraded": _describe_degraded(plan, facts.degraded_since),
         "warnings": [
             *(plan.warnings if plan else ()),
             *facts.warnings,
@@ -165,7 +166,7 @@ def _age(at: float | None, now: float) -> float | None:
     return None if at is None else round(now - at, 3)
 
 
-def _degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
+def _describe_degraded(plan: Plan | None, since: float | None) -> dict[str, Any] | None:
     """The ladder's changes, their reasons, since when, and how to undo them; None for a full
     plan."""
     if plan is None or not plan.degraded:
@@ -195,7 +196,7 @@ def one_line(snapshot: Snapshot) -> str:
         detail = f": {public_detail(snapshot.detail)}" if public_detail(snapshot.detail) else ""
         return f"STARTING, {snapshot.phase or 'launch'}{done}{detail}"
     if snapshot.state is State.SERVING and snapshot.plan:
-        served = _served(snapshot.plan)
+        served = _describe_served(snapshot.plan)
         rungs = ", ".join(snapshot.plan.rungs)
         degraded = f", degraded: {rungs}" if snapshot.plan.degraded else ""
         return f"SERVING {served['name']} on {served['url']}, MTP {snapshot.plan.mtp}{degraded}"
@@ -260,7 +261,7 @@ def public_detail(detail: str) -> str:
     return "" if '"' in detail else detail
 
 
-def _served(plan: Plan | None) -> dict[str, Any]:
+def _describe_served(plan: Plan | None) -> dict[str, Any]:
     assert plan is not None
     host, port = plan.value("host") or "127.0.0.1", plan.value("port") or 8000
     scheme = "https" if plan.value("ssl_certfile") else "http"
@@ -268,7 +269,7 @@ def _served(plan: Plan | None) -> dict[str, Any]:
         "name": plan.served_name,
         "host": host,
         "port": port,
-        "url": f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/v1",
+        "url": f"{scheme}://{url_host(host)}:{port}/v1",
     }
 
 

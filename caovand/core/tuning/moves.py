@@ -141,7 +141,7 @@ def judge(record: TuningRecord) -> TuningStep:
     basis = _of_trial(record)
     if basis is None or basis.gain(record.depth, record.home) <= 0:
         return TuningStep(record)
-    return TuningStep(record.kept(), f"drafting depth {_compared(basis, record)}: it stays")
+    return TuningStep(record.keep(), f"drafting depth {_compare(basis, record)}: it stays")
 
 
 def move(record: TuningRecord, at: float) -> TuningStep:
@@ -154,7 +154,7 @@ def move(record: TuningRecord, at: float) -> TuningStep:
     if record.trying:
         if basis is None and _is_over(record, at):
             text = f"drafting depth {record.depth} met too few requests like those at {record.home}"
-            return TuningStep(record.moved(record.home, at), f"{text}: back to {record.home}")
+            return TuningStep(record.move(record.home, at), f"{text}: back to {record.home}")
         if basis is None or basis.gain(record.depth, record.home) > 0:
             return TuningStep(record)
         home = replace(home, refused=record.refused | {record.depth})
@@ -167,13 +167,13 @@ def move(record: TuningRecord, at: float) -> TuningStep:
             target = depth.best
     if target == record.depth:
         return TuningStep(record)
-    moved = record.moved(target, at)
+    moved = record.move(target, at)
     if basis is not None:
         how = f"back to {target}" if target == record.home else f"{target} is next"
-        text = f"drafting depth {_compared(basis, record)}: {how}"
+        text = f"drafting depth {_compare(basis, record)}: {how}"
     else:
         text = depth.text if depth else ""
-    return TuningStep(moved.kept() if measured else moved, text)
+    return TuningStep(moved.keep() if measured else moved, text)
 
 
 def steps_left(record: TuningRecord, at: float) -> int:
@@ -216,7 +216,7 @@ def _of_trial(record: TuningRecord) -> Estimate | None:
     return estimate(record.evidence, record.depth, record.home) if record.trying else None
 
 
-def _compared(basis: Estimate, record: TuningRecord) -> str:
+def _compare(basis: Estimate, record: TuningRecord) -> str:
     new, old = record.depth, record.home
     speeds = f"{basis.per_s[new]:.1f} tokens/s, {basis.per_s[old]:.1f} at depth {old}"
     return f"{new} yields {speeds} ({basis.gain(new, old):+.1%})"

@@ -1,4 +1,4 @@
-"""Find why an engine failed: from its output, and from who has taken its memory."""
+"""Find why an engine failed: from its output, and from the processes that have taken its memory."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def planned_for(request: PlanRequest, inventory: Inventory) -> PreparedStart:
     # A running engine keeps its rungs, even if others have freed memory since.
     used = None if request.before else occupancy.used_by_card(inventory.gpus)
     try:
-        plan = _planned(request, inventory, mark, used)
+        plan = _plan_as_last_time(request, inventory, mark, used)
     except Unplannable as problem:
         raise obstacle_of(problem) from problem
     plan, known = foresee(engine, config, plan, inventory, partial(_make, request, inventory))
@@ -299,7 +299,7 @@ def _make(
     )
 
 
-def _planned(
+def _plan_as_last_time(
     request: PlanRequest, inventory: Inventory, mark: str, used: occupancy.Used | None
 ) -> Plan:
     """The plan, with the rungs that served last time if such a plan is still possible."""

@@ -194,7 +194,7 @@ def fit(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory.fits:
         yield CheckResult("memory", "PASS", f"the model fits: {text}")
     else:
-        short = memory.lack or memory.no_room or text
+        short = memory.lack or memory.shortage or text
         fix = "; ".join(memory.advice)
         yield CheckResult("memory", "FAIL", f"the model does not fit: {short}", fix)
 

@@ -113,7 +113,7 @@ def _measure(args: argparse.Namespace) -> int:
         order = BenchOrder(
             lengths, args.at_once, args.rounds, tokens, args.seed, uuid.uuid4().hex[:12]
         )
-        document, cut = measured(client, tested, order)
+        document, cut = measure(client, tested, order)
     if document["cells"]:
         _show(args, document)
     if cut is None:
@@ -124,7 +124,7 @@ def _measure(args: argparse.Namespace) -> int:
     raise cut.error
 
 
-def measured(
+def measure(
     client: DaemonClient, tested: Target, order: BenchOrder
 ) -> tuple[dict[str, Any], Interrupted | None]:
     """Measure an order; return the result with the measured cells, and what cut it short."""

@@ -105,7 +105,7 @@ class BenchRun:
         except KeyboardInterrupt:
             raise Interrupted(None) from None
         except Unanswered as problem:
-            raise Interrupted(self._explained(problem)) from problem
+            raise Interrupted(self._explain_failure(problem)) from problem
         except CommandError as problem:
             raise Interrupted(problem) from problem
         except WireError as problem:
@@ -154,7 +154,7 @@ class BenchRun:
         deadline = time.monotonic() + FIGURES_S
         while True:
             status = self._client.ask("status")
-            if problem := self._restarted(status):
+            if problem := self._restart_error(status):
                 raise problem
             if record.counted_at(status, time.monotonic()) > moment:
                 return status
@@ -162,7 +162,7 @@ class BenchRun:
                 return status
             time.sleep(POLL_S)
 
-    def _restarted(self, status: Mapping[str, Any]) -> CommandError | None:
+    def _restart_error(self, status: Mapping[str, Any]) -> CommandError | None:
         """Why this is not the engine that was measured so far; None if it is."""
         if status["served"] and status["generation"] == self._target.generation:
             return None
@@ -174,7 +174,7 @@ class BenchRun:
             "see `caovanctl events`, then run it again once `caovanctl wait` returns",
         )
 
-    def _explained(self, problem: Unanswered) -> CommandError:
+    def _explain_failure(self, problem: Unanswered) -> CommandError:
         """The error message for a failed request."""
         if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
             return CommandError(
@@ -190,7 +190,7 @@ class BenchRun:
                 "choose shorter --prompts or --tokens",
             )
         try:
-            if restart := self._restarted(self._client.ask("status")):
+            if restart := self._restart_error(self._client.ask("status")):
                 return restart
         except CommandError as away:
             return CommandError(

@@ -71,7 +71,7 @@ class Subject:
             return "the engine has no plugin: caovanctl engine install adds it"
         return ""
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The key of all results except the kernels': if it changes, earlier results are void."""
         return {
             "config": hashlib.sha256(render(self.config).encode()).hexdigest(),
@@ -122,7 +122,7 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
         current, planned = way.trial, way.planned
         if work.of(current.name) is not None:
             continue
-        about = f": left out: {way.why}" if way.why else _left(ways, work)
+        about = f": left out: {way.why}" if way.why else _remaining_time(ways, work)
         screen.say(f"[{number}/{total}] {current.title}{about}")
         if planned is None:
             result = {**trial.empty_result(current), "state": "left out", "why": way.why}
@@ -133,7 +133,7 @@ def take(subject: Subject, work: FieldtestResults, screen: Screen) -> None:
             result["seconds"] = round(time.monotonic() - begun, 1)
         # A plan changed by a rung is not the one that was modelled.
         if planned and result["plan"] and not result["plan"]["rungs"]:
-            result["modelled"] = _modelled(subject, planned, result["bench"])
+            result["modelled"] = _model_cells(subject, planned, result["bench"])
         work.keep(current.name, result)
 
 
@@ -150,7 +150,7 @@ def _ways(subject: Subject, port: int) -> Iterator[_Way]:
     """Every trial except those whose command equals an earlier one's."""
     seen: dict[str, str] = {}
     for candidate in _trials(subject):
-        planned, reason = _planned(subject, trials.quiet(candidate.config, port))
+        planned, reason = _plan_trial(subject, trials.quiet(candidate.config, port))
         same = _command(planned)
         if planned and same in seen:
             planned, reason = None, f'the same command as "{seen[same]}"'
@@ -158,7 +158,7 @@ def _ways(subject: Subject, port: int) -> Iterator[_Way]:
         yield _Way(candidate, planned, reason)
 
 
-def _modelled(
+def _model_cells(
     subject: Subject, planned: PlannedEngine, bench: Any
 ) -> list[dict[str, float | None]]:
     """Modelled figures of each measured cell."""
@@ -169,7 +169,7 @@ def _modelled(
     ]
 
 
-def _left(ways: Sequence[_Way], work: FieldtestResults) -> str:
+def _remaining_time(ways: Sequence[_Way], work: FieldtestResults) -> str:
     """Remaining time, extrapolated from the finished trials; "" before the first."""
     results = [(way, work.of(way.trial.name)) for way in ways]
     took = [result["seconds"] for _, result in results if result and result["seconds"]]
@@ -181,7 +181,7 @@ def _trials(subject: Subject) -> list[trials.FieldTrial]:
     return list(trials.trials(subject.config, [gpu.index for gpu in subject.cards]))
 
 
-def _planned(subject: Subject, config: Config) -> tuple[PlannedEngine | None, str]:
+def _plan_trial(subject: Subject, config: Config) -> tuple[PlannedEngine | None, str]:
     """A trial's plan, or why it has none that runs."""
     try:
         planned = plan_for(config, subject.machine, None)

@@ -104,7 +104,7 @@ def _serve(client: DaemonClient, result: dict[str, Any], asked: BenchOrder) -> N
             target.lengths(served, None, asked.prompts, asked.tokens), asked.at_once,
             asked.rounds, asked.tokens, asked.seed, uuid.uuid4().hex[:12],
         )  # fmt: skip
-        result["bench"], cut = bench.measured(client, served, order)
+        result["bench"], cut = bench.measure(client, served, order)
         if cut is not None:
             raise cut.error or KeyboardInterrupt
         result["state"] = "measured"

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
             soak = Soak(client, tested, order, prompts.passages(known), screen)
             seen = soak.run()
         except (Unanswered, Degenerate) as problem:
-            raise _explained(problem) from problem
+            raise _explain_failure(problem) from problem
         except ProblemError as problem:
             raise CommandError(
                 Exit.FAILED, problem.problem.message, problem.problem.remedy
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.DONE if verdict.has_passed(checks) else Exit.FAILED
 
 
-def _explained(problem: Exception) -> CommandError:
+def _explain_failure(problem: Exception) -> CommandError:
     """The error message for a failed first request."""
     if isinstance(problem, BadStatus) and problem.status in BAD_KEY:
         return CommandError(

@@ -156,7 +156,7 @@ class SoakClients:
         """Whether the next turn of a conversation fits the context."""
         target = self._asking.target
         if target.api.tokenize is not None:
-            tokens = self._asking.sized.counted(history)
+            tokens = self._asking.sized.count_tokens(history)
         else:  # tokenizing an answer's text may yield more tokens than were generated
             tokens = last.prompt_tokens + BYTES_PER_TOKEN * (todo.answer_tokens + TURN_CHARS)
         return tokens + todo.answer_tokens < (target.context or self.limits.long)

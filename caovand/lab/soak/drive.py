@@ -136,9 +136,9 @@ class Soak:
             self._until(self._idle)
             self._until(lambda: self._finished() or bool(self._watch.status["served"]))
             if not self._finished():
-                self._guarded(self._use_quiet_moment)
+                self._run_guarded(self._use_quiet_moment)
         if self._clients.idle(0.0) and not self._over:
-            self._guarded(self._compare_all)
+            self._run_guarded(self._compare_all)
 
     def _finished(self) -> bool:
         return self._over or self._ledger.now() >= self._order.seconds
@@ -168,7 +168,7 @@ class Soak:
             self._over |= self._clients.crash is not None
             time.sleep(TICK_S)
 
-    def _guarded(self, ask: Callable[[], None]) -> None:
+    def _run_guarded(self, ask: Callable[[], None]) -> None:
         """Send a request while no other is running; record a failure like any client's."""
         try:
             ask()

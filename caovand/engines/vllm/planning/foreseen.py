@@ -43,7 +43,7 @@ def _short(plan: Plan, inventory: Inventory) -> Foreseen | None:
     if not is_clear(found):
         return None
     have, need = found.kv_mib / 1024, found.needed_mib / 1024
-    short = found.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    short = found.shortage or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
     insist = f"add {INSISTED_KEY} to [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
     longest = _with_margin(found, candidate_of_plan(plan, inventory))

@@ -95,7 +95,7 @@ def _rungs(trial: StepDocument) -> Sequence[str]:
 
 
 def _title(trial: StepDocument) -> str:
-    """How the model was actually served, including the ladder's steps."""
+    """Describe how the model was actually served, including the ladder's steps."""
     if not _rungs(trial):
         return str(trial["title"])
     word = "degraded" if trial["degraded"] else "rungs"

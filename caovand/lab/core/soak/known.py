@@ -4,16 +4,17 @@ The answers are taken at the start while nothing else is asked, each several tim
 with and without a hit of the prefix cache are known. Later ones are compared token by token up to
 the first difference: all after it is another text.
 
-Rounding is no fault: who else is in the batch, and how much of a prompt a cache had, change the
-order of sums, so that two tokens which were nearly equal may trade places (health/canary.py). So:
+Rounding is no fault: the batch, and the part of a prompt that a cache had, change the order of
+summation, so two nearly equal tokens may swap (health/canary.py). Therefore:
 
-- A token that had led by more than canary's MARGIN is replaced by wrong data alone: a failure. -
-Next to other requests, any other difference is counted. It fails where such differences become more
-frequent, which rounding has no reason for (Fisher's exact test, second half of the soak against the
-first). - Alone, the second of two answers in a row has the same batch and the same hit as one of
-the start: any difference of it is a failure. The first of the two may have hit what is left of the
-prompt in a cache: within the margin it is counted. - Where an engine reports no logprobs, no margin
-is known: alone, any difference is a failure.
+- Only wrong data replaces a token that had led by more than canary's MARGIN: a failure.
+- Next to other requests, any other difference is counted. It is a failure where such differences
+  become more frequent, which rounding does not explain (Fisher's exact test, second half of the
+  soak against the first).
+- Alone, the second of two answers in a row has the same batch and the same cache hit as one of the
+  start: any difference is a failure. The first of the two may have hit whatever a cache still has
+  of the prompt: within the margin it is counted.
+- If an engine reports no logprobs, no margin is known: alone, any difference is a failure.
 """
 
 from __future__ import annotations

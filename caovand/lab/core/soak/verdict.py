@@ -50,10 +50,10 @@ def _answers_alone(compared: Sequence[AnswerComparison]) -> SoakCheck:
     bad = [answer for answer in other if _fails_alone(answer)]
     if bad:
         return SoakCheck(
-            name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}"
+            name, Outcome.FAILED, f"{_format_count(bad, compared)}; {_first_difference(bad)}"
         )
     if other:
-        text = f"{_counted(other, compared)}, within rounding and not when asked again"
+        text = f"{_format_count(other, compared)}, within rounding and not when asked again"
         return SoakCheck(name, Outcome.NOTED, text)
     return SoakCheck(name, Outcome.PASSED, f"{len(compared)} of {len(compared)} as at the start")
 
@@ -71,11 +71,11 @@ def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) ->
     if not other:
         text = f"{len(compared)} of {len(compared)} as at the start"
         return SoakCheck(name, Outcome.PASSED, text)
-    counted = _counted(other, compared)
+    counted = _format_count(other, compared)
     bad = [answer for answer in other if answer.difference and answer.difference.wrong]
     if bad:
         return SoakCheck(
-            name, Outcome.FAILED, f"{_counted(bad, compared)}; {_first_difference(bad)}"
+            name, Outcome.FAILED, f"{_format_count(bad, compared)}; {_first_difference(bad)}"
         )
     first = [answer for answer in compared if answer.at_s <= seconds / 2]
     early = sum(1 for answer in first if answer.difference)
@@ -94,7 +94,7 @@ def _answers_under_load(compared: Sequence[AnswerComparison], seconds: float) ->
     return SoakCheck(name, Outcome.NOTED, f"{counted}, {reason}, not more often in the second half")
 
 
-def _counted(some: Sequence[AnswerComparison], compared: Sequence[AnswerComparison]) -> str:
+def _format_count(some: Sequence[AnswerComparison], compared: Sequence[AnswerComparison]) -> str:
     return f"{len(some)} of {len(compared)} differ"
 
 
