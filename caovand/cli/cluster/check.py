@@ -39,8 +39,8 @@ VERB = Verb(
     name="check",
     help="find what keeps the cluster's machines from serving together, and the fix",
     description="Compare the cluster's machines, as the head does before each start: engines,"
-    " libraries, cards, models, network and clocks. Unless an engine runs, each node also connects"
-    " to the ports of all others. Exit status 1 if anything fails.",
+    " libraries, cards, models, network and clocks. Unless an engine runs, the head and each worker"
+    " also connect to each other's ports. Exit status 1 if anything fails.",
     epilog="example: caovanctl cluster check",
     json="print it as JSON",
     run=run,

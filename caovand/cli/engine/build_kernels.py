@@ -18,10 +18,10 @@ from caovand.cli.common.family import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
 from caovand.core.facts.inventory import version_numbers
+from caovand.core.units import MIB
 from caovand.engines.registry import engine_of
 
 CANNOT = "build kernels"
-_MIB = 2**20
 Capability = tuple[int, int]
 
 
@@ -125,7 +125,7 @@ def build(
             world.say("      nothing was missing")
         for kernel in made:
             world.say(
-                f"      {kernel.label}: {kernel.seconds:.0f} s, {kernel.size_bytes // _MIB} MiB"
+                f"      {kernel.label}: {kernel.seconds:.0f} s, {kernel.size_bytes // MIB} MiB"
             )
             labels.append(kernel.label)
     return labels
