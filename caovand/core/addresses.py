@@ -14,6 +14,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def url_host(host: str) -> str:
+    """The host as a URL names it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 def split_address(listen: str) -> tuple[str, int]:
     """Split ADDRESS:PORT, such as 127.0.0.1:9400 or [::1]:9400; raises ValueError."""
     host, _, port = listen.rpartition(":")

@@ -40,7 +40,7 @@ async def facts(member: Membership, slot: ClusterSlot, inventory: Inventory) -> 
     config, nodes = slot.config, member.nodes
     head, _ = addresses.split_address(member.head)
     by_host_name = partial(nodes.by_host_name, dict(config.engine.env))
-    cards = nodes.offered(config, inventory)
+    cards = nodes.usable_cards(config, inventory)
     try:
         return await asyncio.to_thread(
             node_facts.read, member.name, inventory, head, config.cluster.interface,
