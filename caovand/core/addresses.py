@@ -23,6 +23,16 @@ def split_address(listen: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def url_host(host: str) -> str:
+    """The host as a URL has it: an IPv6 address in brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
+def join_address(host: str, port: object) -> str:
+    """ADDRESS:PORT, as `split_address` reads it."""
+    return f"{url_host(host)}:{port}"
+
+
 def is_endpoint(listen: str) -> bool:
     """Whether `split_address` accepts this text."""
     try:
