@@ -63,7 +63,6 @@ def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine build-kernels."""
     root = root_of(args)
     with safe_files.readable_by_all(), places.locked(root, CANNOT, make=False):
         engine = places.get(root, args.name, CANNOT) if args.name else places.current(root)

@@ -24,7 +24,7 @@ KINDS = tuple(kind for kind in registry.MODULES if registry.engine_of(kind).mode
 
 
 def run(args: argparse.Namespace, engine: Engine) -> int:
-    """model pull --from an engine."""
+    """Pull a model from an engine's own store (`--from`)."""
     models = engine.models
     assert models is not None
     refused = {"--revision": args.revision, "--to": args.to, "--trust-code": args.trust_code}
