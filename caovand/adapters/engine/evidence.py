@@ -77,9 +77,9 @@ def find_py_spy(engine_python: str) -> str | None:
     own_user = current() is not None
     pythons = (engine_python, sys.executable) if own_user else (sys.executable,)
     places = (Path(python).parent / "py-spy" for python in pythons)
-    found = (str(path) for path in places if os.access(path, os.X_OK))
+    executables = (str(path) for path in places if os.access(path, os.X_OK))
     on_path = trust.program if own_user else trust.find_root_owned_program
-    return next(found, None) or on_path("py-spy", os.environ)
+    return next(executables, None) or on_path("py-spy", os.environ)
 
 
 def _py_spy_stacks(spy: str, pid: int, limit_s: float) -> tuple[str, str]:

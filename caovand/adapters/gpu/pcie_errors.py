@@ -16,8 +16,8 @@ _TOTAL = re.compile(r"TOTAL_ERR_COR (\d{1,20})\b")
 def count_corrected(gpus: Iterable[Gpu], devices: Path = DEVICES) -> Mapping[int, int]:
     """Corrected errors since boot by card; without cards for which kernel or firmware count
     none."""
-    found = {gpu.index: _corrected(gpu.bus, devices) for gpu in gpus}
-    return {index: count for index, count in found.items() if count is not None}
+    counts = {gpu.index: _corrected(gpu.bus, devices) for gpu in gpus}
+    return {index: count for index, count in counts.items() if count is not None}
 
 
 def _corrected(bus: str, devices: Path) -> int | None:

@@ -20,14 +20,16 @@ IPC_LOCK = 14  # CAP_IPC_LOCK: no limit applies
 def devices() -> dict[str, str]:
     """The link layer of each device with an active port that NCCL can open."""
     opened = {
-        _read_text(one / "ibdev") for one in _entries(SYS / "infiniband_verbs") if _may_open(one)
+        _read_text(entry / "ibdev")
+        for entry in _entries(SYS / "infiniband_verbs")
+        if _may_open(entry)
     }
-    found = {}
+    ports = {}
     for device in _entries(SYS / "infiniband"):
         for port in _entries(device / "ports"):
             if device.name in opened and _read_text(port / "state") == ACTIVE:
-                found[device.name] = _read_text(port / "link_layer")
-    return found if found and _has_library() else {}
+                ports[device.name] = _read_text(port / "link_layer")
+    return ports if ports and _has_library() else {}
 
 
 def lockable_mib() -> int | None:
