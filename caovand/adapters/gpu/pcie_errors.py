@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from caovand.adapters.files.safe_files import read_or_empty
 from caovand.core.facts.inventory import Gpu
 
 DEVICES = Path("/sys/bus/pci/devices")
@@ -24,9 +25,5 @@ def _corrected(bus: str, devices: Path) -> int | None:
     address = _ADDRESS.fullmatch(bus.lower())  # NVML's domain has eight digits, the kernel's four
     if address is None:
         return None
-    try:
-        text = (devices / address[1] / "aer_dev_correctable").read_text(errors="replace")
-    except OSError:
-        return None
-    total = _TOTAL.search(text)
+    total = _TOTAL.search(read_or_empty(devices / address[1] / "aer_dev_correctable"))
     return int(total[1]) if total else None
