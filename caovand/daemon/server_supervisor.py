@@ -20,7 +20,7 @@ from caovand.adapters.confinement.popen import Confinement
 from caovand.adapters.servers.listening import Listeners
 from caovand.adapters.servers.server_process import READY, ServerKind, ServerProcess
 from caovand.core import limits
-from caovand.core.addresses import split_address, url_host
+from caovand.core.addresses import join_address, split_address
 from caovand.core.lifecycle.backoff import delay
 
 STABLE_S = 60.0
@@ -171,8 +171,7 @@ class ServerSupervisor:
 
 def url(listen: str) -> str:
     """The URL for clients."""
-    host, port = split_address(listen)
-    return f"http://{url_host(host)}:{port}/"
+    return f"http://{join_address(*split_address(listen))}/"
 
 
 def _named(status: int) -> str:

@@ -43,7 +43,7 @@ async def listening(
     clients: list[asyncio.Task[None]] = []
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        clients[:] = [one for one in clients if not one.done()]
+        clients[:] = [task for task in clients if not task.done()]
         if len(clients) >= MAX_CLIENTS:
             clients[0].cancel()
         client = asyncio.ensure_future(_answer(reader, writer, asks, answers))
@@ -101,11 +101,11 @@ async def connect(host: str, port: int, asks: bytes, answers: bytes) -> Connecti
     """Connect to the listener with these words, at any address of the host."""
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, RuntimeError) as problem:  # the last, if no thread was left
         return Connection(f"{host}: {kernel_reason(problem)}"[:MAX_TEXT])
     made = Connection(f"{host} has no address")
-    for *_, end in found[:MAX_ADDRESSES]:
+    for *_, end in addresses[:MAX_ADDRESSES]:
         made = await _connect(str(end[0]), port, asks, answers)
         if not made.failure:
             break
