@@ -90,26 +90,26 @@ _CHOICES = re.compile(r"allowed values: ([\w, ]+)")
 _BUILD = re.compile(r"build (\d{1,9})")
 
 
-def _missing_program(found: Mapping[str, Any]) -> str:
-    return "" if found["executable"] else "llama-server"
+def _missing_program(first: Mapping[str, Any]) -> str:
+    return "" if first["executable"] else "llama-server"
 
 
-def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
-    flags, switches, choices = _parse_help(str(more.get("help", "")))
-    build = _BUILD.search(str(more.get("build", "")))
-    version = found["version"] or (build[1] if build else "")
+def _parse_answers(python: str, first: Mapping[str, Any], rest: Mapping[str, Any]) -> EngineInfo:
+    flags, switches, choices = _parse_help(str(rest.get("help", "")))
+    build = _BUILD.search(str(rest.get("build", "")))
+    version = first["version"] or (build[1] if build else "")
     return EngineInfo(
         python=python,
         version=str(version),
         torch="",
-        build="cuda" if found["cuda"] else "cpu",
+        build="cuda" if first["cuda"] else "cpu",
         flags=flags,
         switches=switches,
         choices=choices,
-        python_version=str(found["python_version"]),
-        cuda=found.get("cuda_release"),
-        kernels=tuple((f"sm{card.replace('.', '')}", ()) for card in found.get("cards", ())),
-        executable=str(found["executable"]),
+        python_version=str(first["python_version"]),
+        cuda=first.get("cuda_release"),
+        kernels=tuple((f"sm{card.replace('.', '')}", ()) for card in first.get("cards", ())),
+        executable=str(first["executable"]),
     )
 
 

@@ -14,7 +14,7 @@ def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     used."""
     host = str(plan.value("host"))
     shown = f"[{host}]" if ":" in host else host
-    env = {name: str(one.value) for name, one in plan.env.items() if one.value is not None}
+    env = {name: str(value) for name, value in plan.variables.items() if value is not None}
     env[HOST] = f"{shown}:{plan.value('port')}"
     env[CONTEXT_LENGTH] = str(plan.value("max_model_len"))
     argv = (engine.executable or "ollama", "serve")

@@ -87,7 +87,7 @@ def folder_of(file: str) -> str:
 def read_step(line: Mapping[str, Any]) -> PullStep:
     """Parse a line of the answer to /api/pull."""
     sizes = [line.get(key) for key in ("completed", "total")]
-    done, total = (one if isinstance(one, int) and one >= 0 else 0 for one in sizes)
+    done, total = (size if isinstance(size, int) and size >= 0 else 0 for size in sizes)
     text, error = str(line.get("status", "")), line.get("error")
     return PullStep(
         text=text,

@@ -40,10 +40,10 @@ def adviser(
     """
 
     def advise(finding: Finding) -> tuple[str, ...]:
-        found = sentences(finding, finding.captures, special, general)
+        advice = sentences(finding, finding.captures, special, general)
         if finding.signature in OF_UNREACHED:
-            return tuple(found)
-        return (*found, *ladder_changes(finding, healing, setting))
+            return tuple(advice)
+        return (*advice, *ladder_changes(finding, healing, setting))
 
     return advise
 

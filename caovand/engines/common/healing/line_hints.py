@@ -87,11 +87,11 @@ def _alike(choice: str, accepted: str) -> str:
 
 def _remedy(text: str) -> str:
     """The line's own advice; "" without one, or if the line is cut off within it."""
-    found = _REMEDY.search(text)
-    if found is None:
+    match = _REMEDY.search(text)
+    if match is None:
         return ""
-    remedy = found[1].partition("', '")[0].strip(" '\"`,;:.")
-    return "" if found.end() == len(text) and _is_cut(text, remedy) else remedy
+    remedy = match[1].partition("', '")[0].strip(" '\"`,;:.")
+    return "" if match.end() == len(text) and _is_cut(text, remedy) else remedy
 
 
 def _is_cut(text: str, remedy: str) -> bool:
@@ -108,13 +108,13 @@ def _names(finding: Finding, advice: str) -> list[str]:
         options = []
     if finding.text.startswith("#"):  # a debugger's frame, each of which names a library
         return options
-    found = (match.group() for match in _SEARCHABLE.finditer(finding.text))
-    return list(dict.fromkeys((*options, *(name for name in found if name not in advice))))
+    words = (match.group() for match in _SEARCHABLE.finditer(finding.text))
+    return list(dict.fromkeys((*options, *(name for name in words if name not in advice))))
 
 
 def _options(finding: Finding) -> list[str]:
     """The options and settings that a line with a refusal or advice names."""
     if finding.failure not in _REFUSING and not _ADVISES.search(finding.text):
         return []
-    found = (match.group().strip("` (") for match in _OPTION.finditer(finding.text))
-    return list(dict.fromkeys(found))[:MAX_NAMES]
+    options = (match.group().strip("` (") for match in _OPTION.finditer(finding.text))
+    return list(dict.fromkeys(options))[:MAX_NAMES]

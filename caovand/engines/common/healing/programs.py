@@ -125,13 +125,13 @@ def program_in_log(finding: Finding, lines: Sequence[str]) -> str:
     """The program that ran llama.cpp; "" if none is named or nothing depends on it."""
     if finding.signature not in _HEEDED:
         return ""
-    found = {name for line in lines if (name := _named_in(line))}
-    return next((name for name in _OWN_FIRST if name in found), "")
+    programs = {name for line in lines if (name := _named_in(line))}
+    return next((name for name in _OWN_FIRST if name in programs), "")
 
 
 def _named_in(line: str) -> str:
-    found = _NAMES.match(line[:_MAX_LINE])
-    return (found.lastgroup or "") if found else ""
+    match = _NAMES.match(line[:_MAX_LINE])
+    return (match.lastgroup or "") if match else ""
 
 
 def first_remedy(finding: Finding) -> tuple[str, ...]:

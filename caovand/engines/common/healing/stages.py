@@ -85,16 +85,16 @@ def key_of(finding: Finding) -> str:
 def users_of(finding: Finding) -> Mapping[str, str]:
     """The card's size and what uses it, in GiB, as far as the line proves it: `others` if that is
     other processes, else `alone`, what the failed process uses by itself."""
-    found = _FIGURES.search(finding.text) if finding.failure in _OF_CARD else None
-    if found is None:
+    figures = _FIGURES.search(finding.text) if finding.failure in _OF_CARD else None
+    if figures is None:
         return {}
-    total, free, own = (_gib(found[name]) for name in ("total", "free", "own"))
+    total, free, own = (_gib(figures[name]) for name in ("total", "free", "own"))
     others, card = total - free - own, f"{total:.1f}"
     if others > _SHARE * total:
         return {"others": f"{others:.1f}", "card": card}
     return {"alone": f"{own:.1f}", "card": card}
 
 
-def _gib(text: str) -> float:
-    number, unit = text.split(" ")
+def _gib(size: str) -> float:
+    number, unit = size.split(" ")
     return float(number) * _IN_GIB[unit]

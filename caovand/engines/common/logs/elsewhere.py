@@ -42,8 +42,8 @@ def with_system(explanation: Explanation, name: str, lines: Sequence[str]) -> Ex
         return explanation
     if engine is None and (name or finding.signature != _NEEDS_CUDA):
         return explanation
-    found = (match for line in lines if (match := _SYSTEMS.search(line[:MAX_LINE])))
-    if (system := next(found, None)) is None:
+    matches = (match for line in lines if (match := _SYSTEMS.search(line[:MAX_LINE])))
+    if (system := next(matches, None)) is None:
         return explanation
     first = _ADVICE[system.lastgroup or ""].format(engine=engine or "this package")
     return replace(explanation, advice=(first, *explanation.advice))

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from caovand.core.healing.failure import Finding
+from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.signature import Signature
 
 MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 20
 """The number of lines after a generic cause in which a better one may follow."""
-_AFTER_REMEDY: Mapping[str, frozenset[str]] = {
+_NEXT_FAILURES: Mapping[str, frozenset[str]] = {
     "transformers.model": frozenset(
         {"engine.transformers", "model.architecture", "sglang.model.architecture"}
     ),
 }
-"""Failures that end a start, and those of the next start once their remedy was tried: a report goes
-on with what came after it, and that is the state of things."""
+"""By a failure that ends a start, those of the next start, once its remedy was tried: a report that
+goes on with one of them is about that one."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def _better(causes: Sequence[Hit]) -> Hit:
 
 def after_remedy(causes: Sequence[str]) -> int | None:
     """The place of the cause that came after the first one's remedy was tried, by their rows."""
-    later = _AFTER_REMEDY.get(causes[0], frozenset())
+    later = _NEXT_FAILURES.get(causes[0], frozenset())
     return next((place for place, row in enumerate(causes) if row in later), None)
 
 
@@ -69,6 +69,18 @@ def unless_explained(hits: Sequence[Hit]) -> list[Hit]:
     return others if explained else list(hits)
 
 
+def line_finding(
+    failure: Failure,
+    line: str,
+    number: int,
+    phase: str,
+    signature: str,
+    captures: Mapping[str, str] = {},
+) -> Finding:
+    """The finding of a line, by its number from 1, that no row is needed for."""
+    return Finding(failure, line.strip()[:MAX_TEXT], phase, captures, signature, number)
+
+
 def explain_lost_process(text: str) -> str:
     """Add to a line about a lost process how a process can end without a message."""
     return f"{text} [a process vanished silently: killed (`kill`, OOM killer) or exited]"
@@ -76,8 +88,8 @@ def explain_lost_process(text: str) -> str:
 
 def finding(hit: Hit) -> Finding:
     """The finding of a line, shortened. `silent` rows report a process that vanished."""
-    text = hit.text.strip()
-    short = text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
+    line = hit.text.strip()
+    short = line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 3] + "..."
     if "silent" in hit.captures:
         short = explain_lost_process(short)
     return Finding(

@@ -36,8 +36,10 @@ ENGINES_TOO = "Host, driver or container"
 
 def engine_named(lines: Sequence[str]) -> str:
     """The one engine that a log names; "" if it names none, or several."""
-    found = {match.lastgroup or "" for line in lines for match in _NAMES.finditer(line[:MAX_LINE])}
-    return found.pop() if len(found) == 1 else ""
+    engines = {
+        match.lastgroup or "" for line in lines for match in _NAMES.finditer(line[:MAX_LINE])
+    }
+    return engines.pop() if len(engines) == 1 else ""
 
 
 def title_outside(signature: str) -> str:

@@ -58,12 +58,12 @@ def without_refusals(find_cause: FindCause, own: Collection[Signature] = ()) -> 
     ) -> Finding | None:
         left = list(lines)
         for _ in range(MAX_PASSES):
-            found = find_cause(left, phase, alive=alive)
-            row = rows.get(found.signature) if found else None
-            if found is None or row is None or found.phase not in SERVED:
-                return found
+            cause = find_cause(left, phase, alive=alive)
+            row = rows.get(cause.signature) if cause else None
+            if cause is None or row is None or cause.phase not in SERVED:
+                return cause
             left = ["" if row.pattern.search(line[:MAX_LINE]) else line for line in left]
-            left[found.line - 1] = ""  # a text of several lines matches none of them alone
+            left[cause.line - 1] = ""  # a text of several lines matches none of them alone
         return None
 
     return find

@@ -79,8 +79,8 @@ def find_cause(
     hits, stopped = _hits(lines, phase)
     if alive and not any(hit.row.id == _ANNOUNCING for hit in hits):
         return None
-    if (found := cause(hits)) is not None:
-        return found
+    if (first_cause := cause(hits)) is not None:
+        return first_cause
     symptoms = [hit for hit in hits if hit.row.kind in ("consequence", "wrapper")]
     if not symptoms or stopped:
         return None
