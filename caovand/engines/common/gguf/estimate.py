@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from caovand.core.facts.forecast import MemoryEstimate, MemoryPart
 from caovand.core.facts.inventory import Gpu, Inventory
-from caovand.engines.common.gguf.placement import MIB, Device, host_budget
+from caovand.core.units import MIB
+from caovand.engines.common.gguf.placement import Device, host_budget
 from caovand.engines.common.gguf.sizes import GgufLoad
 
 LESS_CACHE = "a shorter [model] max_model_len or fewer [policy] max_num_seqs need less cache"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from caovand.core.facts.gguf import Gguf
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
 from caovand.core.facts.occupancy import host_reserve_mib
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.sizes import (
     GgufLoad,
     cache_bytes,
@@ -20,7 +21,6 @@ from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.speeds import BANDWIDTH_REACHED, card_speed
 from caovand.engines.common.tensors import part_of_experts
 
-MIB = 1 << 20
 CONTEXT_MIB = 350
 """Memory on each card for CUDA's context and its kernels' pools."""
 HOST_RESERVE, MIN_HOST_RESERVE_MIB = 16, 1024

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from caovand.core.facts.inventory import Gpu, Host, ModelCard
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.placement import (
     CONTEXT_MIB,
-    MIB,
     Placement,
     devices,
     fits,

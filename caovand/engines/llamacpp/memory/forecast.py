@@ -8,8 +8,9 @@ from dataclasses import replace
 from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import MIB, Device, Placement, devices, step_seconds
+from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.gguf.sizing import WORKLOADS
 from caovand.engines.common.options import count

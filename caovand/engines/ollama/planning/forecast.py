@@ -8,8 +8,9 @@ from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.plan import Plan
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import CONTEXT_MIB, MIB, devices
+from caovand.engines.common.gguf.placement import CONTEXT_MIB, devices
 from caovand.engines.common.gguf.sizes import GgufLoad
 from caovand.engines.common.gguf.sizing import WORKLOADS, LoadSizer, PlacedLoad, card_budgets
 from caovand.engines.common.plans import cards_in
