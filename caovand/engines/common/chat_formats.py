@@ -1,4 +1,4 @@
-"""How a model writes tool calls and marks its thoughts, whichever engine parses them.
+"""The formats of a model's tool calls and thoughts, whichever engine parses them.
 
 The chat template's own words come first: they are what the model was trained on. The model's type
 decides where a template shows no format, or where one format has variants.
@@ -185,7 +185,7 @@ def _calls(model: ModelCard) -> ChatFormat | None:
 
 
 def _thoughts(model: ModelCard) -> ChatFormat | None:
-    """How a model marks its thoughts; None if that is unknown."""
+    """The format of a model's thoughts; None if it is unknown."""
     return next((row for row in THOUGHTS if row.suits(model)), None)
 
 

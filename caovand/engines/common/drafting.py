@@ -1,4 +1,4 @@
-"""How far ahead a model drafts, as the operator or the mode decides."""
+"""The draft depth of a model, as the operator or the mode sets it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def billions_active(model: ModelCard) -> str:
 
 
 def contested(model: ModelCard) -> str:
-    """What is known of drafts for a mixture of experts with few active parameters."""
+    """The published evidence on drafts for a mixture of experts with few active parameters."""
     return (
         f"with about {billions_active(model)} active parameters published runs with drafts were"
         " 23 % slower to 27 % faster"

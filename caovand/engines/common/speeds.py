@@ -1,4 +1,4 @@
-"""How fast cards are: their makers' figures, and the fraction that an engine reaches."""
+"""The speed of cards: their makers' figures, and the fraction that an engine reaches."""
 
 from __future__ import annotations
 

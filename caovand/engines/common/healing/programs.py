@@ -117,7 +117,7 @@ _TOO_LARGE = frozenset({"llama.cuda.oom", "llama.cuda.compute"})
 _CRASHED = frozenset({
     "llama.cuda.illegal", "llama.cuda.launch", "llama.cuda.other", "ggml.assertion",
 })  # fmt: skip
-"""What another backend, or another release of it, may do without."""
+"""Crashes that another backend, or another release of it, may avoid."""
 _HEEDED = _OUTDATED | _TOO_LONG | _TOO_LARGE | _CRASHED
 
 
@@ -135,7 +135,7 @@ def _named_in(line: str) -> str:
 
 
 def first_remedy(finding: Finding) -> tuple[str, ...]:
-    """What users of the program do first, in its own words; nothing without a program."""
+    """The first remedy for users of the program, in its own words; empty without a program."""
     program = _PROGRAMS.get(str(finding.captures.get(RUN_BY, "")))
     if program is None:
         return ()

@@ -1,4 +1,4 @@
-"""Which engine a log names, and what lies outside of every engine, if no line shows its writer."""
+"""The engine or other program that a log names, for lines that do not show their writer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TITLES: Mapping[tuple[str, ...], str] = {
 _OWN = ("llama.", "ollama.", "sglang.")
 _SHARED = frozenset(row.id for row in ggml.FILE)
 ENGINES_TOO = "Host, driver or container"
-"""What an engine meets, too: its name, if the log has one, says more."""
+"""The title of failures that engines meet, too: an engine's name, if the log has one, says more."""
 
 
 def engine_named(lines: Sequence[str]) -> str:

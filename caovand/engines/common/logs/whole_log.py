@@ -29,7 +29,7 @@ FigureSample = tuple[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Explainer:
-    """How one engine's log is explained; call it with the text of a log file.
+    """Explains the logs of one engine; call it with the text of a log file.
 
     `begins` matches the first line of a start, and `at_s` reads a line's time in seconds, None
     without one. `read` is the function of the engine's Log; the engine serves once the phase `last`

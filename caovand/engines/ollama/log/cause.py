@@ -21,7 +21,7 @@ MAX_TRACE_LINES = 40
 _DRIVER = "ollama.driver"
 """The signature of a server without its cards, which serves on the CPU anyway."""
 _REFUSED = "ollama.card.refused"
-_OF_DISCOVERY = ("ollama.discovery", "ollama.runtime", "ollama.card.old", "driver.old", _REFUSED)
+_DISCOVERY_ROWS = ("ollama.discovery", "ollama.runtime", "ollama.card.old", "driver.old", _REFUSED)
 _ANNOUNCING = ("ollama.runner", _DRIVER)
 _WARNED = (_DRIVER, _REFUSED, "ollama.client.gone", "ollama.app", "disk.full")
 """Signatures that are evidence at any level but debug."""
@@ -94,7 +94,7 @@ def _hits(lines: Sequence[str], phase: str) -> tuple[list[Hit], bool]:
         message = _whole(parts)
         announced = announced or announces_failure(line)
         if _CARD_FOUND.match(message):
-            hits = [hit for hit in hits if hit.row.id not in _OF_DISCOVERY]
+            hits = [hit for hit in hits if hit.row.id not in _DISCOVERY_ROWS]
         if not _is_evidence(parts, line) or first(HARMLESS, message):
             continue
         match = first(SIGNATURES, message)

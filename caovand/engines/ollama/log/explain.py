@@ -40,8 +40,8 @@ _CARD = re.compile(
 
 _SERVER = re.compile(r"\bollama version is (?P<server>\d[\w.+-]{0,40})")
 _CLIENT = re.compile(r"\bclient version is (?P<client>\d[\w.+-]{0,40})")
-"""What `ollama --version` prints if the server that runs is another release than the client."""
-_OF_RELEASE = ("ollama.model.newer", "ollama.model.architecture")
+"""Lines of `ollama --version` if the running server is of another release than the client."""
+_RELEASE_ROWS = ("ollama.model.newer", "ollama.model.architecture")
 _CUT = re.compile(r"truncating input prompt.{0,20} limit=(?P<limit>\d+) prompt=(?P<prompt>\d+)")
 """A server that truncates prompts answers, but not the whole question."""
 
@@ -62,7 +62,7 @@ def _find_cause(
     prompt."""
     versions = _versions(lines)
     if fatal := find_cause(lines, phase, alive=alive):
-        if not versions or fatal.signature not in _OF_RELEASE:
+        if not versions or fatal.signature not in _RELEASE_ROWS:
             return fatal
         captures = {k: v for k, v in fatal.captures.items() if k not in ("newer", "architecture")}
         return replace(fatal, captures={**captures, **versions})

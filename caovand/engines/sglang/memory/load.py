@@ -51,7 +51,7 @@ class SglangLoad:
 
     @property
     def attending(self) -> int:
-        """How many cards share the attention of one request."""
+        """The number of cards that share the attention of one request."""
         return max(self.ranks // self.attention_groups, 1)
 
 

@@ -93,7 +93,7 @@ def _settings_of(
 def _ranks(
     stated: Setting | None, sized: SizedLoad, model: ModelCard, gpus: tuple[Gpu, ...]
 ) -> Setting:
-    """Over how many cards a replica is split, and why cards stay idle."""
+    """The number of cards that a replica is split over, and why cards stay idle."""
     ranks, replicas = sized.load.ranks, sized.replicas
     if stated is not None:
         split = stated
@@ -204,8 +204,8 @@ def drafts_cost(
     drafting: Mapping[str, Setting],
     plain: Mapping[str, Setting],
 ) -> str:
-    """What drafts cost, by their weights and recurrent states, if it is worth more than drafts; ""
-    if they may stay.
+    """The cost of drafts, by their weights and recurrent states, if it outweighs them; "" if they
+    may stay.
 
     With few active parameters their gain is contested: any cost is worth more.
     """
