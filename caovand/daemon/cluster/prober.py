@@ -10,7 +10,7 @@ from caovand.adapters.network import own_address
 from caovand.adapters.network.port_check import address_text, connect, kernel_reason, listening
 from caovand.core import addresses
 from caovand.core.cluster.link import MAX_TEXT, Probe, ProbeReport, Trial, handshake_words
-from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.part import Signal
 
 
 class Prober:
@@ -19,7 +19,7 @@ class Prober:
     `head` is the HOST:PORT where this worker joins. New results wake `changed`.
     """
 
-    def __init__(self, head: str, changed: Changed) -> None:
+    def __init__(self, head: str, changed: Signal) -> None:
         self.report: ProbeReport | None = None
         self._head, self._changed = head, changed
         self._probe: Probe | None = None

@@ -30,12 +30,12 @@ from caovand.daemon.cluster.evidence import Witness
 from caovand.daemon.cluster.here import NodeEntry
 from caovand.daemon.cluster.part import (
     IDLE,
-    Changed,
     ClusterSlot,
     Membership,
     Notices,
     Part,
     PlanInSteps,
+    Signal,
     is_stopped,
     link_when_possible,
     state_of,
@@ -57,15 +57,15 @@ HeadProgress = tuple[str, float | None, str]
 
 
 class WorkerPart(Part):
-    """A worker of the head at `member.head`."""
+    """A worker of the head at `membership.head`."""
 
     role = "worker"
     answers = False
 
-    def __init__(self, member: Membership, slot: ClusterSlot) -> None:
-        self._member, self._slot = member, slot
-        self._name, self._head = member.name, member.head
-        self.planned_by = member.head
+    def __init__(self, membership: Membership, slot: ClusterSlot) -> None:
+        self._membership, self._slot = membership, slot
+        self._name, self._head = membership.name, membership.head
+        self.planned_by = membership.head
         self._boot = os.urandom(8).hex()
         self._facts: NodeFacts | None = None
         self._order, self._heard = Order(head=""), float("-inf")
@@ -80,10 +80,10 @@ class WorkerPart(Part):
         self._waits = ""  # the stated reason while the head is silent
         self._notices = Notices(slot.notice)
         self._since = now()
-        self._changed = Changed()
-        self._ranks = here.Ranks(slot, member.nodes)
+        self._changed = Signal()
+        self._ranks = here.Ranks(slot, membership.nodes)
         self._witness = Witness(slot.failures)
-        self._prober = Prober(member.head, self._changed)
+        self._prober = Prober(membership.head, self._changed)
 
     async def begin(self) -> None:
         """Report to the head and follow its orders, until cancelled."""
@@ -99,14 +99,14 @@ class WorkerPart(Part):
                 await link.send(messages.encode_report(self._report()))
                 if found := self._witness.frame(self._order):
                     await link.send(found)
-                await self._changed.within(EACH_S)
+                await self._changed.wait(EACH_S)
         finally:
             self._prober.follow(None, "")
             link.close()
 
     async def _connect(self) -> WorkerLink:
         return WorkerLink(
-            self._head, self._member.pairs, self._on_frame, self._slot.directories.runtime
+            self._head, self._membership.pairs, self._on_frame, self._slot.directories.runtime
         )
 
     def _on_frame(self, sender: bytes, frame: bytes) -> None:
@@ -195,15 +195,15 @@ class WorkerPart(Part):
         address = self._facts.address if self._facts else ""
         self._prober.follow(self._order.probe if free and address else None, address)
 
-    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The head's plan for this node; raises StartObstacle while there is none."""
         if self._running and not living:
             self._ended()  # processes that had outlived KILL are gone now
-        config, nodes = self._slot.config, self._member.nodes
+        config, nodes = self._slot.config, self._membership.nodes
         self._waits = ""
         try:
             inventory = await self._slot.planner.inspect_for(config, living=living)
-            facts = self._facts = await here.facts(self._member, self._slot, inventory)
+            facts = self._facts = await here.facts(self._membership, self._slot, inventory)
         except Unplannable as problem:
             self._forget(living)
             raise StartObstacle(problem.failure, str(problem), hold=True) from problem
@@ -227,7 +227,7 @@ class WorkerPart(Part):
         except Unplannable as problem:
             raise StartObstacle(problem.failure, str(problem), hold=True) from problem
         self._place = NodePlace(
-            order.rank, facts.address, facts.interface, token=self._member.pairs.token
+            order.rank, facts.address, facts.interface, token=self._membership.pairs.token
         )
         self._slot.planner.adopt(plan, inventory, self._slot.mode[0])
         return plan, Endpoint(str(plan.value("host")), int(plan.value("port")), "", False)
@@ -240,7 +240,7 @@ class WorkerPart(Part):
 
     def own(self, plan: Plan) -> Plan:
         """This node's part of the plan."""
-        return self._member.nodes.own(plan, self._place)
+        return self._membership.nodes.own(plan, self._place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """The rank is being started."""
