@@ -107,7 +107,7 @@ class FakePip:
         self, command: Sequence[str], env: Mapping[str, str], tick: Callable[[], None]
     ) -> Finished:
         line = list(command)
-        if any(word.endswith("compile_in_env.py") for word in line):
+        if "compileall" in line:
             return Finished(0, "")
         step, act = self._understand(line)
         self.steps.append(step)

@@ -79,20 +79,21 @@ EXPLAINED: dict[str, tuple[str, str]] = {
     "adapters/admission/door.py": ("os.chmod os.chown", OWN),
     "adapters/confinement/parser_process.py": ("open", "a file in memory, without a name"),
     "adapters/files/private_tmp.py": ("read_text", KERNEL),
-    "adapters/engine_install/adapt.py": ("read_text read_bytes write_text zipfile.ZipFile", ENGINE),
-    "adapters/engine_install/acquire.py": ("shutil.rmtree", ENGINE),
-    "adapters/engine_install/build.py": (
-        "os.link read_bytes read_text write_bytes write_text"
-        " shutil.copymode shutil.copytree shutil.rmtree",
+    "adapters/engine_install/records.py": (
+        "open read_text read_bytes write_text zipfile.ZipFile",
         ENGINE,
     ),
-    "adapters/engine_install/compile_in_env.py": ("write_text", ENGINE),
+    "adapters/engine_install/pythons.py": ("shutil.rmtree", ENGINE),
+    "adapters/engine_install/environment.py": (
+        "os.link read_bytes write_bytes write_text shutil.copymode shutil.copytree shutil.rmtree",
+        ENGINE,
+    ),
     "adapters/engine_install/install.py": ("write_text", ENGINE),
     "adapters/engine_install/from_source.py": (
         "open read_bytes rename write_text shutil.rmtree tarfile.open",
         f"{ENGINE}; an archive from where nobody else can change it",
     ),
-    "adapters/engine_install/trial.py": (
+    "adapters/engine_install/prove.py": (
         "open read_text write_bytes tempfile.TemporaryDirectory",
         "a folder of its own",
     ),
@@ -116,7 +117,7 @@ EXPLAINED: dict[str, tuple[str, str]] = {
         "read_text rename symlink_to shutil.rmtree",
         f"{ENGINE}; /proc",
     ),
-    "adapters/engine_install/verify.py": ("open read_bytes", ENGINE),
+    "adapters/engine_install/verify.py": ("read_bytes", ENGINE),
     "adapters/engine_install/wheels.py": (
         "write_text shutil.rmtree tempfile.TemporaryDirectory",
         "inside the folder that fetch or install has locked, as an engines' folder",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from caovand.adapters.engine_install import build, install, places, verify
+from caovand.adapters.engine_install import environment, install, places, verify
 from caovand.adapters.engine_install.commands import Finished
 from caovand.adapters.engine_install.errors import EngineError
 from tests import engine_fakes
@@ -139,6 +139,42 @@ def test_a_full_disk_is_named_even_if_the_tool_does_not_say_so(
             replace(order(index, root), plugin=plugin), replace(world(run, []), free_bytes=free)
         )
     assert places.current(root) is None
+
+
+@pytest.mark.parametrize(
+    ("finished", "noted"),
+    [
+        (Finished(0, ""), False),
+        (Finished(1, ""), False),  # a file for another Python
+        (Finished(1, "Traceback\nBrokenProcessPool"), True),
+        (Finished(-signal.SIGKILL, ""), True),
+    ],
+)
+def test_bytecode_that_is_missing_is_named_but_not_files_for_other_pythons(
+    tmp_path: Path, finished: Finished, noted: bool
+) -> None:
+    (tmp_path / "a.py").write_text("")
+    said: list[str] = []
+    seen: list[tuple[int, int, str]] = []
+
+    def run(command: Sequence[str], _env: Mapping[str, str], tick: Callable[[], None]) -> Finished:
+        tick()
+        (tmp_path / "a.pyc").write_text("")
+        tick()
+        return finished
+
+    here = replace(
+        world(FakePip(tmp_path), said), run=run, progress=lambda *step: seen.append(step)
+    )
+    environment.compile_bytecode(tmp_path, tmp_path, here)
+    assert seen == [(0, 1, "compiling Python files"), (1, 1, "compiling Python files")]
+    assert [line.strip().startswith("note: not all Python files") for line in said] == [
+        True
+    ] * noted
+    full = replace(here, free_bytes=lambda _path: 0)
+    if finished.code:
+        with pytest.raises(EngineError, match=r"cannot compile .*: the disk is full"):
+            environment.compile_bytecode(tmp_path, tmp_path, full)
 
 
 def test_a_wheel_of_other_content_from_the_index_is_refused(index: Path, root: Path) -> None:
@@ -479,12 +515,12 @@ def test_damage_is_told_where_the_engine_does_not_import_either(index: Path, roo
 def test_the_state_of_a_plugins_source_is_known_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "build").mkdir()
     (tmp_path / "a.py").write_text("1")
-    before = build.plugin_identity(tmp_path)
+    before = environment.plugin_identity(tmp_path)
     (tmp_path / "build" / "a.py").write_text("left by pip")
     (tmp_path / "README.md").write_text("words")
-    assert build.plugin_identity(tmp_path) == before
+    assert environment.plugin_identity(tmp_path) == before
     (tmp_path / "a.py").write_text("2")
-    assert build.plugin_identity(tmp_path) != before
+    assert environment.plugin_identity(tmp_path) != before
 
 
 def test_what_others_free_on_the_disk_is_no_way_back(index: Path, root: Path) -> None:

@@ -289,13 +289,15 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
 )
 def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, fact: str) -> None:
     wanted = parse((house / "locks" / "tabby-cpu-1.0.txt").read_text(), "x")
-    files = Folder(house / "index").find(wanted.pins)
+    source_archive = Folder(house / "index").find(wanted.pins)["tabby"].path
     world = replace(engine_fakes.world(FakePip(house), []), run=lambda *_: Finished(1, output))
     world = replace(world, environ=os.environ)
     source = fake_engine.INSTALL.source
     assert source is not None
     with pytest.raises(EngineError, match=fact):
-        from_source.build(source, wanted, house / "made", files, from_source.BuildOptions(), world)
+        from_source.build(
+            source, wanted, house / "made", source_archive, from_source.BuildOptions(), world
+        )
 
 
 @pytest.mark.parametrize(
