@@ -122,9 +122,9 @@ def without_section(before: ConfigFile, cannot: str) -> str:
 def write(before: ConfigFile, text: str, cannot: str) -> None:
     """Write the text to the file, keeping its mode and owner."""
     place = Path(os.path.realpath(before.path))
-    if found := trust.find_doubt(before.path, (0, os.geteuid()), groups=True):
+    if doubt := trust.find_doubt(before.path, (0, os.geteuid()), groups=True):
         remedy = "let only root or yourself change it, or name another file with --config"
-        raise CommandError(Exit.FAILED, f"cannot {cannot}: {found}", remedy)
+        raise CommandError(Exit.FAILED, f"cannot {cannot}: {doubt}", remedy)
     try:
         seen = place.stat()
         mode, owner = stat.S_IMODE(seen.st_mode), (seen.st_uid, seen.st_gid)

@@ -10,7 +10,6 @@ from typing import Any
 from caovand.adapters.network.cluster_link import LINKS_EACH, WorkerLink
 from caovand.adapters.network.http import Endpoint
 from caovand.adapters.system import wall_clock
-from caovand.core import addresses
 from caovand.core.cluster import messages
 from caovand.core.cluster.checks import SAME_CAOVAN
 from caovand.core.cluster.messages import EACH_S, LOST_S, Order, Report
@@ -64,7 +63,6 @@ class WorkerPart(Part):
 
     def __init__(self, membership: Membership, slot: ClusterSlot) -> None:
         self._membership, self._slot = membership, slot
-        self._name, self._head = membership.name, membership.head
         self.planned_by = membership.head
         self._boot = os.urandom(8).hex()
         self._facts: NodeFacts | None = None
@@ -77,7 +75,7 @@ class WorkerPart(Part):
         self._failed: tuple[str, Finding | None] = ("", None)
         self._shown: HeadProgress = ("", None, "")
         self._link: WorkerLink | None = None
-        self._waits = ""  # the stated reason while the head is silent
+        self._silence = ""  # the stated reason while the head is silent
         self._notices = Notices(slot.notice)
         self._since = now()
         self._changed = Signal()
@@ -97,17 +95,16 @@ class WorkerPart(Part):
                 self._check_ports()
                 self._ranks.refresh()
                 await link.send(messages.encode_report(self._report()))
-                if found := self._witness.frame(self._order):
-                    await link.send(found)
+                if frame := self._witness.frame(self._order):
+                    await link.send(frame)
                 await self._changed.wait(EACH_S)
         finally:
             self._prober.follow(None, "")
             link.close()
 
     async def _connect(self) -> WorkerLink:
-        return WorkerLink(
-            self._head, self._membership.pairs, self._on_frame, self._slot.directories.runtime
-        )
+        head, pairs = self._membership.head, self._membership.pairs
+        return WorkerLink(head, pairs, self._on_frame, self._slot.directories.runtime)
 
     def _on_frame(self, sender: bytes, frame: bytes) -> None:
         try:
@@ -118,20 +115,20 @@ class WorkerPart(Part):
             return
         if self._lost:
             self._since = now()
-            self._slot.notice("cluster", f"joined the head at {self._head}")
+            self._slot.notice("cluster", f"joined the head at {self._membership.head}")
         before, self._order, self._heard = self._order, order, now()
         if _urgent_parts(order) != _urgent_parts(before):
             self._changed.wake()
         if order.refusal != before.refusal:
-            self._try_again()
+            self._retry()
 
     @property
     def _lost(self) -> bool:
         return now() - self._heard > LOST_S
 
     @property
-    def _why_head_lost(self) -> str:
-        """Why the head is lost, as far as known."""
+    def _silence_reason(self) -> str:
+        """The reason why the head is lost, as far as known."""
         if self._link is not None and self._link.rejected:
             return REJECTED
         problem, at = self._unread
@@ -140,7 +137,7 @@ class WorkerPart(Part):
         return "it does not answer"
 
     @property
-    def _wanted(self) -> str:
+    def _start_to_run(self) -> str:
         """The start to run now; "" if there is none."""
         order = self._order
         if self._lost or order.plan is None or order.start == self._failed[0]:
@@ -149,16 +146,17 @@ class WorkerPart(Part):
 
     def _follow(self) -> None:
         """Follow the order, one step at a time."""
-        snapshot, wanted, order = self._slot.snapshot, self._wanted, self._order
-        if self._running and wanted != self._running:
+        snapshot, start, order = self._slot.snapshot, self._start_to_run, self._order
+        if self._running and start != self._running:
             if snapshot.state in RUNNING_STATES and snapshot.generation == self._generation:
-                why = "the head ended this start"
+                reason = "the head ended this start"
                 if self._lost:
-                    why = f"the head has been silent for {LOST_S:.0f} s"
-                self._slot.apply_operator_event(events.Restart(at=now(), reason=why, by="head"))
+                    reason = f"the head has been silent for {LOST_S:.0f} s"
+                restart = events.Restart(at=now(), reason=reason, by="head")
+                self._slot.apply_operator_event(restart)
             return
         if not self._running:
-            if wanted and snapshot.state in IDLE:
+            if start and snapshot.state in IDLE:
                 self._slot.apply_operator_event(events.Start(at=now()))
             return
         if snapshot.state is not State.STARTING or not snapshot.spawned:
@@ -178,7 +176,7 @@ class WorkerPart(Part):
             )
             self._slot.apply(step)
 
-    def _try_again(self) -> None:
+    def _retry(self) -> None:
         """Inspect again, because the reason for waiting has changed."""
         snapshot = self._slot.snapshot
         if snapshot.state is State.HOLD and not snapshot.inspecting:
@@ -186,8 +184,8 @@ class WorkerPart(Part):
 
     def _update_wait_reason(self) -> None:
         """Update why this node waits for a silent head, as more becomes known."""
-        if self._waits and self._lost and self._waits != self._why_head_lost:
-            self._try_again()
+        if self._silence and self._lost and self._silence != self._silence_reason:
+            self._retry()
 
     def _check_ports(self) -> None:
         """Run the head's probe, unless an engine is here."""
@@ -198,9 +196,9 @@ class WorkerPart(Part):
     async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The head's plan for this node; raises StartObstacle while there is none."""
         if self._running and not living:
-            self._ended()  # processes that had outlived KILL are gone now
+            self._forget_start()  # processes that had outlived KILL are gone now
         config, nodes = self._slot.config, self._membership.nodes
-        self._waits = ""
+        self._silence = ""
         try:
             inventory = await self._slot.planner.inspect_for(config, living=living)
             facts = self._facts = await here.facts(self._membership, self._slot, inventory)
@@ -215,11 +213,11 @@ class WorkerPart(Part):
             raise
         self._changed.wake()
         order = self._planned = self._order
-        if not self._wanted or order.plan is None:
+        if not self._start_to_run or order.plan is None:
             silent = self._lost
-            self._waits = self._why_head_lost if silent else ""
-            fact = self._waits or order.refusal or "it has ordered no start"
-            text = f"waits for the head at {self._head}: {fact}"
+            self._silence = self._silence_reason if silent else ""
+            fact = self._silence or order.refusal or "it has ordered no start"
+            text = f"waits for the head at {self._membership.head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
             raise StartObstacle(failure, text, hold=True)
         try:
@@ -251,16 +249,16 @@ class WorkerPart(Part):
 
     async def ended(self, *, left: bool) -> None:
         """Note that the rank has ended; if the head still wants it, the head restarts all ranks."""
-        if self._running and self._running == self._wanted:
+        if self._running and self._running == self._start_to_run:
             changed = self._slot.snapshot.reason == PLAN_CHANGED
-            why = ", as its configuration changed there" if changed else " by an operator there"
-            self._failed = (self._running, Finding("node-lost", f"its rank was ended{why}"))
+            cause = ", as its configuration changed there" if changed else " by an operator there"
+            self._failed = (self._running, Finding("node-lost", f"its rank was ended{cause}"))
         if left:
             self._changed.wake()
         else:
-            self._ended()
+            self._forget_start()
 
-    def _ended(self) -> None:
+    def _forget_start(self) -> None:
         """Note that no process of the rank is left here: the head may start another one."""
         self._running = ""
         self._changed.wake()
@@ -269,8 +267,8 @@ class WorkerPart(Part):
         """Tell the head why no rank can start here; it orders another start. A living rank keeps
         its plan, as on a standalone node whose reload was refused.
         """
-        if self._wanted and self._wanted != self._running:
-            self._failed = (self._wanted, finding)
+        if self._start_to_run and self._start_to_run != self._running:
+            self._failed = (self._start_to_run, finding)
             self._changed.wake()
 
     def judge(self, finding: Finding) -> Decision:
@@ -287,7 +285,7 @@ class WorkerPart(Part):
         snapshot, at = self._slot.snapshot, now()
         failed, finding = self._failed
         return Report(
-            name=self._name,
+            name=self._membership.name,
             boot=self._boot,
             facts=to_document(self._facts) if self._facts else {},
             state=state_of(snapshot),
@@ -306,21 +304,22 @@ class WorkerPart(Part):
 
     def summary(self) -> dict[str, Any]:
         """The `status` summary: the head, and whether it answers."""
-        lost = [self._head] if self._lost else []
+        lost = [self._membership.head] if self._lost else []
         return {
-            "role": self.role, "name": self._name, "head": self._head,
+            "role": self.role, "name": self._membership.name, "head": self._membership.head,
             "head_name": self._order.name, "missing": len(lost), "lost": lost,
         }  # fmt: skip
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`: this node, and the head as seen from here."""
         age_s = now() - self._since
-        own = here.own_entry(self._slot, self._name, age_s, self._facts, self._ranks.known)
+        name, head = self._membership.name, self._membership.head
+        own = here.own_entry(self._slot, name, age_s, self._facts, self._ranks.known)
         state = "lost" if self._lost else "joined"
-        host = addresses.split_address(self._head)[0]
-        head = NodeEntry(self._order.name or "the head", state, age_s, address=host).document()
+        host, _ = self._membership.rendezvous
+        entry = NodeEntry(self._order.name or "the head", state, age_s, address=host)
         return {
-            "role": self.role, "name": self._name, "head": self._head, "nodes": [own, head],
+            "role": self.role, "name": name, "head": head, "nodes": [own, entry.document()],
             "missing": 0, "forecast": forecast_figures(self._slot.run.forecast), "checks": [],
         }  # fmt: skip
 
