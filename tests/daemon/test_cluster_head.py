@@ -286,24 +286,24 @@ def test_nodes_that_are_lost_leave_an_answer_its_room(gone: int, listed: int | N
     else:
         assert left
         assert [node["name"] for node in left] == lost[: len(left)], "the latest are listed"
-        text = f"no room: {gone - len(left)} nodes that are lost or refused"
+        text = f"full: {gone - len(left)} lost or refused nodes are not listed"
         assert [text in one for one in unlisted] == [True]
 
 
 def test_the_worst_findings_come_first_and_what_is_left_out_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(document, "ROOM_BYTES", 200)
+    monkeypatch.setattr(document, "AVAILABLE_BYTES", 200)
     found = [
         (verdict, CheckResult("cluster", verdict, verdict * 5, "fix"))
         for verdict in ("PASS", "WARN", "FAIL", "WARN")
     ]
     shown = document.with_checks({"nodes": []}, found)["checks"]
     assert [one["verdict"] for one in shown] == ["FAIL", "WARN", "WARN"]
-    assert shown[-1]["text"] == "not shown, as this answer has no room: 2 more"
+    assert shown[-1]["text"] == "the response is full: 2 more are not shown"
     shown = document.with_checks({"nodes": [], "x": "x" * 200}, found[:1])["checks"]
     assert [(one["verdict"], one["text"], one["remedy"]) for one in shown] == [
-        ("PASS", "not shown, as this answer has no room: 1 more, which PASS", "")
+        ("PASS", "the response is full: 1 more are not shown, all PASS", "")
     ]
 
 

@@ -68,14 +68,14 @@ class WorkerPart(Part):
         self._facts: NodeFacts | None = None
         self._order, self._heard = Order(head=""), float("-inf")
         self._unread = ("", float("-inf"))  # the last order's error, and when it came
-        self._planned = self._order  # the order for which the next rank starts
+        self._planned_order = self._order  # the order for which the next rank starts
         self._place = NodePlace(0, "", "")  # where the planned rank runs
         self._running = ""  # the start whose engine runs here
         self._generation = 0
         self._failed: tuple[str, Finding | None] = ("", None)
         self._shown: HeadProgress = ("", None, "")
         self._link: WorkerLink | None = None
-        self._silence = ""  # the stated reason while the head is silent
+        self._stated_silence = ""  # the stated reason while the head is silent
         self._notices = Notices(slot.notice)
         self._since = now()
         self._changed = Signal()
@@ -91,8 +91,8 @@ class WorkerPart(Part):
                 self._update_wait_reason()
                 # Gather evidence before ending a rank: a living one has more.
                 self._witness.follow(self._order, self._failed)
-                self._follow()
-                self._check_ports()
+                self._follow_order()
+                self._follow_probe()
                 self._ranks.refresh()
                 await link.send(messages.encode_report(self._report()))
                 if frame := self._witness.frame(self._order):
@@ -127,8 +127,8 @@ class WorkerPart(Part):
         return now() - self._heard > LOST_S
 
     @property
-    def _silence_reason(self) -> str:
-        """The reason why the head is lost, as far as known."""
+    def _silence_cause(self) -> str:
+        """The reason for the head's silence, as far as known."""
         if self._link is not None and self._link.rejected:
             return REJECTED
         problem, at = self._unread
@@ -144,7 +144,7 @@ class WorkerPart(Part):
             return ""
         return order.start
 
-    def _follow(self) -> None:
+    def _follow_order(self) -> None:
         """Follow the order, one step at a time."""
         snapshot, start, order = self._slot.snapshot, self._start_to_run, self._order
         if self._running and start != self._running:
@@ -184,10 +184,10 @@ class WorkerPart(Part):
 
     def _update_wait_reason(self) -> None:
         """Update why this node waits for a silent head, as more becomes known."""
-        if self._silence and self._lost and self._silence != self._silence_reason:
+        if self._stated_silence and self._lost and self._stated_silence != self._silence_cause:
             self._retry()
 
-    def _check_ports(self) -> None:
+    def _follow_probe(self) -> None:
         """Run the head's probe, unless an engine is here."""
         free = not self._lost and not self._running and not here.engine_pids(self._slot)
         address = self._facts.address if self._facts else ""
@@ -198,25 +198,25 @@ class WorkerPart(Part):
         if self._running and not living:
             self._forget_start()  # processes that had outlived KILL are gone now
         config, nodes = self._slot.config, self._membership.nodes
-        self._silence = ""
+        self._stated_silence = ""
         try:
             inventory = await self._slot.planner.inspect_for(config, living=living)
             facts = self._facts = await here.facts(self._membership, self._slot, inventory)
         except Unplannable as problem:
-            self._forget(living)
+            self._forget_facts(living)
             raise StartObstacle(problem.failure, str(problem), hold=True) from problem
         except StartObstacle as problem:
-            self._forget(living)
+            self._forget_facts(living)
             # The head sends no order to a node without facts: only another inspection detects a
             # change.
             problem.hold = True
             raise
         self._changed.wake()
-        order = self._planned = self._order
+        order = self._planned_order = self._order
         if not self._start_to_run or order.plan is None:
             silent = self._lost
-            self._silence = self._silence_reason if silent else ""
-            fact = self._silence or order.refusal or "it has ordered no start"
+            self._stated_silence = self._silence_cause if silent else ""
+            fact = self._stated_silence or order.refusal or "it has ordered no start"
             text = f"waits for the head at {self._membership.head}: {fact}"
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
             raise StartObstacle(failure, text, hold=True)
@@ -230,7 +230,7 @@ class WorkerPart(Part):
         self._slot.planner.adopt(plan, inventory, self._slot.mode[0])
         return plan, Endpoint(str(plan.value("host")), int(plan.value("port")), "", False)
 
-    def _forget(self, living: bool) -> None:
+    def _forget_facts(self, living: bool) -> None:
         """Drop the facts: a machine that cannot be inspected cannot serve, except for a living
         rank."""
         if not living:
@@ -241,8 +241,8 @@ class WorkerPart(Part):
         return self._membership.nodes.own(plan, self._place)
 
     def started(self, plan: Plan, generation: int) -> None:
-        """The rank is being started."""
-        self._running, self._generation = self._planned.start, generation
+        """Note that the rank is starting."""
+        self._running, self._generation = self._planned_order.start, generation
         self._witness.started(self._running)
         self._shown = ("", None, "")
         self._changed.wake()
@@ -264,8 +264,9 @@ class WorkerPart(Part):
         self._changed.wake()
 
     def refused(self, finding: Finding) -> None:
-        """Tell the head why no rank can start here; it orders another start. A living rank keeps
-        its plan, as on a standalone node whose reload was refused.
+        """Report to the head why no rank can start here; it orders another start.
+
+        A living rank keeps its plan, as on a standalone node whose reload was refused.
         """
         if self._start_to_run and self._start_to_run != self._running:
             self._failed = (self._start_to_run, finding)
@@ -273,7 +274,7 @@ class WorkerPart(Part):
 
     def judge(self, finding: Finding) -> Decision:
         """Wait for the head, which is informed of the failure."""
-        self._failed = (self._running or self._planned.start, finding)
+        self._failed = (self._running or self._planned_order.start, finding)
         self._changed.wake()
         return Decision("hold", text="the head decides what follows")
 

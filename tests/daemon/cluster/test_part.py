@@ -11,7 +11,7 @@ from caovand.daemon.cluster.part import MAX_TEXTS, Notices, Signal
 from tests.patience import turns
 
 
-def test_a_text_is_notices_once_and_a_flood_of_them_silences_nothing_for_ever(
+def test_a_text_is_published_once_and_a_flood_of_them_silences_nothing_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at, told = 0.0, list[str]()
