@@ -308,17 +308,17 @@ def test_one_compiler_runs_on_each_core_as_far_as_memory_goes(
     house: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], cpus: int,
     free_mib: int, jobs: int,
 ) -> None:  # fmt: skip
-    orders: list[install_engine.InstallRequest] = []
+    requests: list[install_engine.InstallRequest] = []
 
-    def refuse(order: install_engine.InstallRequest, world: object) -> None:
-        orders.append(order)
+    def refuse(request: install_engine.InstallRequest, world: object) -> None:
+        requests.append(request)
         raise EngineError("go on", "this is a test", "none")
 
     host = Host(ram_mib=10_000, available_mib=free_mib, swap_mib=0, shm_mib=0, cpus=cpus)
     monkeypatch.setattr(install_verb.host, "read_host", lambda _: host)
     monkeypatch.setattr(install_engine, "install", refuse)
     assert install(*words) == 1
-    assert orders[0].compilers == from_source.BuildOptions(jobs)
+    assert requests[0].compilers == from_source.BuildOptions(jobs)
 
 
 def test_cards_that_the_locks_cuda_cannot_compile_for_are_left_out_or_refused(

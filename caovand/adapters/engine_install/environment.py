@@ -22,7 +22,7 @@ from caovand.adapters.engine_install.wheels import Wheel, sha256
 from caovand.adapters.files import trust
 
 _MIB = 2**20
-NEXT_TO_NOTHING_BYTES = 4 * _MIB
+FULL_DISK_BYTES = 4 * _MIB
 # torchvision's compiled part does not load with torch's CPU build; its Python part, which every
 # Qwen3.5-family class imports, only needs two operators declared.
 _SCHEMAS = """
@@ -45,12 +45,13 @@ def _expand_kernel_impl(  # caovan: the output, and of floats
     replaced = input_val.masked_fill(input_val == replace_from, replace_to)
     output.copy_(torch.repeat_interleave(replaced, counts.long()))
 """
-_CODE = {
+# adaptation -> the module to change, and the code to append to it
+_APPENDED_CODE = {
     "torchvision-schemas": ("torchvision/extension.py", _SCHEMAS),
     "vllm-expand": ("vllm/utils/cpu_triton_utils.py", _EXPAND),
 }
 # pip's and uv's own configuration must not add a source to the checked files
-_ALONE = {
+_NO_CONFIGURATION = {
     "PIP_CONFIG_FILE": os.devnull,
     **dict.fromkeys(("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"), ""),
     **dict.fromkeys(("PIP_REQUIRE_VIRTUALENV", "PYTHONPATH", "PYTHONHOME"), ""),
@@ -132,7 +133,7 @@ def adapt(lock: Lock, site: Path) -> None:
             # the "cpu" in it
             write_dist_info(site, "vllm", f"{lock.version}+cpu")
             continue
-        name, code = _CODE[step]
+        name, code = _APPENDED_CODE[step]
         try:
             append_code(site, name, code)
         except OSError as error:
@@ -197,8 +198,8 @@ def _run(
     tick: Callable[[], None] = lambda: None,
 ) -> Finished:
     """Run a command that writes into the environment; raises EngineError if it filled the disk."""
-    finished = world.run(command, _ALONE, tick)
+    finished = world.run(command, _NO_CONFIGURATION, tick)
     # ask the disk itself: venv, for one, does not report why its pip died
-    if finished.code and world.free_bytes(path) < NEXT_TO_NOTHING_BYTES:
+    if finished.code and world.free_bytes(path) < FULL_DISK_BYTES:
         raise EngineError(what, "the disk is full", "make room and run the command again")
     return finished
