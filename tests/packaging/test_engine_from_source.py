@@ -289,7 +289,7 @@ def test_links_and_devices_of_an_archive_stay_in_it(tmp_path: Path) -> None:
 )
 def test_a_build_that_fails_is_named_with_its_remedy(house: Path, output: str, fact: str) -> None:
     wanted = parse((house / "locks" / "tabby-cpu-1.0.txt").read_text(), "x")
-    source_archive = Folder(house / "index").find(wanted.pins)["tabby"].path
+    source_archive = Folder(house / "index").find(wanted.pins)["tabby"]
     world = replace(engine_fakes.world(FakePip(house), []), run=lambda *_: Finished(1, output))
     world = replace(world, environ=os.environ)
     source = fake_engine.INSTALL.source

@@ -18,7 +18,7 @@ from caovand.adapters.engine_install.errors import EngineError, explain_pip
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.places import MARKER, STEPS
 from caovand.adapters.engine_install.records import append_code, write_dist_info
-from caovand.adapters.engine_install.wheels import Wheel, sha256
+from caovand.adapters.engine_install.wheels import sha256
 from caovand.adapters.files import trust
 
 _MIB = 2**20
@@ -91,17 +91,14 @@ def clone(source: Path, target: Path) -> None:
                 part.replace(path)
 
 
-def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWorld) -> None:
-    """Install the wheels from disk alone, checking their hashes again."""
-    # List each file: the folder may also hold wheels of other versions.
+def unpack(lock: Lock, path: Path, files: Mapping[str, Path], world: InstallWorld) -> None:
+    """Install the lock's wheels from disk alone, and check their hashes again.
+
+    `files`: pin name -> file. Each is listed: its folder may also hold wheels of other versions.
+    """
     requirements = path / "wheels.txt"
-    requirements.write_text(
-        "".join(
-            f"{name} @ {wheel.path.resolve().as_uri()} --hash=sha256:{wheel.sha256}\n"
-            for name, wheel in files.items()
-        ),
-        encoding="utf-8",
-    )
+    lines = [pin.requirement(files[pin.name].resolve()) for pin in lock.wheels]
+    requirements.write_text("\n".join(lines) + "\n", encoding="utf-8")
     uv = trust.program("uv", world.environ)
     if uv is not None:  # several times as fast as pip
         # a cache on the same disk lets uv link files rather than copy them
