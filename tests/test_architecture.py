@@ -350,7 +350,7 @@ KNOWS_VLLM = {
     "caovand.core.plan": "the settings that every engine has go by vLLM's names",
     "caovand.core.reporting.report": "keys of a public document",
     "caovand.core.gateway.protocol": "lists models with the key that clients read",
-    "caovand.gateway.server": "answers at /health itself",
+    "caovand.gateway.application": "answers at /health itself",
 }
 
 

@@ -24,11 +24,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", type=Path, help=f"default: the running daemon's, else {SYSTEM_CONFIG}"
     )
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """check-config."""
     file = config_path(args.file, running(args.runtime))
     findings: tuple[str, ...] = ()
     unchecked = ""
@@ -68,5 +66,6 @@ VERB = Verb(
     " engine would. Exit status 1 if it is invalid.",
     epilog="example: caovanctl check-config ./caovan.toml",
     arguments=arguments,
+    json="print the findings as JSON",
     run=run,
 )

@@ -101,7 +101,6 @@ class CompletedVerb:
 
 
 def run(args: argparse.Namespace) -> int:
-    """completion."""
     script = bash(parser())
     print(ZSH + script + ZSH_END if args.shell == "zsh" else script, end="")
     return Exit.DONE

@@ -68,11 +68,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LENGTH",
         help="how far back it ends (default now)",
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON, in shorter steps")
 
 
 def run(args: argparse.Namespace) -> int:
-    """history."""
     ago = args.until or 0.0
     if args.since - ago < UNITS["m"]:
         fact = "cannot show a history: --until is not a minute shorter than --since"
@@ -153,5 +151,6 @@ VERB = Verb(
     " the mean of their medians and the largest of their 99th percentiles.",
     epilog="example: caovanctl history --since 7d",
     arguments=arguments,
+    json="print it as JSON, in shorter steps",
     run=run,
 )

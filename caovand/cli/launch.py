@@ -44,7 +44,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """launch."""
     program = PROGRAMS[args.client]
     found = trust.program(program.name, os.environ)
     if found is None and not args.print:

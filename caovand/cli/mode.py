@@ -8,7 +8,6 @@ import json
 from caovand.cli.common import waiting
 from caovand.cli.common.client import DaemonClient, connect
 from caovand.cli.common.errors import CommandError, Exit
-from caovand.cli.common.verb import Group, Verb
 from caovand.core.config.schema import MODES
 
 
@@ -26,7 +25,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """mode."""
     if args.mode and args.default:
         raise CommandError(Exit.USAGE, "cannot use a mode together with --default: choose one")
     wanted = "default" if args.default else args.mode
@@ -69,10 +67,8 @@ def _decider(client: DaemonClient, mode: str) -> str:
     return "" if decided else str(setting["reason"])
 
 
-VERB = Verb(
-    name="mode",
-    group=Group.CHANGE,
-    effects=True,
+VERB = waiting.change_verb(
+    "mode",
     help="show or choose the mode",
     description="Show or choose how the speculative depth is decided. The choice survives"
     " restarts; --default goes back to the configuration file's. A stopped or stopping engine"

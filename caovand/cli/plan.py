@@ -56,11 +56,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="this kind of engine instead of the chosen one, or all kinds side by side",
     )
     parser.add_argument("--mode", choices=MODES, help="as if `caovanctl mode` had chosen it")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """plan."""
     daemon = {} if args.inventory else running(args.runtime)
     mode = args.mode or chosen_mode(daemon, args.inventory)
     config, source = asked_config(args.config, daemon, args.model)
@@ -231,5 +229,6 @@ VERB = Verb(
     " could not start with it.",
     epilog="example: caovanctl plan /srv/models/Qwen3.6-27B-AWQ --mode fast",
     arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

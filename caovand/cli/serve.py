@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """serve: becomes the daemon or vLLM, so it only returns if it cannot start."""
+    """Become the daemon or vLLM; return only if neither can start."""
     words = [word for word in args.words if word != "--exec"]
     in_gguf = any(word.endswith(serve_words.SUFFIX) for word in words)
     engine, namer = (EngineSection(kind=serve_words.KIND), None) if in_gguf else _engine()

@@ -24,12 +24,7 @@ MAX_PAST = 120  # characters of a past failure; its incident has the full text
 FAILING = ("RECYCLING", "BACKOFF", "HOLD", "FAILED")
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """status."""
     with connect(args) as client:
         answer = client.ask("status")
     if args.json:
@@ -282,6 +277,6 @@ VERB = Verb(
     help="show state, endpoint, mode and failures",
     description="Show what the daemon and its engine are doing. Exit status 3 if not serving.",
     epilog="example: caovanctl status --json | jq .state",
-    arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

@@ -9,7 +9,6 @@ from caovand.core.config.schema import Config, Mode
 from caovand.core.engine.record import Engine
 from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot
-from caovand.daemon.cluster.part import Part
 
 
 class Machine(Protocol):
@@ -22,10 +21,6 @@ class Machine(Protocol):
     @property
     def engine(self) -> Engine:
         """The kind of engine."""
-
-    @property
-    def part(self) -> Part:
-        """The slot's role in a cluster."""
 
     @property
     def snapshot(self) -> Snapshot:

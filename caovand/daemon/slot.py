@@ -16,6 +16,7 @@ from typing import Any, Literal
 from caovand import __version__
 from caovand.adapters.engine.choice import chosen_engine
 from caovand.adapters.files import config_file
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.network.http import Endpoint
 from caovand.adapters.privileges import engine_user
 from caovand.core.config.schema import Config, Mode
@@ -33,7 +34,6 @@ from caovand.core.reporting import status
 from caovand.daemon import tuning
 from caovand.daemon.clients import Clients
 from caovand.daemon.cluster.roles import part_of
-from caovand.daemon.cluster_slot import ClusterSlot
 from caovand.daemon.engine.figures import SlotFigures
 from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.memory_freed import MemoryFreed
@@ -69,7 +69,7 @@ class Slot:
             self._mark,
             shared.log.warning,
         )
-        self._planner = SlotPlanner(
+        self.planner = SlotPlanner(
             self.engine,
             shared.directories,
             shared.environ,
@@ -82,14 +82,10 @@ class Slot:
             self, name, shared, self.figures, self._memory.answers, self._at_engine
         )
         self.failures = FailureRecords(
-            self, self._planner, self.run, self.incidents, self._mark, shared
+            self, self.planner, self.run, self.incidents, self._mark, shared
         )
-        self._inspector = Inspector(self, self._planner, self.run, self._memory.modes, shared.tasks)
-        places = shared.directories
-        self.part = part_of(
-            ClusterSlot(self, self._planner, self.run, self.figures, self.failures, places)
-        )
-        self.run.part = self.part
+        self._inspector = Inspector(self, self.planner, self.run, self._memory.modes, shared.tasks)
+        self.part = self.run.part = part_of(self)
         self.clients = Clients(self, self._memory.starts, shared.keys, shared.changes)
         self._memory_freed = MemoryFreed()
         self._revision = 0
@@ -129,14 +125,14 @@ class Slot:
         elsewhere = self.part.judge(finding)
         if elsewhere is not None:
             return elsewhere
-        used = self._planner.used(self.config)
+        used = self.planner.used(self.config)
         others = occupancy.maxima(used, self.run.cards.others())
         good = self._memory.plans.take_fallback()
         if good is not None:
             # Unless more memory becomes free, the full plan would fail again.
             good = replace(good, others_mib=others if good.others_mib else {})
             return Decision("lower", good, text="back to the plan that served")
-        healing, conflicts = self.engine.healing, self._planner.conflicts
+        healing, conflicts = self.engine.healing, self.planner.conflicts
         rules = ladder.rules_of(healing, self.config.policy, conflicts, others)
         return self._tuner.after(plan, ladder.decide(plan, finding, repeats, rules))
 
@@ -144,7 +140,7 @@ class Slot:
         if isinstance(action, Inspect):
             self._inspector.begin(action)
         elif isinstance(action, Spawn):
-            prepared = self._planner.prepared
+            prepared = self.planner.prepared
             assert prepared is not None
             self.run.start(action, self.config, prepared, self._cards)
         elif isinstance(action, EndChild):
@@ -193,7 +189,7 @@ class Slot:
 
     @property
     def _cards(self) -> frozenset[int]:
-        return self._planner.cards(self.config)
+        return self.planner.cards(self.config)
 
     # -- what the operator does -------------------------------------------------------------
 
@@ -252,6 +248,11 @@ class Slot:
     def history(self) -> History:
         """Per-minute history of all slots."""
         return self._shared.history
+
+    @property
+    def directories(self) -> Directories:
+        """The daemon's folders."""
+        return self._shared.directories
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -318,9 +319,9 @@ class Slot:
 
     def _announce(self, before: Snapshot, after: Snapshot) -> None:
         if after.state is State.SERVING and before.deadline and after.deadline is None:
-            self._memory.keep_plan(after, self._planner.prepared, self.run.mode)
+            self._memory.keep_plan(after, self.planner.prepared, self.run.mode)
         if after.state is State.SERVING and before.state is not State.SERVING:
-            self._planner.served()
+            self.planner.served()
         if after.plan is not before.plan:
             self._memory.plans.date(after.plan)
         news = announcement(before, after)

@@ -53,7 +53,6 @@ class TrialMeasurement:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine try."""
     screen, root = Screen(sys.stderr), root_of(args)
     with connect(args) as client:
         status = client.ask("status")

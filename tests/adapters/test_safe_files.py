@@ -103,7 +103,7 @@ def test_what_is_replaced_is_never_what_a_link_leads_to(tmp_path: Path) -> None:
     canary.write_text("as it was")
     for name in ("a", ".a.new", "a.part"):
         (tmp_path / name).symlink_to(canary)
-    places.write_atomically(tmp_path / "a", "new")
+    safe_files.replace(tmp_path / "a", "new", 0o644)
     assert (tmp_path / "a").read_text() == "new"
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
     assert canary.read_text() == "as it was"

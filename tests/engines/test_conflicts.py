@@ -9,7 +9,7 @@ import pytest
 
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Unplannable
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.planning.decisions import forecast
 from tests.cli.test_offline_verbs import GOOD
 from tests.core.machines import (

@@ -20,9 +20,9 @@ from caovand.adapters.engine_install.places import MARKER, STEPS
 from caovand.adapters.engine_install.records import append_code, write_dist_info
 from caovand.adapters.engine_install.wheels import sha256
 from caovand.adapters.files import trust
+from caovand.core.units import MIB
 
-_MIB = 2**20
-FULL_DISK_BYTES = 4 * _MIB
+FULL_DISK_BYTES = 4 * MIB
 # torchvision's compiled part does not load with torch's CPU build; its Python part, which every
 # Qwen3.5-family class imports, only needs two operators declared.
 _SCHEMAS = """
@@ -107,7 +107,7 @@ def unpack(lock: Lock, path: Path, files: Mapping[str, Path], world: InstallWorl
     else:
         command = [*pip(path / "bin" / "python"), "install", "--no-cache-dir", "--no-compile"]
     command += ["--no-deps", "--no-index", "--require-hashes", "-r", str(requirements)]
-    total = lock.disk_mib * _MIB
+    total = lock.disk_mib * MIB
     free_before, max_used = world.free_bytes(path), 0
 
     def tick() -> None:

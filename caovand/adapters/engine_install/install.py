@@ -28,9 +28,9 @@ from caovand.adapters.engine_install.pythons import find, named_python
 from caovand.adapters.engine_install.records import Records, find_shared_files, fix_records
 from caovand.adapters.files import safe_files, trust
 from caovand.core.engine.install import Source
+from caovand.core.units import MIB
 from caovand.engines import registry
 
-_MIB = 2**20
 MARGIN_MIB = 512
 DOWNLOADS = ".wheels"
 """The folder in the root for the files of unfinished engines."""
@@ -208,7 +208,7 @@ def _fill(
         environment.make_venv(python, path, world)
         source = f"{request.offline} has all {len(lock.pins)} files"
         if request.offline is None:
-            source = f"downloading {len(lock.pins)} files, {lock.download_bytes // _MIB} MiB"
+            source = f"downloading {len(lock.pins)} files, {lock.download_bytes // MIB} MiB"
         world.say(f"[3/6] {source}")
         files = _get_files(request, path, world)
         world.say(f"[4/6] unpacking {len(lock.wheels)} wheels, {lock.disk_mib} MiB installed")
@@ -286,7 +286,7 @@ def _check_disk(
 ) -> None:
     """Refuse an installation for which the disk has too little space."""
     lock, root = request.lock, request.root
-    needed = (MARGIN_MIB + lock.disk_mib) * _MIB
+    needed = (MARGIN_MIB + lock.disk_mib) * MIB
     if request.offline is None:
         here = folder.find(lock.pins)
         needed += sum(pin.size_bytes for pin in lock.pins if pin.name not in here)
@@ -298,6 +298,6 @@ def _check_disk(
     if free < needed:
         raise EngineError(
             f"install {lock.name}",
-            f"{root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
+            f"{root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
             "make room, or choose another disk with --root DIR",
         )

@@ -25,10 +25,10 @@ from caovand.adapters.engine_install.errors import (
 )
 from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonical
 from caovand.adapters.files import safe_files
+from caovand.core.units import MIB
 
 BATCH_BYTES = 64 * 2**20
 BATCH_PINS = 24
-_MIB = 2**20
 _PART = ".part-"
 ARCHIVE = ".tar.gz"
 # pip asks an archive's build backend for its metadata, which would run the archive's code and
@@ -52,7 +52,7 @@ def sha256(path: Path) -> str:
     """The sha256 of a file, in hex."""
     digest = hashlib.sha256()
     with os.fdopen(safe_files.open_regular(path), "rb") as file:
-        while block := file.read(_MIB):
+        while block := file.read(MIB):
             digest.update(block)
     return digest.hexdigest()
 

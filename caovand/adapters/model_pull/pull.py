@@ -15,9 +15,9 @@ from caovand.adapters.model_pull.world import TransferMeter, World
 from caovand.core.model_source.listing import RemoteFile
 from caovand.core.model_source.manifest import Manifest
 from caovand.core.model_source.selection import Offer
+from caovand.core.units import MIB
 
 MARGIN_BYTES = 256 << 20
-_MIB = 1 << 20
 
 
 def pull(client: HubClient, world: World, offer: Offer, place: ModelFolders) -> Manifest:
@@ -112,6 +112,6 @@ def _require_space(world: World, place: ModelFolders, missing: list[RemoteFile],
     if missing and free < needed:
         raise PullError(
             what,
-            f"{place.root} has {free // _MIB} MiB free and {needed // _MIB} MiB are needed",
+            f"{place.root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
             "make room, or choose another disk with --to DIR",
         )

@@ -15,8 +15,8 @@ from typing import Any
 
 from caovand.adapters.files import safe_files, state_file
 from caovand.core.model_source.selection import MANIFEST
+from caovand.core.units import MIB
 
-MIB = 1 << 20
 WHOLE_BYTES = 64 * MIB
 """The largest file that is read completely."""
 PIECES, PIECE_BYTES = 64, 64 << 10

@@ -17,8 +17,8 @@ from caovand.core.cluster.node_document import MAX_TEXT
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.printable import one_line
 from caovand.core.problem import ProblemError
+from caovand.core.units import MIB
 
-MIB = 1 << 20
 SHM = Path("/dev/shm")
 KINDS: Mapping[int, str] = {socket.AF_INET: "IPv4", socket.AF_INET6: "global IPv6"}
 COMPARE = "compare the model with that of the other nodes"

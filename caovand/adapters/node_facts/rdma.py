@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from caovand.adapters.privileges import capabilities
+from caovand.core.units import MIB
 
 SYS, DEV = Path("/sys/class"), Path("/dev/infiniband")
 ACTIVE = "4: ACTIVE"
 LIBRARY = "libibverbs.so.1"
 IPC_LOCK = 14  # CAP_IPC_LOCK: no limit applies
-MIB = 1 << 20
 
 
 def devices() -> dict[str, str]:

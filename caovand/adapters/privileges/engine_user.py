@@ -28,6 +28,8 @@ from caovand.adapters.privileges.link import SpawnerLink
 from caovand.adapters.privileges.program import Captured, ProgramOfUser
 
 NAME = "caovan-engine"
+SERVICE_USER = "caovan"
+"""The user of the installed daemon."""
 VARIABLE = "CAOVAN_ENGINE_USER"
 """The variable that names another user, for tests."""
 SPAWNER = Path(spawner.__file__)

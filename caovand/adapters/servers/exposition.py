@@ -20,9 +20,8 @@ from caovand.core.healing.failure import FAILURES
 from caovand.core.health.observation import THROTTLES
 from caovand.core.lifecycle.cause import CAUSES
 from caovand.core.lifecycle.state import State
+from caovand.core.units import GIB, MIB
 
-MIB = 1 << 20
-GIB = 1 << 30
 LABELS = ["slot", "model"]
 
 StatusDocument = Mapping[str, Any]

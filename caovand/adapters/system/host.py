@@ -7,8 +7,8 @@ import resource
 from pathlib import Path
 
 from caovand.core.facts.inventory import Host
+from caovand.core.units import MIB
 
-MIB = 1 << 20
 NODES = Path("/sys/devices/system/node")
 EXTENSIONS = (
     "sse4_2", "avx", "fma", "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16",

@@ -13,12 +13,7 @@ from caovand.cli.common.verb import Verb
 from caovand.core.facts.checks import CheckResult
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """cluster check."""
     answer = ask(args, probe=True)
     found = tuple(_results(answer))
     if not found:  # a head always has results
@@ -44,9 +39,9 @@ VERB = Verb(
     name="check",
     help="find what keeps the cluster's machines from serving together, and the fix",
     description="Compare the cluster's machines, as the head does before each start: engines,"
-    " libraries, cards, models, network and clocks. Unless an engine runs, each node also connects"
-    " to the ports of all others. Exit status 1 if anything fails.",
+    " libraries, cards, models, network and clocks. Unless an engine runs, the head and each worker"
+    " also connect to each other's ports. Exit status 1 if anything fails.",
     epilog="example: caovanctl cluster check",
-    arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

@@ -36,7 +36,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """cluster init."""
     listen = args.listen or _own_address()
     host = host_of(listen, CANNOT)
     entry = section.entry(args, "head", listen, CANNOT)

@@ -19,12 +19,7 @@ from caovand.core.reporting.card_text import card_kinds
 from caovand.core.reporting.report import compare
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """cluster nodes."""
     answer = ask(args)
     if args.json:
         print(json.dumps(answer))
@@ -75,6 +70,6 @@ VERB = Verb(
     description="Show the cluster's machines: state, address, engine, cards and ranks, and which"
     " are missing or refused. A worker shows itself and the head.",
     epilog="example: caovanctl cluster nodes",
-    arguments=arguments,
+    json="print it as JSON",
     run=run,
 )

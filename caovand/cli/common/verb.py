@@ -48,6 +48,8 @@ class Verb:
     """Examples; several lines are printed verbatim."""
     run: Callable[[argparse.Namespace], int] | None
     arguments: Callable[[argparse.ArgumentParser], None] = lambda _parser: None
+    json: str = ""
+    """The help of --json, the verb's last option; "" if it has none."""
     description: str = ""
     """The text of --help; by default `help` as a sentence."""
     group: Group = Group.LOOK
@@ -107,6 +109,8 @@ def _record(package: str, file: str) -> Verb | None:
 def fill(parser: argparse.ArgumentParser, verb: Verb, only: str = "") -> None:
     """Add a verb's arguments and subcommands to a parser, or `only` one of the subcommands."""
     verb.arguments(parser)
+    if verb.json:
+        parser.add_argument("--json", action="store_true", help=verb.json)
     if verb.run is not None:
         parser.set_defaults(run=verb.run, effects=verb.effects)
     if not verb.package:

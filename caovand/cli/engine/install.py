@@ -56,7 +56,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine install."""
     screen = Screen(sys.stderr)
     wanted = choice.chosen_lock(args, screen)
     if wanted.build == "cuda":

@@ -15,7 +15,6 @@ from caovand.engines import registry
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine list."""
     root = FAMILY.root_of(args, _of_daemon)
     found, begun = places.engines(root), places.unfinished(root)
     now = {

@@ -23,7 +23,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """engine verify."""
     screen, root = Screen(sys.stderr), root_of(args)
     documents = [_verified(engine, screen, quiet=args.json) for engine in _chosen(args, root)]
     if args.json:

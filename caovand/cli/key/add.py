@@ -43,11 +43,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reasoning-effort", choices=EFFORTS, help="reasoning effort of requests that set none"
     )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """key add."""
     wanted = {
         "models": [name.strip() for name in args.models.split(",") if name.strip()],
         "rpm": args.rpm,
@@ -75,6 +73,7 @@ VERB = Verb(
     " is no longer accepted.",
     epilog="example: caovanctl key add alice --models my-model --rpm 60",
     arguments=arguments,
+    json="print it as JSON",
     effects=True,
     run=run,
 )

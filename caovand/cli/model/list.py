@@ -15,7 +15,6 @@ from caovand.core.printable import one_line
 
 
 def run(args: argparse.Namespace) -> int:
-    """model list."""
     root = FAMILY.root_of(args, _of_daemon)
     found, begun = folders.models(root), folders.unfinished(root)
     if args.json:

@@ -56,7 +56,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """model pull."""
     # Importing requests takes longer than running most verbs.
     from caovand.adapters.model_pull import headers, offer, pull  # noqa: PLC0415
     from caovand.adapters.model_pull.client import HubClient  # noqa: PLC0415

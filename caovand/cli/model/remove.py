@@ -16,7 +16,6 @@ from caovand.cli.model.shared import gib, model_argument, model_verb, root_of
 
 
 def run(args: argparse.Namespace) -> int:
-    """model remove."""
     place, what = folders.find(root_of(args), args.model), f"remove {args.model}"
     begun = place.staging.is_dir()
     made = None if begun and not place.folder.exists() else folders.require(place, what)

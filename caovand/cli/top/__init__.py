@@ -20,7 +20,6 @@ from caovand.cli.top.watcher import Watcher
 
 
 def run(args: argparse.Namespace) -> int:
-    """top."""
     out = console()
     look = TerminalStyle(
         unicode=takes_unicode(sys.stdout),

@@ -27,7 +27,7 @@ def no_rdma(nodes: Collection[NodeFacts]) -> str:
 def over_rdma(one: NodeFacts, other: NodeFacts, tcp_only: bool) -> str:
     """The RDMA devices that NCCL uses between two nodes, such as "mlx5_0 (InfiniBand)"; "" for TCP.
 
-    `tcp_only` as in `checks.compare`.
+    `tcp_only` as in `checks.Requirements`.
     """
     if tcp_only or not one.cards or not other.cards or no_rdma((one, other)):
         return ""
@@ -38,7 +38,7 @@ def over_rdma(one: NodeFacts, other: NodeFacts, tcp_only: bool) -> str:
 def rdma(head: NodeFacts, worker: NodeFacts, tcp_only: bool) -> Iterator[CheckResult]:
     """Devices that only one node has, and memlock limits too low for NCCL.
 
-    `tcp_only` as in `checks.compare`.
+    `tcp_only` as in `checks.Requirements`.
     """
     if not head.cards or not worker.cards:
         return

@@ -26,10 +26,11 @@ from caovand.core.reporting.report import forecast_figures
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.document import with_checks
 from caovand.daemon.cluster.evidence import WAIT_S, Collector
+from caovand.daemon.cluster.here import NodeEntry
 from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import (
     Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     Notices,
     Part,
@@ -37,7 +38,8 @@ from caovand.daemon.cluster.part import (
     link_when_possible,
 )
 from caovand.daemon.cluster.selection import Quorum, TeamSelection
-from caovand.daemon.cluster.workers import Member, Team, Workers, unended_text
+from caovand.daemon.cluster.team import Team, unended_text
+from caovand.daemon.cluster.workers import Worker, Workers
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
 
@@ -45,7 +47,7 @@ ENDING_S = 60.0
 """Time limit for a worker to end its rank."""
 
 
-class Head(Part):
+class HeadPart(Part):
     """The head, which workers join at `member.head`.
 
     `executor` is [cluster] executor, which starts the ranks.
@@ -54,7 +56,7 @@ class Head(Part):
     role = "head"
 
     def __init__(
-        self, member: Membership, quorum: Quorum, slot: ClusterSlotProtocol, executor: str = "mp"
+        self, member: Membership, quorum: Quorum, slot: ClusterSlot, executor: str = "mp"
     ) -> None:
         self._member, self._quorum, self._slot = member, quorum, slot
         self._name, self._address = member.name, member.head
@@ -62,7 +64,7 @@ class Head(Part):
         self._changed, self._gone = Changed(), Changed()
         host, port = addresses.split_address(member.head)
         self._workers = Workers(member.name)
-        self._links = Links(member.name, host, port + 1, self._changed)
+        self._links = Links(self._workers, host, port + 1, self._changed)
         self._selection = TeamSelection(
             member, quorum, self._workers, self._links, slot, executor, self._gone
         )
@@ -72,7 +74,7 @@ class Head(Part):
         self._since = now()
         self._own_ranks = here.Ranks(slot, member.nodes)
         self._latest = ""  # the last start, even once it has ended
-        self._evidence = Collector(slot, self._silence)
+        self._evidence = Collector(slot.failures.store, slot.notice, self._silence)
 
     async def begin(self) -> None:
         """Receive reports and send each worker its order, until cancelled."""
@@ -83,12 +85,12 @@ class Head(Part):
                 self._selection.reconsider(bool(self._start))
                 self._own_ranks.refresh()
                 refusals = dict(self._workers.refusals())
-                for name, member in list(self._workers.by_name.items()):
-                    if member.identity in refusals:
+                for name, worker in list(self._workers.by_name.items()):
+                    if worker.identity in refusals:
                         continue
                     order = self._evidence.ask(name, self._order(name))
                     frame = messages.encode_order(order)
-                    member.gone = not await link.send(member.identity, frame)
+                    worker.gone = not await link.send(worker.identity, frame)
                 for identity, why in refusals.items():
                     await link.send(identity, messages.encode_order(self._refusal(why)))
                 for rival in self._workers.take_freed():
@@ -112,7 +114,7 @@ class Head(Part):
             fact = f"{self._address} is this machine's own loopback address, {address}"
             remedy = "set [cluster] head to an address that workers reach"
             raise ProblemError("hear any worker", fact, remedy)
-        return HeadLink(address, self._member.pairs, self._on_frame, self._slot.runtime)
+        return HeadLink(address, self._member.pairs, self._on_frame, self._slot.directories.runtime)
 
     # -- hearing ----------------------------------------------------------------------------
 
@@ -139,21 +141,21 @@ class Head(Part):
 
     def _hear(self, identity: bytes, report: Report, facts: NodeFacts | None) -> None:
         if self._workers.is_rival(report):
-            self._report_duplicate_name(Member(identity, report, now(), now(), facts))
+            self._report_duplicate_name(Worker(identity, report, now(), now(), facts))
             return
-        heard = self._workers.hear(identity, report, facts, self._team.ranks)
-        if heard is None:
+        news = self._workers.hear(identity, report, facts, self._team.workers)
+        if news == "full":
             return
-        name, (member, known) = report.name, heard
-        self._links.hear(name, report.reached)
-        if known is None:
+        name = report.name
+        self._links.hear(name, report.probe)
+        if news == "joined":
             self._slot.notice("cluster", f"node {name} joined")
-        if known is None or member.standing != known.standing:
+        if news != "same":
             self._gone.wake()
             self._changed.wake()
             self._selection.try_again()
-        if name in self._team.ranks and self._start:
-            if report.boot != self._team.boots[name]:
+        if self._start and name in self._team.workers:
+            if report.boot != self._team.workers[name].boot:
                 self._fail("node-lost", f"node {name}: its daemon was restarted")
             elif report.failed == self._start and report.finding is not None:
                 found = report.finding
@@ -161,7 +163,7 @@ class Head(Part):
             elif report.stopped:
                 self._fail("node-lost", f"node {name}: its operator stopped it")
 
-    def _report_duplicate_name(self, rival: Member) -> None:
+    def _report_duplicate_name(self, rival: Worker) -> None:
         """Report a worker that uses the name of another worker, or of the head."""
         if self._workers.contest(rival):
             self._slot.notice("cluster", finding_text(checks.duplicate_names(rival.report.name)))
@@ -171,11 +173,10 @@ class Head(Part):
 
     def _check_presence(self) -> None:
         """Stop waiting for absent workers, and end a start that has lost one."""
-        members = self._workers.by_name
-        boots = {name: one.report.boot for name, one in members.items() if not one.away}
-        self._links.keep(boots)
-        for name in self._team.ranks if self._start else ():
-            if members[name].lost:
+        workers = self._workers.by_name
+        self._links.keep({name: one.boot for name, one in workers.items() if not one.away})
+        for name in self._team.workers if self._start else ():
+            if workers[name].lost:
                 self._fail("node-lost", f"node {name}: no word from it for {LOST_S:.0f} s")
 
     def _fail(self, failure: Failure, text: str, found: Finding | None = None) -> None:
@@ -183,7 +184,7 @@ class Head(Part):
         if not self._start:
             return
         self._start = ""
-        phase = self._slot.snapshot().phase or "serving"
+        phase = self._slot.snapshot.phase or "serving"
         finding = replace(found, text=text, line=0) if found else Finding(failure, text, phase)
         failed = events.Failed(at=now(), generation=self._generation, finding=finding)
         self._slot.apply(failed)
@@ -195,7 +196,7 @@ class Head(Part):
         if not self._start or rank is None or self._plan is None:
             probe = self._links.probe(name)
             return Order(head=self._boot, name=self._name, sent=now(), probe=probe)
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         return Order(
             head=self._boot,
             name=self._name,
@@ -232,8 +233,7 @@ class Head(Part):
         """The head's part of the plan: rank 0."""
         if self._team.count == 1:
             return plan
-        members = (self._workers.by_name[name].facts for name in self._team.ranks)
-        others = tuple(facts.address for facts in members if facts is not None)
+        others = tuple(worker.address for worker in self._team.workers.values())
         place = replace(self._selection.place, others=others, token=self._member.pairs.token)
         return self._member.nodes.own(plan, place)
 
@@ -250,8 +250,8 @@ class Head(Part):
 
     def _silence(self, name: str) -> str:
         """Describe a worker that sends no evidence."""
-        member = self._workers.by_name.get(name)
-        if member is None or member.lost:
+        worker = self._workers.by_name.get(name)
+        if worker is None or worker.lost:
             return "nothing is heard of it: see whether its machine and caovan are up"
         return f"it sent none within {WAIT_S:.0f} s"
 
@@ -261,7 +261,7 @@ class Head(Part):
         self._changed.wake()
         until = now() + ENDING_S
         while now() < until:
-            busy = [name for name in self._team.ranks if self._still_runs(name)]
+            busy = [name for name in self._team.workers if self._still_runs(name)]
             if not busy:
                 return
             await self._gone.within(EACH_S)
@@ -269,8 +269,8 @@ class Head(Part):
             self._slot.notice("noticed", unended_text(self._workers.by_name[name]))
 
     def _still_runs(self, name: str) -> bool:
-        member = self._workers.by_name.get(name)
-        return member is not None and not member.lost and bool(member.report.running)
+        worker = self._workers.by_name.get(name)
+        return worker is not None and not worker.lost and bool(worker.report.running)
 
     # -- telling ----------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Head(Part):
             "serving": self._team.count if self._start else 0,
             "joined": sorted(self._workers.present),
             "lost": sorted(name for name, one in self._workers.by_name.items() if one.lost),
-            "refused": sorted({one.report.name for one in self._workers.refused()}),
+            "refused": sorted({one.name for one in self._workers.refused()}),
         }  # fmt: skip
 
     @property
@@ -291,27 +291,26 @@ class Head(Part):
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`."""
-        at, ranks = now(), self._own_ranks.known
-        host = addresses.split_address(self._address)[0]
-        own = here.entry(
-            self._name, "here", at - self._since, self._selection.facts, ranks, host,
-            sizes=here.sizes(self._slot), network=here.network(self._slot),
+        at = now()
+        own = here.own_entry(
+            self._slot, self._name, at - self._since, self._selection.facts, self._own_ranks.known,
+            addresses.split_address(self._address)[0],
         )  # fmt: skip
         others = [
-            here.entry(
+            NodeEntry(
                 name,
-                "lost" if member.lost else "joined",
-                at - (member.heard if member.lost else member.since),
-                member.facts,
-                member.report.ranks,
-                link=self._links.of(name, member.report.boot),
-                sizes=member.report.sizes,
-                network=member.report.network,
-            )
-            for name, member in sorted(self._workers.by_name.items())
+                "lost" if worker.lost else "joined",
+                at - (worker.heard if worker.lost else worker.since),
+                worker.facts,
+                worker.report.ranks,
+                link=worker.link,
+                sizes=worker.report.sizes,
+                network=worker.report.network,
+            ).document()
+            for name, worker in sorted(self._workers.by_name.items())
         ]
         refused = [
-            here.entry(one.report.name, "refused", at - one.since, one.facts, one.report.ranks)
+            NodeEntry(one.name, "refused", at - one.since, one.facts, one.report.ranks).document()
             for one in self._workers.refused()
         ]
         runs = bool(self._start)
@@ -321,6 +320,6 @@ class Head(Part):
             "role": self.role, "name": self._name, "head": self._address,
             "nodes": [own, *others, *refused], "missing": self._missing,
             "planned": self._selection.planned(runs),
-            "forecast": forecast_figures(self._slot.forecast()),
+            "forecast": forecast_figures(self._slot.run.forecast),
         }  # fmt: skip
         return with_checks(document, [(name, one) for one, name in reversed(found.items())])

@@ -5,26 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from caovand.adapters.child import Child
+from caovand.adapters.engine.pump import Ring
+from caovand.adapters.files.directories import Directories
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.http import Endpoint
-from caovand.core.config.schema import Config
-from caovand.core.engine.record import Engine, MultiNode
+from caovand.core.engine.record import MultiNode
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Node
 from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Finding
 from caovand.core.healing.ladder import Decision
 from caovand.core.health.observation import GpuSample
-from caovand.core.lifecycle.events import LifecycleEvent
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.plan import Plan
 from caovand.core.problem import ProblemError
+from caovand.daemon.engine.figures import SlotFigures
+from caovand.daemon.engine.watching import Watching
+from caovand.daemon.machine import Machine
 from caovand.daemon.records.chronicle import Then
 from caovand.daemon.shared import now
+from caovand.daemon.start.planning import SlotPlanner
 
 IDLE = frozenset({State.HOLD, State.BACKOFF, State.FAILED})
 """States without an engine, from which one may start."""
@@ -54,54 +58,42 @@ class PlanInSteps(Protocol):
     ) -> tuple[Plan, Endpoint]: ...
 
 
-class SlotMachine(Protocol):
-    """The slot's state machine, as seen by its role."""
+class SlotRun(Protocol):
+    """The run of the slot's engine, like run.EngineRun."""
 
-    def config(self) -> Config: ...
-    def snapshot(self) -> Snapshot: ...
-    def apply(self, event: LifecycleEvent) -> None: ...
-    def command(self, event: LifecycleEvent) -> None: ...
-    def notice(self, kind: str, text: str) -> None: ...
+    child: Child | None
+    watching: Watching | None
+    ring: Ring
+    forecast: MemoryEstimate | None
 
-
-class SlotEngine(Protocol):
-    """The slot's engine and planning, as seen by its role.
-
-    `inspect` covers engine, model and machine, and raises inspection.StartObstacle. `adopt` makes
-    another node's plan the slot's own. `lines` are the last lines of the engine's log; `idle` says
-    whether it had no request at the last poll. `cache` is the daemon's cache folder, `runtime` the
-    folder of its sockets.
-    """
-
-    engine: Engine
-    cache: Path
-    runtime: Path
-
-    async def inspect(self) -> Inventory: ...
-    def adopt(self, plan: Plan, inventory: Inventory) -> tuple[Plan, Endpoint]: ...
-    def serves(self) -> None: ...
-    def pids(self) -> Sequence[int]: ...
-    def lines(self) -> Sequence[str]: ...
-    def idle(self) -> bool: ...
-    def samples(self) -> Sequence[GpuSample]: ...
-    def forecast(self) -> MemoryEstimate | None: ...
+    @property
+    def busy(self) -> bool: ...
+    @property
     def reported(self) -> Mapping[str, Any]: ...
+    def samples(self) -> Sequence[GpuSample]: ...
 
 
-class SlotEvidence(Protocol):
-    """The evidence of failures.
+class SlotFailures(Protocol):
+    """The slot's failures, like failure_records.FailureRecords: their incidents in `store`, and
+    their evidence for other nodes."""
 
-    `gather` gathers the evidence of a failure, with stacks of the engine's processes if `stacks`;
-    without a finding, the local traces of a failure on another node.
-    """
-
-    incidents: Incidents
+    store: Incidents
 
     def gather(self, finding: Finding | None, stacks: bool, then: Then) -> None: ...
 
 
-class ClusterSlotProtocol(SlotMachine, SlotEngine, SlotEvidence, Protocol):
-    """The interface between a role and its slot."""
+class ClusterSlot(Machine, Protocol):
+    """A slot as its part in a cluster sees it."""
+
+    figures: SlotFigures
+    planner: SlotPlanner
+
+    @property
+    def run(self) -> SlotRun: ...
+    @property
+    def failures(self) -> SlotFailures: ...
+    @property
+    def directories(self) -> Directories: ...
 
 
 @dataclass(frozen=True)
@@ -223,3 +215,11 @@ class Changed:
         finally:
             timer.cancel()
             self._event.clear()
+
+
+class MachineWithPart(Machine, Protocol):
+    """A slot's state machine, and its part in a cluster."""
+
+    @property
+    def part(self) -> Part:
+        """The slot's part in a cluster."""

@@ -9,9 +9,12 @@ from typing import Any
 
 from caovand.adapters.network.http import Endpoint
 from caovand.core import addresses
+from caovand.core.cluster import checks
+from caovand.core.cluster.checks import Requirements
 from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.messages import EACH_S
 from caovand.core.cluster.node import NodeFacts
+from caovand.core.cluster.rdma import no_rdma
 from caovand.core.engine.record import NodePlace
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import Inventory
@@ -22,25 +25,18 @@ from caovand.core.lifecycle.state import State
 from caovand.core.plan import Plan, Unplannable
 from caovand.core.problem import Problem
 from caovand.daemon.cluster import here
-from caovand.daemon.cluster.links import Comparison, Links, Peer
+from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     PlanInSteps,
     is_stopped,
     state_of,
 )
-from caovand.daemon.cluster.workers import (
-    AvailableWorkers,
-    Member,
-    Team,
-    Workers,
-    choose,
-    uncompared_text,
-    unfit_text,
-)
+from caovand.daemon.cluster.team import Team, cannot_compare, choose, lacks_facts, network_of
+from caovand.daemon.cluster.workers import Worker, Workers
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle, check_port, obstacle_of
 
@@ -82,7 +78,7 @@ class Quorum:
         if count >= self.nodes:
             self._since = None
 
-    def justifies_restart(self, worker: Member) -> bool:
+    def justifies_restart(self, worker: Worker) -> bool:
         """Whether a worker has been present long enough to justify a restart that includes it."""
         return self._long(worker.since)
 
@@ -99,9 +95,9 @@ class TeamSelection:
 
     def __init__(
         self, member: Membership, quorum: Quorum, workers: Workers, links: Links,
-        slot: ClusterSlotProtocol, executor: str, gone: Changed,
+        slot: ClusterSlot, executor: str, gone: Changed,
     ) -> None:  # fmt: skip
-        self.team = Team({})
+        self.team = Team()
         self.facts: NodeFacts | None = None  # of the head
         self.place = NodePlace(0, "", "")
         self._member, self._executor = member, executor
@@ -129,14 +125,13 @@ class TeamSelection:
             raise
         if not living:
             async with self._links.turn:
-                why = await self._choose(facts)
-            if why:
-                self._slot.notice(
-                    "cluster", f"starts on {self.team.count} of {self.quorum.nodes} nodes: {why}"
-                )
+                shortage = await self._choose(facts)
+            if shortage:
+                text = f"starts on {self.team.count} of {self.quorum.nodes} nodes: {shortage}"
+                self._slot.notice("cluster", text)
         if self._refused and self.team.count > 1:  # since the living engine started
             raise StartObstacle("bad-arguments", str(self._refused), hold=True)
-        link = self._network(list(self.team.ranks))
+        link = self._network(self.team.workers)
         link = link and replace(link, rdma=not self._no_rdma)
         plan, endpoint = await coming.plan(self.team.nodes, link)
         if self.team.count == 1:
@@ -169,85 +164,73 @@ class TeamSelection:
 
     async def _choose(self, own: NodeFacts) -> str:
         """Choose the workers of the next start by their links; returns and raises like `_ready`."""
-        self._links.forget_failures()
-        why = self._ready()
+        self._workers.forget_failed_links()
+        shortage = self._ready()
         await asyncio.to_thread(check_port, self._port, "[cluster] head, which is a port below")
         await self._refreshed()
-        checked: set[tuple[str, str]] = set()
-        while not checked.issuperset(self.team.boots.items()):
+        probed: set[tuple[str, str]] = set()
+        while not all((name, one.boot) in probed for name, one in self.team.workers.items()):
             fit = self._fit(wanted=len(self._workers.by_name)).workers
-            checked.update((name, one.report.boot) for name, one in fit.items())
-            await self._check(own, fit.values())
-            why = self._ready()
+            probed.update((name, worker.boot) for name, worker in fit.items())
+            await self._links.check(own.address, fit.values())
+            shortage = self._ready()
         self.quorum.on_start(self.team.count)
-        self._no_rdma = self._why_no_rdma(self.team.ranks)
-        return why
+        self._no_rdma = self._why_no_rdma(self.team.workers)
+        return shortage
 
     async def _refreshed(self) -> None:
         """Wait for workers whose rank has just ended and whose facts are older than that."""
         until = now() + REFRESH_S
-        while now() < until and any(map(self._inspects, self.team.ranks)):
+        while now() < until and any(map(self._inspects, self.team.workers)):
             await self._gone.within(EACH_S)
 
     def _inspects(self, name: str) -> bool:
-        member = self._workers.present.get(name)
-        if member is None or member.report.running:
+        worker = self._workers.present.get(name)
+        if worker is None or worker.report.running:
             return False
-        return member.report.state in INSPECTING
+        return worker.report.state in INSPECTING
 
     def _ready(self) -> str:
         """Choose the workers of the next start; return why they are fewer than all. Raises
         StartObstacle."""
-        chosen, why, failure = self._next()
-        if self.quorum.must_wait(1 + len(chosen)):
+        team = self._next()
+        if self.quorum.must_wait(team.count):
             self._short = True
-            raise StartObstacle(failure, f"cannot start: {why}", hold=True)
-        self.team = Team(chosen)
-        return why
+            raise StartObstacle(team.failure, f"cannot start: {team.shortage}", hold=True)
+        self.team = team
+        return team.shortage
 
-    def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> AvailableWorkers:
+    def _next(self, ours: Collection[str] = (), without: Collection[str] = ()) -> Team:
         """Like `_fit`, but without any worker if the engine here cannot serve over nodes."""
         if self._refused:
-            return AvailableWorkers(
-                {}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit"
-            )
+            return Team({}, f"{self._refused.fact}; {self._refused.remedy}", "node-unfit")
         return self._fit(ours, without)
 
     def _fit(
         self, ours: Collection[str] = (), without: Collection[str] = (), wanted: int = 0
-    ) -> AvailableWorkers:
+    ) -> Team:
         """The workers that a start can use, and why they are fewer than `wanted`."""
         unheard = [finding_text(one) for _, one in self._workers.unheard()]
-        found = self._comparison.findings(self._workers.present)
         known = self._workers.by_name
-        members = {name: one for name, one in known.items() if name not in without}
-        return choose(members, found, wanted or self.quorum.nodes - 1, unheard, ours)
-
-    async def _check(self, own: NodeFacts, members: Collection[Member]) -> None:
-        """Check the links of these workers to each other and to the head, whose facts are `own`."""
-        peers = [
-            Peer(one.report.name, one.report.boot, one.facts.address)
-            for one in members
-            if one.facts and not one.lost
-        ]
-        if peers:
-            await self._links.check(own.address, peers)
+        workers = {name: one for name, one in known.items() if name not in without}
+        wanted = wanted or self.quorum.nodes - 1
+        return choose(workers, self._compared(), wanted, unheard, ours)
 
     async def check_links(self) -> None:
         """Check all links, unless an engine runs or is about to."""
         async with self._links.turn:
-            snapshot = self._slot.snapshot()
+            snapshot = self._slot.snapshot
             idle = snapshot.state in (*IDLE, State.STOPPED) and not snapshot.inspecting
-            if not idle or self._slot.pids() or self.facts is None:
+            if not idle or here.engine_pids(self._slot) or self.facts is None:
                 return
-            free = [one for one in self._workers.present.values() if not one.report.running]
-            await self._check(self.facts, free)
-            if free:
+            present = self._workers.present.values()
+            if free := [one for one in present if one.facts and not one.report.running]:
+                await self._links.check(self.facts.address, free)
                 self.try_again()
 
     def try_again(self) -> None:
         """Retry at once whatever waits for a node to change."""
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         waits = snapshot.finding is not None and snapshot.finding.failure in WAITING_FAILURES
         if snapshot.state is State.HOLD and waits and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
@@ -257,56 +240,54 @@ class TeamSelection:
 
         `runs` says that the last start has not ended.
         """
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         if self.quorum.strict or snapshot.inspecting:
             return
         if snapshot.state is State.HOLD:
             # Only if there were too few nodes: other reasons are re-inspected at their own
             # intervals.
-            if self._short and not self.quorum.must_wait(1 + len(self._next().workers)):
+            if self._short and not self.quorum.must_wait(self._next().count):
                 self._short = False
                 self.try_again()
         elif runs and snapshot.state is State.SERVING and self.team.count < self.quorum.nodes:
-            # Checks need an engine's port: a failed link stays failed until a check finds
+            # Probes need an engine's port: a failed link stays failed until a probe finds
             # otherwise.
-            new = self._workers.by_name.keys() - self.team.ranks
-            failed = {name for name in new if self._links.has_failed(name, self.team.ranks)}
-            chosen = self._next(self.team.ranks, failed).workers
+            known, ours = self._workers.by_name, self.team.workers
+            failed = {name for name in known.keys() - ours if known[name].link_failed}
+            chosen = self._next(ours, failed).workers
             back = [
-                name
-                for name in chosen.keys() - self.team.ranks
-                if self.quorum.justifies_restart(chosen[name])
+                name for name in chosen.keys() - ours if self.quorum.justifies_restart(chosen[name])
             ]
-            if back and self._slot.idle():
+            if back and self._slot.figures.idle and not self._slot.run.busy:
                 text = f"node {', '.join(sorted(back))} is back"
-                self._slot.command(events.Restart(at=now(), reason=text, by="head"))
+                self._slot.apply_operator_event(events.Restart(at=now(), reason=text, by="head"))
 
     # -- comparing --------------------------------------------------------------------------
 
-    @property
-    def _comparison(self) -> Comparison:
-        """The current basis for comparing workers."""
-        nodes = self._member.nodes
-        configured = nodes.no_rdma(dict(self._slot.config().engine.env))
-        package = nodes.packages.get(self._executor)
-        return Comparison(
-            self.facts, self._links, self._all_reduces, self._each, package, configured
-        )
+    def _compared(self, tcp_only: bool = False) -> list[tuple[str, CheckResult]]:
+        """The findings about the present workers, by name; `tcp_only` only affects warnings."""
+        package = self._member.nodes.packages.get(self._executor)
+        required = Requirements(self._all_reduces, self._each, package, tcp_only)
+        return [
+            (name, result)
+            for name, worker in self._workers.present.items()
+            if self.facts is not None and worker.facts is not None
+            for result in checks.compare(self.facts, worker.facts, worker.measured, required)
+        ]
 
     def _why_no_rdma(self, names: Collection[str]) -> str:
         """Why the head and these workers cannot use InfiniBand or RoCE; "" if they can."""
-        return self._comparison.no_rdma(self._workers.by_name[name] for name in names)
+        facts = (self.facts, *(self._workers.by_name[name].facts for name in names))
+        configured = self._member.nodes.no_rdma(dict(self._slot.config.engine.env))
+        return configured or no_rdma([one for one in facts if one is not None])
 
     def _network(self, names: Collection[str]) -> Network | None:
         """The network between the head and these workers; None if unknown."""
-        members = [self._workers.by_name.get(name) for name in names]
-        facts = [self.facts, *(one and one.facts for one in members)]
-        boots = {one.report.name: one.report.boot for one in members if one}
-        return self._links.network([one for one in facts if one], boots) if all(facts) else None
+        return network_of(self.facts, [self._workers.by_name.get(name) for name in names])
 
     def _coming(self, runs: bool) -> list[str]:
         """Workers of the running start, else of the next one, by rank."""
-        return list(self.team.ranks if runs else self._next().workers)
+        return list((self.team if runs else self._next()).workers)
 
     def findings(self, runs: bool) -> list[tuple[str, CheckResult]]:
         """All known problems, each with the node that it concerns.
@@ -314,18 +295,17 @@ class TeamSelection:
         Problems of the head alone are repeated for each worker.
         """
         tcp_only = bool(self._why_no_rdma(self._coming(runs)))
-        compared = self._comparison.findings(self._workers.present, tcp_only)
-        return [*self._workers.unheard(), *self._uncompared(), *compared]
+        return [*self._workers.unheard(), *self._uncompared(), *self._compared(tcp_only)]
 
     def _uncompared(self) -> Iterator[tuple[str, CheckResult]]:
         """Present workers that cannot be compared, or are not meant to serve."""
         if self.facts is None:
-            snapshot = self._slot.snapshot()
+            snapshot = self._slot.snapshot
             state, stopped = state_of(snapshot), is_stopped(snapshot)
-            yield self._member.name, unfit_text(self._member.name, state, stopped=stopped)
+            yield self._member.name, lacks_facts(self._member.name, state, stopped=stopped)
         for name, one in self._workers.present.items():
             if one.facts is None or one.report.stopped:
-                yield name, uncompared_text(one)
+                yield name, cannot_compare(one)
 
     def planned(self, runs: bool) -> dict[str, Any]:
         """Workers of the running start, else of the next one, by rank; the link between them; and

@@ -27,10 +27,11 @@ from caovand.core.plan import Plan, Unplannable
 from caovand.core.reporting.report import forecast_figures
 from caovand.daemon.cluster import here
 from caovand.daemon.cluster.evidence import Witness
+from caovand.daemon.cluster.here import NodeEntry
 from caovand.daemon.cluster.part import (
     IDLE,
     Changed,
-    ClusterSlotProtocol,
+    ClusterSlot,
     Membership,
     Notices,
     Part,
@@ -55,13 +56,13 @@ HeadProgress = tuple[str, float | None, str]
 """Progress of the head's start: phase, progress and detail."""
 
 
-class Worker(Part):
+class WorkerPart(Part):
     """A worker of the head at `member.head`."""
 
     role = "worker"
     answers = False
 
-    def __init__(self, member: Membership, slot: ClusterSlotProtocol) -> None:
+    def __init__(self, member: Membership, slot: ClusterSlot) -> None:
         self._member, self._slot = member, slot
         self._name, self._head = member.name, member.head
         self.planned_by = member.head
@@ -81,8 +82,8 @@ class Worker(Part):
         self._since = now()
         self._changed = Changed()
         self._ranks = here.Ranks(slot, member.nodes)
-        self._witness = Witness(slot)
-        self._prober = Prober(member.name, member.head, self._changed)
+        self._witness = Witness(slot.failures)
+        self._prober = Prober(member.head, self._changed)
 
     async def begin(self) -> None:
         """Report to the head and follow its orders, until cancelled."""
@@ -104,7 +105,9 @@ class Worker(Part):
             link.close()
 
     async def _connect(self) -> WorkerLink:
-        return WorkerLink(self._head, self._member.pairs, self._on_frame, self._slot.runtime)
+        return WorkerLink(
+            self._head, self._member.pairs, self._on_frame, self._slot.directories.runtime
+        )
 
     def _on_frame(self, sender: bytes, frame: bytes) -> None:
         try:
@@ -146,23 +149,24 @@ class Worker(Part):
 
     def _follow(self) -> None:
         """Follow the order, one step at a time."""
-        snapshot, wanted, order = self._slot.snapshot(), self._wanted, self._order
+        snapshot, wanted, order = self._slot.snapshot, self._wanted, self._order
         if self._running and wanted != self._running:
             if snapshot.state in RUNNING_STATES and snapshot.generation == self._generation:
                 why = "the head ended this start"
                 if self._lost:
                     why = f"the head has been silent for {LOST_S:.0f} s"
-                self._slot.command(events.Restart(at=now(), reason=why, by="head"))
+                self._slot.apply_operator_event(events.Restart(at=now(), reason=why, by="head"))
             return
         if not self._running:
             if wanted and snapshot.state in IDLE:
-                self._slot.command(events.Start(at=now()))
+                self._slot.apply_operator_event(events.Start(at=now()))
             return
         if snapshot.state is not State.STARTING or not snapshot.spawned:
             return
         generation = snapshot.generation
         if order.proven:
-            self._slot.serves()
+            if self._slot.run.watching is not None:
+                self._slot.run.watching.serves()
         elif (stage := (order.phase, order.progress, order.detail)) != self._shown:
             self._shown = stage
             step = events.Progressed(
@@ -176,7 +180,7 @@ class Worker(Part):
 
     def _try_again(self) -> None:
         """Inspect again, because the reason for waiting has changed."""
-        snapshot = self._slot.snapshot()
+        snapshot = self._slot.snapshot
         if snapshot.state is State.HOLD and not snapshot.inspecting:
             self._slot.apply(events.Reconfigured(at=now(), changed=False))
 
@@ -187,7 +191,7 @@ class Worker(Part):
 
     def _check_ports(self) -> None:
         """Run the head's probe, unless an engine is here."""
-        free = not self._lost and not self._running and not self._slot.pids()
+        free = not self._lost and not self._running and not here.engine_pids(self._slot)
         address = self._facts.address if self._facts else ""
         self._prober.follow(self._order.probe if free and address else None, address)
 
@@ -195,10 +199,10 @@ class Worker(Part):
         """The head's plan for this node; raises StartObstacle while there is none."""
         if self._running and not living:
             self._ended()  # processes that had outlived KILL are gone now
-        config, nodes = self._slot.config(), self._member.nodes
+        config, nodes = self._slot.config, self._member.nodes
         self._waits = ""
         try:
-            inventory = await self._slot.inspect()
+            inventory = await self._slot.planner.inspect_for(config, living=living)
             facts = self._facts = await here.facts(self._member, self._slot, inventory)
         except Unplannable as problem:
             self._forget(living)
@@ -225,7 +229,8 @@ class Worker(Part):
         self._place = NodePlace(
             order.rank, facts.address, facts.interface, token=self._member.pairs.token
         )
-        return self._slot.adopt(plan, inventory)
+        self._slot.planner.adopt(plan, inventory, self._slot.mode[0])
+        return plan, Endpoint(str(plan.value("host")), int(plan.value("port")), "", False)
 
     def _forget(self, living: bool) -> None:
         """Drop the facts: a machine that cannot be inspected cannot serve, except for a living
@@ -247,7 +252,7 @@ class Worker(Part):
     async def ended(self, *, left: bool) -> None:
         """Note that the rank has ended; if the head still wants it, the head restarts all ranks."""
         if self._running and self._running == self._wanted:
-            changed = self._slot.snapshot().reason == PLAN_CHANGED
+            changed = self._slot.snapshot.reason == PLAN_CHANGED
             why = ", as its configuration changed there" if changed else " by an operator there"
             self._failed = (self._running, Finding("node-lost", f"its rank was ended{why}"))
         if left:
@@ -279,7 +284,7 @@ class Worker(Part):
         return {}, self._witness.recorded(self._failed[0])
 
     def _report(self) -> Report:
-        snapshot, at = self._slot.snapshot(), now()
+        snapshot, at = self._slot.snapshot, now()
         failed, finding = self._failed
         return Report(
             name=self._name,
@@ -295,7 +300,7 @@ class Worker(Part):
             network=here.network(self._slot) if self._running else "",
             clock=wall_clock.now(),
             echo=self._order.sent,
-            reached=self._prober.reached,
+            probe=self._prober.report,
             held_s=max(at - self._heard, 0.0) if self._order.head else 0.0,
         )
 
@@ -309,17 +314,14 @@ class Worker(Part):
 
     def describe(self) -> dict[str, Any]:
         """The document of the op `cluster`: this node, and the head as seen from here."""
-        age_s, ranks = now() - self._since, self._ranks.known
-        own = here.entry(
-            self._name, "here", age_s, self._facts, ranks,
-            sizes=here.sizes(self._slot), network=here.network(self._slot),
-        )  # fmt: skip
+        age_s = now() - self._since
+        own = here.own_entry(self._slot, self._name, age_s, self._facts, self._ranks.known)
         state = "lost" if self._lost else "joined"
         host = addresses.split_address(self._head)[0]
-        head = here.entry(self._order.name or "the head", state, age_s, None, (), host)
+        head = NodeEntry(self._order.name or "the head", state, age_s, address=host).document()
         return {
             "role": self.role, "name": self._name, "head": self._head, "nodes": [own, head],
-            "missing": 0, "forecast": forecast_figures(self._slot.forecast()), "checks": [],
+            "missing": 0, "forecast": forecast_figures(self._slot.run.forecast), "checks": [],
         }  # fmt: skip
 
 

@@ -17,9 +17,9 @@ from caovand.core.lifecycle.state import Snapshot
 from caovand.core.plan import Plan
 from caovand.core.reporting import incident
 from caovand.core.reporting.incident import FailureContext
+from caovand.daemon.cluster.part import MachineWithPart
 from caovand.daemon.engine.run import EngineRun
 from caovand.daemon.engine.watching import Watching
-from caovand.daemon.machine import Machine
 from caovand.daemon.records.chronicle import Recorder, Then
 from caovand.daemon.shared import Shared
 from caovand.daemon.start.planning import SlotPlanner
@@ -31,7 +31,7 @@ class FailureRecords:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: MachineWithPart,
         planner: SlotPlanner,
         run: EngineRun,
         store: Incidents,

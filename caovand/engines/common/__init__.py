@@ -7,6 +7,5 @@
 | `gguf/` | the memory of a model in GGUF files, its context and its place on the cards |
 | `plans.py`, `options.py`, `drafting.py`, `tensors.py` | parts of planners |
 | `cards.py`, `processors.py`, `speeds.py` | which cards a build supports, and how fast they are |
-| `checks.py` | the doctor's checks |
 | `histogram_lines.py`, `task_probes.py` | reading metrics, and the requests that prove a start |
 """

@@ -10,13 +10,13 @@ from caovand.core.engine.record import Api, Arguments, Engine
 from caovand.core.plan import Plan
 from caovand.engines.common.speeds import one_answer
 from caovand.engines.ollama import command
+from caovand.engines.ollama.doctor import checkup
 from caovand.engines.ollama.healing.cures import HEALING
 from caovand.engines.ollama.log.explain import explain
 from caovand.engines.ollama.log.reader import LOG
 from caovand.engines.ollama.metrics import read_ps
 from caovand.engines.ollama.names import NAMED_MODELS
 from caovand.engines.ollama.planning.alternative import alternative
-from caovand.engines.ollama.planning.checkup import checkup
 from caovand.engines.ollama.planning.forecast import cards_of, forecast, speed
 from caovand.engines.ollama.planning.planner import conflicts, make_plan
 from caovand.engines.ollama.planning.variables import CONTEXT, PARALLEL

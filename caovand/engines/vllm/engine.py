@@ -19,7 +19,7 @@ from caovand.engines.common.task_probes import WORKS
 from caovand.engines.common.tensors import experts_read
 from caovand.engines.vllm import command, kernels
 from caovand.engines.vllm.all_reduce import all_reduce
-from caovand.engines.vllm.checkup import checkup
+from caovand.engines.vllm.doctor import checkup
 from caovand.engines.vllm.flags import command_line
 from caovand.engines.vllm.flags.command_line import refused
 from caovand.engines.vllm.flags.spelling import INT8, LM_HEAD, SPECULATION, count

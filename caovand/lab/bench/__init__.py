@@ -65,11 +65,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|N",
         help="measure nothing: show two kept results side by side, files or numbers of --list",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """bench."""
     try:
         if args.list:
             return kept.show(args)
@@ -185,5 +183,6 @@ VERB = Verb(
     epilog="examples: caovanctl bench --prompts 512,4096 --at-once 1,8; caovanctl bench --list;"
     " caovanctl bench --compare 2 1",
     arguments=arguments,
+    json="print the result as JSON",
     run=run,
 )

@@ -47,7 +47,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """fieldtest."""
     screen = Screen(sys.stderr)
     status = running(args.runtime)
     source = config_path(args.config, status)

@@ -20,7 +20,7 @@ from caovand.cli.common.checks import document
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.planned import PlannedEngine, plan_for
 from caovand.cli.common.progress import Screen
-from caovand.cli.doctor import findings
+from caovand.cli.doctor.examination import examine
 from caovand.core.config.schema import Config
 from caovand.core.config.text import render
 from caovand.core.facts import inventory_file
@@ -212,7 +212,7 @@ def _facts(subject: Subject) -> dict[str, Any]:
 
 def _doctor(source: Path) -> dict[str, Any]:
     try:
-        return document(findings(source))
+        return document(examine(source))
     except CommandError as problem:
         print(f"caovanctl doctor: {problem}", file=sys.stderr)
         return {"checks": []}

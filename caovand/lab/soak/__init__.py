@@ -50,11 +50,9 @@ def hours(text: str) -> float:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("hours", type=hours, metavar="HOURS", help="how long, such as 8 or 0.5")
     add_load(parser, CLIENTS, who="clients", seeded="what the clients do")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """soak."""
     known = texts()
     begun = time.time()
     with connect(args) as client:
@@ -130,6 +128,7 @@ VERB = Verb(
     " failed.",
     epilog="example: caovanctl soak 8 --at-once 8",
     arguments=arguments,
+    json="print the result as JSON",
     run=run,
     effects=True,
 )

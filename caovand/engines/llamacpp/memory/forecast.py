@@ -8,10 +8,11 @@ from dataclasses import replace
 from caovand.core.facts.forecast import MemoryEstimate, unknown
 from caovand.core.facts.inventory import Gpu, Inventory
 from caovand.core.plan import Plan
+from caovand.core.units import MIB
 from caovand.engines.common.gguf.estimate import estimate
-from caovand.engines.common.gguf.placement import MIB, Device, Placement, devices, step_seconds
+from caovand.engines.common.gguf.placement import Device, Placement, devices, step_seconds
 from caovand.engines.common.gguf.sizes import GgufLoad
-from caovand.engines.common.gguf.sizing import FILLED
+from caovand.engines.common.gguf.sizing import WORKLOADS
 from caovand.engines.common.options import count
 from caovand.engines.common.plans import cards_in
 from caovand.engines.llamacpp.planning.options import CONTEXT, SHARED
@@ -39,7 +40,7 @@ def load_of(plan: Plan) -> GgufLoad:
         flash=plan.value("flash_attn") != "off",
         depth=plan.mtp,
         mtp=speculative.get("method") == "draft-mtp",
-        filled=FILLED["chat"],
+        filled=WORKLOADS["chat"].filled,
     )
 
 

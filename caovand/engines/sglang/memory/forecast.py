@@ -8,10 +8,10 @@ from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, unknown
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
+from caovand.core.units import MIB
 from caovand.engines.common.options import count
 from caovand.engines.sglang.memory.load import (
     AT_LOAD,
-    MIB,
     SglangLoad,
     activation_bytes,
     token_bytes,

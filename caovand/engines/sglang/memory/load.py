@@ -9,7 +9,6 @@ from caovand.core.checkpoint.shapes import attention_part
 from caovand.core.facts.inventory import ModelCard, ModelPart, Weights
 from caovand.engines.common.tensors import FLOATS, STORED, element_bytes, of_rank
 
-MIB = 1 << 20
 EIGHT_BITS = ("fp8_e4m3", "fp8_e5m2")
 AT_LOAD = "fp8"
 """The value of --quantization that quantises 16-bit weights once they are loaded."""

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.facts.occupancy import host_reserve_mib
-from caovand.engines.sglang.memory.load import MIB, SglangLoad
+from caovand.core.units import MIB
+from caovand.engines.sglang.memory.load import SglangLoad
 
 CONTEXT_MIB = 512
 """Memory that CUDA and NCCL take before SGLang measures free memory."""

@@ -11,11 +11,12 @@ from typing import Any
 
 from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, ModelCard
+from caovand.core.units import MIB
 from caovand.engines.common.options import count
 from caovand.engines.common.tensors import FLOATS
 from caovand.engines.common.usual_requests import USUAL_REQUESTS, WITHOUT_PREFIXES
 from caovand.engines.sglang.memory.forecast import cache_room, estimate
-from caovand.engines.sglang.memory.load import MIB, SglangLoad, weights_bytes
+from caovand.engines.sglang.memory.load import SglangLoad, weights_bytes
 from caovand.engines.sglang.memory.states import SLOTS, divide
 from caovand.engines.sglang.memory.steps import (
     MAX_GRAPH,

@@ -8,8 +8,9 @@ from typing import Any
 
 from caovand.core.config.schema import Config
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
-from caovand.core.plan import Setting, Unplannable
+from caovand.core.plan import Setting
 from caovand.engines.common.drafting import contested
+from caovand.engines.common.plans import refuse_beyond_limit
 from caovand.engines.common.speeds import all_linked, host_link
 from caovand.engines.common.tensors import has_few_active
 from caovand.engines.sglang.memory.load import AT_LOAD, SglangLoad
@@ -182,11 +183,7 @@ def _context(
     if CONTEXT in typed:
         return Setting(typed[CONTEXT], "user", "passed verbatim")
     if wanted is not None:
-        if limit and model.limit_known and wanted > limit:
-            raise Unplannable(
-                f"cannot serve a context of {wanted} tokens: the model's own limit is {limit}; set"
-                " [model] max_model_len to at most that"
-            )
+        refuse_beyond_limit(config, model)
         return Setting(wanted, "user", "[model] max_model_len")
     if tokens is None:
         return Setting(

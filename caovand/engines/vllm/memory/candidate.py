@@ -17,7 +17,6 @@ from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import count
 
-MIB, GIB = 1 << 20, 1 << 30
 STARTUP_MIB = 256
 """What a CUDA context takes before vLLM reads the free memory."""
 JOINING_MIB = 256

@@ -21,17 +21,11 @@ from caovand.core.facts.forecast import MemoryEstimate, MemoryPart, RankForecast
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.facts.occupancy import in_use
 from caovand.core.plan import Plan
+from caovand.core.units import GIB, MIB
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import is_left_to_vllm
 from caovand.engines.vllm.memory import shards
-from caovand.engines.vllm.memory.candidate import (
-    GIB,
-    MIB,
-    Candidate,
-    free_share,
-    utilization,
-    visible_mib,
-)
+from caovand.engines.vllm.memory.candidate import Candidate, free_share, utilization, visible_mib
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT, layout_for
 from caovand.engines.vllm.memory.settings import (
     candidate_of_plan,

@@ -16,6 +16,7 @@ from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Plan, is_lookup
+from caovand.core.units import GIB
 from caovand.engines.common.tensors import element_bytes
 from caovand.engines.vllm import releases
 from caovand.engines.vllm.flags.spelling import (
@@ -36,7 +37,6 @@ from caovand.engines.vllm.machine.capabilities import HOPPER, TURING
 from caovand.engines.vllm.machine.ranks import EXPERT_PARALLEL, replicas, serving, spans_machines
 from caovand.engines.vllm.memory import steps
 from caovand.engines.vllm.memory.candidate import (
-    GIB,
     SAMPLED_WORDS,
     Candidate,
     Kernels,

@@ -18,8 +18,9 @@ from math import ceil
 from typing import NamedTuple, TypeVar
 
 from caovand.core.facts.inventory import Gpu, ModelCard, ModelPart, Weights
+from caovand.core.units import GIB
 from caovand.engines.common.tensors import FLOATS, of_rank
-from caovand.engines.vllm.memory.candidate import GIB, Candidate, adapters_bytes
+from caovand.engines.vllm.memory.candidate import Candidate, adapters_bytes
 from caovand.engines.vllm.memory.kv_cache import pages
 
 AnyCard = TypeVar("AnyCard")

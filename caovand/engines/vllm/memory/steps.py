@@ -18,8 +18,9 @@ from caovand.core.facts.drafter import Drafter
 from caovand.core.facts.forecast import MemoryPart
 from caovand.core.facts.inventory import LinearAttention, ModelCard
 from caovand.core.model_task import POOLING
+from caovand.core.units import MIB
 from caovand.engines.vllm import releases
-from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, MIB, Candidate
+from caovand.engines.vllm.memory.candidate import FLASHINFER_MIB, Candidate
 from caovand.engines.vllm.memory.kv_cache import TURBOQUANT
 from caovand.engines.vllm.memory.towers import encoding_bytes
 

@@ -16,11 +16,12 @@ from caovand.core.config.schema import Config
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Gpu, Inventory, ModelCard
 from caovand.core.plan import Plan, Unplannable
+from caovand.core.units import GIB
 from caovand.engines.common.tensors import breaks_in_8_bits
 from caovand.engines.vllm.flags.spelling import beyond_limit, option, whole_number
 from caovand.engines.vllm.machine.ranks import indivisible
 from caovand.engines.vllm.machine.tiles import is_fp8
-from caovand.engines.vllm.memory.candidate import GIB, visible_mib
+from caovand.engines.vllm.memory.candidate import visible_mib
 from caovand.engines.vllm.memory.estimate import lacking_gib
 from caovand.engines.vllm.memory.settings import candidate_of_plan, gpus_of
 from caovand.engines.vllm.memory.shards import pinned_gib

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting, Unplannable
+from caovand.core.units import GIB, MIB
 from caovand.engines.vllm.flags.spelling import beyond_limit, count
 from caovand.engines.vllm.machine.attention import attends_as_encoder
-from caovand.engines.vllm.memory.candidate import GIB, MIB, Candidate
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import KEPT_MIB, KEPT_SHARE, kv_bytes
 from caovand.engines.vllm.memory.kv_cache import layout_for
 from caovand.engines.vllm.planning.fit import asked_candidate

@@ -6,8 +6,9 @@ from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory
 from caovand.core.healing.failure import Failure, Finding, Foreseen
 from caovand.core.plan import Plan
+from caovand.core.units import MIB
 from caovand.engines.vllm.flags.command_line import refused
-from caovand.engines.vllm.memory.candidate import MIB, Candidate
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.estimate import spare_tokens
 from caovand.engines.vllm.memory.settings import candidate_of_plan, cards_of_plan
 from caovand.engines.vllm.planning import obstacles

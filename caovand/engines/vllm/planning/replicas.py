@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from caovand.core.model_task import POOLING
 from caovand.core.plan import Setting
 from caovand.core.problem import Problem
+from caovand.core.units import MIB
 from caovand.engines.common.speeds import all_linked
 from caovand.engines.vllm.flags.spelling import count, option
 from caovand.engines.vllm.machine.ranks import (
@@ -24,7 +25,6 @@ from caovand.engines.vllm.machine.ranks import (
     shards_whole_experts,
     splits_below,
 )
-from caovand.engines.vllm.memory.candidate import MIB
 from caovand.engines.vllm.planning.devices import choose_gpus, is_single_node
 from caovand.engines.vllm.planning.obstacles import PlanOnCards
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from caovand.core.checkpoint.vision import MAX_PIXELS
 from caovand.core.plan import Setting
+from caovand.core.units import GIB
 from caovand.engines.vllm.machine.tiles import is_fp8
-from caovand.engines.vllm.memory.candidate import GIB, Candidate
+from caovand.engines.vllm.memory.candidate import Candidate
 from caovand.engines.vllm.memory.towers import encoding_bytes, video_tokens
 from caovand.engines.vllm.planning.partial_plan import PartialPlan, policy, user
 from caovand.engines.vllm.planning.precision import tower_breaks_tiles

@@ -16,14 +16,9 @@ from typing import NamedTuple
 
 from caovand.core.facts.inventory import Gpu, ModelCard
 from caovand.core.model_task import POOLING
+from caovand.core.units import MIB
 from caovand.engines.vllm.machine.attention import undivided_tokens
-from caovand.engines.vllm.memory.candidate import (
-    MIB,
-    Candidate,
-    are_large,
-    free_share,
-    utilization,
-)
+from caovand.engines.vllm.memory.candidate import Candidate, are_large, free_share, utilization
 from caovand.engines.vllm.memory.estimate import (
     kv_bytes,
     lacking_gib,

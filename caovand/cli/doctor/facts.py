@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,57 +15,65 @@ from caovand.adapters.gpu import all_reduce, pcie_errors
 from caovand.adapters.network import ports
 from caovand.adapters.privileges import engine_user, model_access
 from caovand.cli.common.errors import CommandError
-from caovand.cli.common.orphans import find_orphans
 from caovand.cli.common.planned import plan_for, remembered_here, tuned_here
 from caovand.cli.common.survey import SurveyedMachine
+from caovand.cli.doctor.orphans import find_orphans
 from caovand.core.config.schema import Config, Mode
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.engine.record import Engine
 from caovand.core.facts.all_reduce import AllReduceResult, key_of
-from caovand.core.facts.checks import DoctorFacts
 from caovand.core.facts.inventory import Inventory, ModelCard
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
 
-SERVICE_USER = "caovan"
+
+@dataclass(frozen=True)
+class Case:
+    """A machine, a model and a configuration to examine.
+
+    `saved` is the inventory's file if this is not our machine. `cache` is the cache folder of the
+    daemon, and `engine_pids` are the processes of its engine.
+    """
+
+    config: Config
+    machine: SurveyedMachine
+    model: ModelCard | None
+    model_problem: Problem | None
+    saved: Path | None
+    mode: Mode | None
+    cache: Path
+    engine_pids: frozenset[int]
 
 
-def gather(
-    config: Config,
-    machine: SurveyedMachine,
-    seen: tuple[ModelCard | None, Problem | None],
-    saved: Path | None,
-    mode: Mode | None,
-    cache: Path,
-    own: frozenset[int],
-) -> DoctorFacts:
-    """Gather everything that the checks need; `own` are the processes of the daemon's engine."""
-    model, model_problem = seen
+def gather(case: Case) -> DoctorFacts:
+    """Gather everything that the checks need."""
+    config, machine, model, saved = case.config, case.machine, case.model, case.saved
     worker = config.cluster.role == "worker"  # its head plans and owns the port
     # A daemon itself reports unwritable caches.
-    daemons = cache != directories(os.environ, os.getuid()).cache
-    elsewhere = saved is not None or worker
-    unreadable, reader = "", SERVICE_USER
+    daemons = case.cache != directories(os.environ, os.getuid()).cache
+    unreadable, reader = "", engine_user.SERVICE_USER
     if model and model.folder and not saved:
         unreadable, reader = _unreadable(Path(model.path))
+    elsewhere = saved is not None or worker
     facts = DoctorFacts(
         gpus=machine.gpus,
         host=machine.host,
         engine=machine.engine,
         engine_problem=machine.engine_problem,
         model=model,
-        model_problem=model_problem,
+        model_problem=case.model_problem,
         memory=None,
         plan_problem="",
         plan_warnings=(),
-        **port_facts(config.server.port, own, elsewhere=elsewhere),
-        orphans=() if own or saved else find_orphans(),
+        **port_facts(config.server.port, case.engine_pids, elsewhere=elsewhere),
+        orphans=() if case.engine_pids or saved else find_orphans(),
         python_version="" if saved else platform.python_version(),
         wants_gpu=machine.engine is not None and machine.engine.build == "cuda",
         wants_plugin=config.engine.plugin,
         unreadable=unreadable,
         service_user=reader,
-        cache_dir=str(cache),
-        cache_writable=saved is not None or daemons or _writable(cache),
+        cache_dir=str(case.cache),
+        cache_writable=saved is not None or daemons or _writable(case.cache),
         as_root=os.geteuid() == 0,
         half_asked=machine.half_asked,
         engine_env=frozenset(name for name, _ in config.engine.env),
@@ -73,36 +81,31 @@ def gather(
     )
     if machine.engine is None or model is None or worker:
         return facts
-    inventory = Inventory(machine.gpus, machine.host, machine.engine, model)
-    return _with_plan(facts, config, inventory, saved, mode, cache, own)
+    return _with_plan(facts, case, Inventory(machine.gpus, machine.host, machine.engine, model))
 
 
-def _with_plan(
-    facts: DoctorFacts,
-    config: Config,
-    inventory: Inventory,
-    saved: Path | None,
-    mode: Mode | None,
-    cache: Path,
-    own: frozenset[int],
-) -> DoctorFacts:
+def _with_plan(facts: DoctorFacts, case: Case, inventory: Inventory) -> DoctorFacts:
     """The facts with those of the plan for this model, or why there is none."""
+    saved = case.saved
     try:
-        found = plan_for(config, inventory, mode, remembered_here(saved), records=tuned_here(saved))
+        planned = plan_for(
+            case.config, inventory, case.mode, remembered_here(saved), records=tuned_here(saved)
+        )
     except CommandError as problem:
         return replace(facts, plan_problem=problem.message)
-    port, dtype = found.plan.value("port"), found.plan.value("dtype")
+    plan = planned.plan
+    port, dtype = plan.value("port"), plan.value("dtype")
     if port != facts.port and isinstance(port, int):
-        facts = replace(facts, **port_facts(port, own, elsewhere=saved is not None))
-    engine = chosen_engine(config)
+        facts = replace(facts, **port_facts(port, case.engine_pids, elsewhere=saved is not None))
+    engine = chosen_engine(case.config)
     return replace(
         facts,
         dtype=str(dtype or ""),
-        mtp=found.plan.mtp,
-        tokens_s=engine.planning.speed(found.plan, inventory),
-        all_reduce=None if saved else _all_reduce(engine, found.plan, inventory, cache),
-        memory=found.memory,
-        plan_warnings=found.plan.warnings,
+        mtp=plan.mtp,
+        tokens_s=engine.planning.speed(plan, inventory),
+        all_reduce=None if saved else _all_reduce(engine, plan, inventory, case.cache),
+        memory=planned.memory,
+        plan_warnings=plan.warnings,
     )
 
 
@@ -119,24 +122,31 @@ def _all_reduce(
     return None
 
 
-def port_facts(port: int, own: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
+def port_facts(port: int, engine_pids: frozenset[int], *, elsewhere: bool) -> dict[str, Any]:
     """Facts about a port on this machine; none about one `elsewhere`.
 
     A process that this user may not inspect is assumed to be the daemon's engine, if there is one.
     """
-    found = [] if elsewhere else ports.listeners(port)
-    others = [one for one in found if one.pid not in own and not (own and one.pid is None)]
-    listeners = None if elsewhere else tuple(map(str, others))
-    return {"port": port, "listeners": listeners, "own_port": len(others) < len(found)}
+    listeners = [] if elsewhere else ports.listeners(port)
+    others = [
+        listener
+        for listener in listeners
+        if listener.pid not in engine_pids and not (engine_pids and listener.pid is None)
+    ]
+    return {
+        "port": port,
+        "listeners": None if elsewhere else tuple(map(str, others)),
+        "own_port": len(others) < len(listeners),
+    }
 
 
 def _unreadable(folder: Path) -> tuple[str, str]:
     """The first path that the service's user may not enter or read, with that user's name; else
     empty."""
-    for name in (SERVICE_USER, engine_user.NAME):
+    for name in (engine_user.SERVICE_USER, engine_user.NAME):
         if place := model_access.closed_to(name, folder):
             return place, name
-    return "", SERVICE_USER
+    return "", engine_user.SERVICE_USER
 
 
 def _writable(folder: Path) -> bool:

@@ -11,12 +11,13 @@ from caovand.engines import registry
 def find_orphans() -> tuple[tuple[int, str], ...]:
     """Engine processes that neither their server nor caovan supervises any more."""
     table = {process.pid: process for process in processes.all_processes()}
-    commands = {pid: processes.command_of(pid) or one.name for pid, one in table.items()}
-    found = orphans(table, commands)
-    return tuple((one.pid, one.name) for one in found if not one.zombie)
+    commands = {pid: processes.command_of(pid) or process.name for pid, process in table.items()}
+    return tuple(
+        (process.pid, process.name) for process in orphans_in(table, commands) if not process.zombie
+    )
 
 
-def orphans(
+def orphans_in(
     table: Mapping[int, processes.Process], commands: Mapping[int, str]
 ) -> Iterator[processes.Process]:
     """Processes in `table` that have outlived their engine, according to their command lines."""
