@@ -197,6 +197,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "ollama`, `docker logs`, or server.log.",
     ),
     "ollama.request.image": (
+        "The runner does not read {type}: convert the image to PNG or JPEG, or install the current "
+        "release, which reads WebP.",
         "The model, or this release, does not take the image as it was sent: send one image a "
         "request where the line asks for it, as base64 of a PNG or JPEG file, not as a URL.",
     ),
