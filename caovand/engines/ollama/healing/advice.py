@@ -55,8 +55,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         " [engine] env to a folder that it may read.",
     ),
     "port-busy": (
-        "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
-        " names it. `sudo systemctl disable --now ollama` ends Ollama's own service.",
+        "Another program listens on port {port}: `ss -ltnp` names it. `sudo systemctl disable "
+        "--now ollama` ends Ollama's own service.",
     ),
     "start-stall": (
         "The model's runner did not come up in time: raise OLLAMA_LOAD_TIMEOUT (such as 30m) for a "

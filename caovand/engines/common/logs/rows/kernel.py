@@ -63,6 +63,10 @@ _OTHER_MACHINE = (
     signature("driver.build", "cause", "gpu-absent",
          r"Bad return status for module build|dkms (?:install|build) .{0,120}exited \d"
          r"|DKMS module '?nvidia\S{0,60} .{0,60}(?i:failed)"),
+    signature("driver.busy", "cause", "gpu-absent",
+         r"Could not unload NVIDIA driver kernel modules|rmmod: ERROR: Module nvidia\w{0,20} is in"
+         r"|modprobe: FATAL: Module nvidia\w{0,20} is in use"
+         r"|An NVIDIA kernel module '\w{1,30}' appears to "),
     signature("driver.leftover", "cause", "gpu-absent",
          r"File: (?P<folder>/var/lib/dkms/nvidia[^/\s]{0,40}/[^/\s]{1,40})/source/dkms\.conf does"),
     # Firmware or hypervisor gave the card no addresses: BAR1 is 0M @ 0x0
@@ -141,6 +145,14 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
         "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
         "has the error.",
+    ),
+    "driver.busy": (
+        "The loaded driver is in use, so it can be neither unloaded nor replaced: end what holds "
+        "the cards (`sudo lsof /dev/nvidia*`: servers, nvidia-persistenced, DCGM, a desktop: sudo "
+        "systemctl isolate multi-user.target; modules on top: `lsmod | grep nvidia`), or reboot. "
+        "In Kubernetes drain the node (kubectl drain) or let the operator do so "
+        "(driver.upgradePolicy.drain); where the host has a driver of its own, set "
+        "driver.enabled=false.",
     ),
     "driver.leftover": (
         "DKMS still lists a driver whose sources are gone, and stops there before it builds the "
@@ -236,7 +248,8 @@ _ANY_KERNEL_LINE = re.compile(
     r"|\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
     r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"
     r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
-    r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
+    r"|(?:modprobe|insmod|rmmod): (?:ERROR|FATAL)|Could not unload NVIDIA|\bamdgpu\b"
+    r"|ERROR: (?:Unable to load the kernel|An NVIDIA kernel) module"
     r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG"
     r"|BUG: |Oops: |traps: "
     r"|segfault at [\da-f]|blk_update_request|Buffer I/O error|print_req_error"
