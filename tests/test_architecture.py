@@ -145,7 +145,10 @@ def pure() -> list[str]:
     return [name for name in MODULES if layer(name) == "core" or name.startswith(LAB_CORE)]
 
 
-SHARED = ("caovand.engines.registry", "caovand.engines.writer", "caovand.engines.common")
+SHARED = (
+    "caovand.engines.registry", "caovand.engines.attribution", "caovand.engines.writer",
+    "caovand.engines.common",
+)  # fmt: skip
 ENGINES_OWN = {
     "caovand.cli.serve": "caovan-vllm-serve reads the words of `vllm serve`",
 }

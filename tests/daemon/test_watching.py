@@ -16,7 +16,7 @@ import pytest
 
 from caovand.adapters.child import Child
 from caovand.adapters.engine.pump import Ring
-from caovand.adapters.network import http
+from caovand.adapters.network import completions
 from caovand.adapters.network.http import Endpoint, HttpResponse, Stranger
 from caovand.adapters.system import oom_kills
 from caovand.core.config.schema import WatchSection
@@ -330,7 +330,7 @@ class Judge:
 def test_only_an_idle_engine_s_answers_are_compared(
     monkeypatch: pytest.MonkeyPatch, idle: bool, finding: Finding | None
 ) -> None:
-    monkeypatch.setattr(http, "complete", lambda *_: 5)
+    monkeypatch.setattr(completions, "complete", lambda *_: 5)
     judge = Judge(finding)
 
     def act(watching: Watching, _: object) -> Iterator[None]:

@@ -12,7 +12,7 @@ from caovand.core.engine.record import Api, Arguments, Engine, Kernels, Tokenize
 from caovand.core.facts.inventory import Inventory
 from caovand.core.plan import Plan
 from caovand.core.problem import Problem
-from caovand.engines.common.caches import OF_PYTORCH
+from caovand.engines.common.caches import PYTORCH_CACHES
 from caovand.engines.common.options import chat_template
 from caovand.engines.common.processors import read_seconds
 from caovand.engines.common.task_probes import WORKS
@@ -114,7 +114,7 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="vllm",
     title="vLLM",
-    caches=(*OF_PYTORCH, "vllm"),
+    caches=(*PYTORCH_CACHES, "vllm"),
     writes=("--download-dir", "--uds"),
     install=INSTALL,
     probe=PROBE,
@@ -137,14 +137,14 @@ ENGINE = Engine(
     ),
     kernels=Kernels(needed=kernels.kernels, compilers=kernels.compilers),
     arguments=Arguments(
-        shown=command_line.redact,
+        redact=command_line.redact,
         secrets=command_line.secret_values,
         api_keys=command_line.api_keys,
         api_key_variable="VLLM_API_KEY",
         chat_template=_chat_template,
         invents_weights=_invents_weights,
         drafter=_drafter,
-        refused=argument_problems,
+        check=argument_problems,
     ),
     log=LOG,
     explain=explain,

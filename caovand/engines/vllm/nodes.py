@@ -280,12 +280,12 @@ def ranks_in(lines: Sequence[str]) -> dict[int, str]:
 
 
 NODES = MultiNode(
-    offered=usable_cards,
+    usable_cards=usable_cards,
     refusal=ray_refusal,
     packages={RAY: RAY_PACKAGE},
     spread=spread,
-    local=plan_on_node,
-    own=plan_of_rank,
+    adapt=plan_on_node,
+    place=plan_of_rank,
     all_reduces_over_link=all_reduces_over_link,
     no_rdma=no_rdma,
     by_host_name=by_host_name,

@@ -6,19 +6,19 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from caovand.core.healing.failure import Finding
+from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.signature import Signature
 
 MAX_TEXT = 400  # characters kept of a line
 _EXPLAINED = 20
 """The number of lines after a generic cause in which a better one may follow."""
-_AFTER_REMEDY: Mapping[str, frozenset[str]] = {
+_NEXT_FAILURES: Mapping[str, frozenset[str]] = {
     "transformers.model": frozenset(
         {"engine.transformers", "model.architecture", "sglang.model.architecture"}
     ),
 }
-"""Failures that end a start, and those of the next start once their remedy was tried: a report goes
-on with what came after it, and that is the state of things."""
+"""By a failure that ends a start, those of the next start, once its remedy was tried: a report that
+goes on with one of them is about that one."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def best_cause(
 
 def after_remedy(causes: Sequence[str]) -> int | None:
     """The place of the cause that came after the first one's remedy was tried, by their rows."""
-    later = _AFTER_REMEDY.get(causes[0], frozenset())
+    later = _NEXT_FAILURES.get(causes[0], frozenset())
     return next((place for place, row in enumerate(causes) if row in later), None)
 
 
@@ -81,6 +81,18 @@ def unless_explained(hits: Sequence[Hit]) -> list[Hit]:
         hit.row.kind != "wrapper" and hit.row.failure != "model-missing" for hit in others
     )
     return others if explained else list(hits)
+
+
+def line_finding(
+    failure: Failure,
+    line: str,
+    number: int,
+    phase: str,
+    signature: str,
+    captures: Mapping[str, str] = {},
+) -> Finding:
+    """The finding of a line, by its number from 1, that no row is needed for."""
+    return Finding(failure, line.strip()[:MAX_TEXT], phase, captures, signature, number)
 
 
 def explain_lost_process(text: str) -> str:

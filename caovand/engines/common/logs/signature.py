@@ -47,7 +47,7 @@ def first(rows: Iterable[Signature], message: str) -> tuple[Signature, Mapping[s
     """The first row that matches a message, and the captured values."""
     message = message[:MAX_LINE]
     for row in rows:
-        found = row.pattern.search(message)
-        if found:
-            return row, {k: v for k, v in found.groupdict().items() if v is not None}
+        match = row.pattern.search(message)
+        if match:
+            return row, {k: v for k, v in match.groupdict().items() if v is not None}
     return None

@@ -82,7 +82,7 @@ def fit_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory.fits:
         yield CheckResult(MEMORY, "PASS", f"the model fits: {text}")
     else:
-        short = memory.lack or memory.no_room or text
+        short = memory.lack or memory.shortage or text
         fix = "; ".join(memory.advice)
         yield CheckResult(MEMORY, "FAIL", f"the model does not fit: {short}", fix)
 

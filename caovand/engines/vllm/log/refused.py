@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from caovand.core.healing.failure import Finding
 from caovand.engines.common.logs.hit import MAX_TEXT
-from caovand.engines.common.logs.refusals import OF_REQUEST, REFUSED
+from caovand.engines.common.logs.refusals import REFUSED, REFUSED_REQUEST
 from caovand.engines.common.logs.signature import MAX_LINE, Signature
 from caovand.engines.vllm.log.line import VllmLine, take_apart
 from caovand.engines.vllm.log.signatures import is_exception, match_text
@@ -64,5 +64,5 @@ def _finding(
     if place is None:
         return None
     index, text = place
-    captures = {OF_REQUEST: "yes", **captures}
+    captures = {REFUSED_REQUEST: "yes", **captures}
     return Finding("bad-arguments", text[:MAX_TEXT], "serving", captures, signature, index + 1)

@@ -135,7 +135,7 @@ def make_plan(
     if memory.fits is False and not memory.conflicts:  # which have their own warnings
         have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
         short = f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
-        short = memory.lack or memory.no_room or short
+        short = memory.lack or memory.shortage or short
         warnings.append("; ".join((f"it does not fit: {short}", *advice[:2])))
     return replace(plan, advice=advice, warnings=tuple(warnings))
 

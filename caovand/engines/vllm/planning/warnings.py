@@ -319,7 +319,7 @@ def _foresee_short_cache(plan: Plan, inventory: Inventory) -> Foreseen | None:
     if not is_clear(memory):
         return None
     have, need = memory.kv_mib / 1024, memory.needed_mib / 1024
-    short = memory.no_room or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
+    short = memory.shortage or f"{have:.1f} GiB left for the cache, {need:.1f} GiB needed"
     insist = f"add {INSISTED_KEY} to [policy] pinned to try it anyway"
     text = "; ".join((f"cannot start: it does not fit: {short}", *plan.advice[:2], insist))
     longest = _with_margin(memory, candidate_of_plan(plan, inventory))
