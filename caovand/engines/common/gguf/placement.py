@@ -38,7 +38,7 @@ gpt-oss-120b's 36 on a GB10."""
 
 @dataclass(frozen=True)
 class Placement:
-    """The number of layers on all cards, and on each (the output counts as one).
+    """The number of layers on each card (the output counts as one).
 
     The first `experts_in_ram` layers keep their routed experts in host memory.
     """

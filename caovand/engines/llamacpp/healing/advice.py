@@ -43,9 +43,7 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The card has no memory left for the weights: use a GGUF file of fewer bits, keep fewer "
         "layers on the card (--gpu-layers), or see what else uses it.",
     ),
-    "kv-cache-none": ("No memory is left on the card for the cache.",),
     "device-oom-capture": (_BUFFERS,),
-    "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little free memory for an allocation of {mib} MiB.",
         "Close other programs, add memory, or use a GGUF file of fewer bits.",

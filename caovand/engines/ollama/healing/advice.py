@@ -33,8 +33,6 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "The card has no memory left for the buffers of a step: Ollama's estimate was too low. "
         "Keep some free with OLLAMA_GPU_OVERHEAD (bytes, such as 1073741824), or lower num_ctx.",
     ),
-    "kv-cache-none": ("No memory is left on the card for the cache.",),
-    "device-oom-run": ("A step needed more memory than the card has left.",),
     "host-oom": (
         "The machine has too little memory: {wanted} are needed, {free} are free. If the server "
         "runs in Docker Desktop or WSL and the machine has more, the limit is that of the virtual "
