@@ -61,7 +61,7 @@ ENGINE = Engine(
         alternative=alternative,
     ),
     arguments=Arguments(
-        shown=tuple,
+        redact=tuple,
         secrets=lambda words: (),
         api_keys=lambda words: None,
         api_key_variable="",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from caovand.core.healing.failure import Failure, Finding
 from caovand.engines.common.logs.signature import Signature
@@ -31,22 +32,35 @@ class Hit:
     captures: Mapping[str, str]
 
 
+AnyHit = TypeVar("AnyHit", bound=Hit)
+
+
 def cause(hits: Sequence[Hit]) -> Finding | None:
     """The finding of the first cause among the hits; None if there are only consequences and
     wrappers."""
     causes = [hit for hit in hits if hit.row.kind in ("cause", "generic")]
-    return finding(_better(causes)) if causes else None
+    return finding(best_cause(causes)) if causes else None
 
 
-def _better(causes: Sequence[Hit]) -> Hit:
-    """The first cause; for a generic one, a later one near it that explains it."""
+def best_cause(
+    causes: Sequence[AnyHit],
+    explained_by: Mapping[str, Collection[str]] = {},
+    near: int = _EXPLAINED,
+) -> AnyHit:
+    """The first cause; for a generic one, a later one that explains it, at most `near` lines on.
+
+    `explained_by` lists the only rows that explain a generic row better, by its id; any cause
+    explains the others.
+    """
     start = causes[0]
     later = after_remedy([hit.row.id for hit in causes])
     if later is not None:
         return replace(causes[later], captures={**start.captures, **causes[later].captures})
     if start.row.kind == "generic":
+        rows = explained_by.get(start.row.id)
         for hit in causes[1:]:
-            if hit.row.kind == "cause" and hit.index <= start.index + _EXPLAINED:
+            better = hit.row.kind == "cause" and (rows is None or hit.row.id in rows)
+            if better and hit.index <= start.index + near:
                 return hit
     return start
 
@@ -86,10 +100,15 @@ def explain_lost_process(text: str) -> str:
     return f"{text} [a process vanished silently: killed (`kill`, OOM killer) or exited]"
 
 
+def shorten(text: str, limit: int = MAX_TEXT) -> str:
+    """The text of a line without the spaces around it, cut to `limit` characters."""
+    text = text.strip()
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
 def finding(hit: Hit) -> Finding:
     """The finding of a line, shortened. `silent` rows report a process that vanished."""
-    line = hit.text.strip()
-    short = line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 3] + "..."
+    short = shorten(hit.text)
     if "silent" in hit.captures:
         short = explain_lost_process(short)
     return Finding(

@@ -14,8 +14,8 @@ MAX_LINE = 4000  # the first characters of a line, which patterns see; a prompt 
 
 # cause: the failure itself. generic: a cause that a more specific one nearby explains better.
 # consequence: proves a failure, but counts only if no cause is found. wrapper: announces that
-# something else failed. benign: looks like a failure but is harmless.
-Kind = Literal["cause", "generic", "consequence", "wrapper", "benign"]
+# something else failed. benign: looks like a failure but is harmless. unnamed: no row knows it.
+Kind = Literal["cause", "generic", "consequence", "wrapper", "benign", "unnamed"]
 
 
 @dataclass(frozen=True)

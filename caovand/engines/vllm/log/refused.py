@@ -37,14 +37,14 @@ def refused_request(lines: Sequence[str]) -> Finding | None:
             unknown = None
         if message[:1] == " " or not (of_serving or (not parts.level and is_exception(message))):
             continue
-        found = match_text(message)
-        if found and of_serving and asks_wrongly(found[0]):
-            known = _finding((index, message), found[0].id, found[1])
+        match = match_text(message)
+        if match and of_serving and asks_wrongly(match[0]):
+            known = _finding((index, message), match[0].id, match[1])
             if is_exception(message):
                 return known
             announced = announced or known
         elif is_exception(message):
-            unknown = (index, message) if found is None else None
+            unknown = (index, message) if match is None else None
     return announced
 
 
