@@ -124,7 +124,7 @@ def estimate(model: ModelCard, load: SglangLoad, gpus: tuple[Gpu, ...]) -> Memor
 
 
 def served_at_once(plan: Plan, inventory: Inventory) -> int | None:
-    """How many requests each engine serves at once, if recurrent states allow fewer than
+    """The requests that each engine serves at once, if recurrent states allow fewer than
     planned."""
     model, gpus = inventory.model, gpus_of(plan, inventory)
     load = load_of(plan, inventory, gpus)

@@ -272,7 +272,7 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
             f"cannot serve {name} with SGLang on {cards}: {memory.lack};"
-            f" {_less(memory, alone)}use a checkpoint of fewer bits, or a GGUF file of it"
+            f" {_less(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF file of it"
             ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
 
