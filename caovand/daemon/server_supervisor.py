@@ -71,8 +71,8 @@ class ServerSupervisor:
         `confinement` what it may access from its next start on.
         """
         self._confinement = confinement
-        wanted = (listen, tuple(words), secret)
-        if wanted == self._wanted and self._ready_at is not None:
+        settings = (listen, tuple(words), secret)
+        if settings == self._wanted and self._ready_at is not None:
             return
         self._end()
         if listen != self._listen:
@@ -80,7 +80,7 @@ class ServerSupervisor:
         if not listen:
             self._listeners.forget(self.kind.name)
         self._listen, self._words = listen, ("--listen", listen, *words)
-        self._wanted, self.problem, self._attempts = wanted, "", 0
+        self._wanted, self.problem, self._attempts = settings, "", 0
         if listen:
             self._try()
 
@@ -120,9 +120,9 @@ class ServerSupervisor:
         except OSError as problem:
             # Python's message repeats the address; a resolver's error numbers are negative.
             number = problem.errno or 0
-            why = os.strerror(number) if number > 0 else problem.strerror or str(problem)
+            reason = os.strerror(number) if number > 0 else problem.strerror or str(problem)
             remedy = f"set another [{self.kind.name}] listen"
-            self._failed(f"cannot serve {self.kind.title}: {self._listen}: {why}; {remedy}")
+            self._failed(f"cannot serve {self.kind.title}: {self._listen}: {reason}; {remedy}")
             return
         try:
             command = ServerCommand(

@@ -144,7 +144,7 @@ class Streams:
         body = self._body(prompt, tokens, stream=True, **more)
         return self._request(body, lambda answer, sent: self._read(answer, sent, leave_after))
 
-    def whole(self, prompt: str, tokens: int, **more: Any) -> str:
+    def complete(self, prompt: str, tokens: int, **more: Any) -> str:
         """Request one answer without streaming; return its JSON."""
 
         def read(answer: http.client.HTTPResponse, _sent: float) -> str:
@@ -244,9 +244,9 @@ class Streams:
                 pieces.append(at)
                 if len(pieces) == 1:
                     begun()
-                text, why = choice(event)
+                text, reason = choice(event)
                 texts.append(text)
-                finish = why or finish
+                finish = reason or finish
                 if len(pieces) == leave_after:
                     return StreamedAnswer("".join(texts), finish, None)
             if event.get("usage"):
@@ -261,8 +261,8 @@ class Streams:
 def choice(document: Any) -> tuple[str, str]:
     """The first choice's text in a completion or a piece of one, and why it ended."""
     try:
-        found = document["choices"][0]
-        text, finish = found.get("text"), found.get("finish_reason")
+        choice = document["choices"][0]
+        text, finish = choice.get("text"), choice.get("finish_reason")
     except (LookupError, TypeError, AttributeError):
         return "", ""
     return text if isinstance(text, str) else "", finish if isinstance(finish, str) else ""

@@ -76,8 +76,8 @@ class Chats:
             model, chat = body_of(await _json(request))
             try:
                 target = await self._daemon.ask("endpoint", model)
-            except ProblemError as found:
-                problem = found.problem
+            except ProblemError as error:
+                problem = error.problem
                 raise Refusal(503, "try the model", problem.fact, problem.remedy) from None
             return await self._stream(request, target, chat)
         finally:
@@ -97,19 +97,23 @@ class Chats:
         try:
             async with (
                 ClientSession(connector=connector, timeout=limits) as session,
-                session.post(url, json=chat, headers=headers, allow_redirects=False) as got,
+                session.post(url, json=chat, headers=headers, allow_redirects=False) as answer,
             ):
-                if got.status != 200:
-                    text = (await got.content.read(4096)).decode("utf-8", "replace")
-                    raise _unanswered(f"HTTP {got.status}: {api_key.redact(target['key'], text)}")
+                if answer.status != 200:
+                    text = (await answer.content.read(4096)).decode("utf-8", "replace")
+                    raise _engine_refusal(
+                        f"HTTP {answer.status}: {api_key.redact(target['key'], text)}"
+                    )
                 await response.prepare(request)
-                async for piece in got.content.iter_chunked(PIECE_BYTES):
+                async for piece in answer.content.iter_chunked(PIECE_BYTES):
                     await _write(response, piece)
         except ReaderGone:
             if request.transport is not None:
                 request.transport.abort()
         except (ClientError, OSError, asyncio.TimeoutError) as problem:
-            refusal = _unanswered(api_key.redact(target["key"], str(problem) or "it took too long"))
+            refusal = _engine_refusal(
+                api_key.redact(target["key"], str(problem) or "it took too long")
+            )
             if not response.prepared:
                 raise refusal from None
             with contextlib.suppress(ReaderGone):
@@ -135,5 +139,5 @@ def _bad(fact: str, remedy: str) -> Refusal:
     return Refusal(400, "try the model", fact, remedy)
 
 
-def _unanswered(fact: str) -> Refusal:
+def _engine_refusal(fact: str) -> Refusal:
     return Refusal(502, "try the model", f"the engine did not answer: {fact}", "caovanctl status")

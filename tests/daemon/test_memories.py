@@ -204,7 +204,7 @@ def test_a_degraded_plan_with_anything_wrong_in_it_never_keeps_a_plan_from_being
         used += usable
         request = PlanRequest(CONFIG, None, {}, document)
         try:
-            plan = inspection._planned(request, HERE, MARK, None)
+            plan = inspection._plan_as_last_time(request, HERE, MARK, None)
         except Unplannable:
             continue
         json.dumps([plan.identity, plan.rungs], allow_nan=False)
@@ -224,7 +224,7 @@ def test_a_plan_that_looks_usable_and_is_not_is_left_out_with_a_warning(
 
     odd = replace(engine, planning=replace(engine.planning, make=make))
     monkeypatch.setattr(inspection, "chosen_engine", lambda _: odd)
-    plan = inspection._planned(
+    plan = inspection._plan_as_last_time(
         PlanRequest(CONFIG, None, {}, GOOD[degraded_plan.FILE]), HERE, MARK, None
     )
     assert plan.rungs == ()

@@ -32,7 +32,7 @@ from caovand.daemon.engine.watched_run import WatchedRun
 from caovand.daemon.engine.watching import Watching
 from caovand.engines.registry import engine_of
 from caovand.engines.vllm.log.cause import find_cause
-from caovand.engines.vllm.log.json_lines import plain
+from caovand.engines.vllm.log.json_lines import unpack
 from caovand.engines.vllm.metrics import parse_metrics
 from tests.patience import turns
 
@@ -171,7 +171,7 @@ def test_the_records_of_a_json_formatter_are_read_like_lines() -> None:
         assert watching._phase == "load"
         say([record("ERROR", "WorkerProc failed to start.\ntorch.OutOfMemoryError: CUDA out of")])
         say([record("INFO", "later")] * 3000)
-        lines = [text for line in watching.causes.lines() for text in plain(line)]
+        lines = [text for line in watching.causes.lines() for text in unpack(line)]
         finding = find_cause(lines, "resolve", alive=True)
         assert finding is not None
         assert finding.failure == "device-oom-load"

@@ -380,8 +380,8 @@ def test_the_installation_looks_at_the_driver_first_and_the_packaged_one_needs_a
 ) -> None:
     done: list[object] = []
 
-    def installs(order: install_engine.InstallRequest, _world: object) -> None:
-        done.append(order.public)
+    def installs(request: install_engine.InstallRequest, _world: object) -> None:
+        done.append(request.public)
         raise EngineError("go on", "this is a test", "do")
 
     monkeypatch.setattr(install_verb, "check_driver", lambda *_args: done.append("driver"))

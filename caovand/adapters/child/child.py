@@ -98,7 +98,7 @@ class Child:
                 undo.callback(os.close, self._watch)
                 loop.add_reader(self._watch, self._on_exit)
                 undo.callback(loop.remove_reader, self._watch)
-                self.look()
+                self.refresh()
                 undo.callback(forget, ledger)
                 self._pump = Pump(read_end, sinks)
                 undo.pop_all()
@@ -116,7 +116,7 @@ class Child:
         assert self._process.returncode is not None
         return self._process.returncode
 
-    def look(self) -> tuple[Process, ...]:
+    def refresh(self) -> tuple[Process, ...]:
         """Refresh the engine's processes, and write changes to the ledger."""
         self._refresh_members()
         return self.members

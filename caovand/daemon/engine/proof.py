@@ -21,9 +21,9 @@ from caovand.daemon.engine.peers import Peers
 
 POLL_S = 0.25
 HEALTH_TIMEOUT_S = 10.0
-# Long enough for a cache block, whose size vLLM aligns between attention and recurrent state, so
-# that the second completion can hit the prefix cache if it is enabled.
 PROMPT_TOKENS = 1024
+"""Long enough for a cache block, whose size vLLM aligns between attention and recurrent state, so
+that the second completion can hit the prefix cache if it is enabled."""
 MIN_TEXT = 64
 """Length of a text that every embedding model accepts; some are limited to 128 tokens."""
 T = TypeVar("T")
@@ -71,7 +71,7 @@ async def _working(
     for name in (f"{which} {work.noun if work else 'completion'}" for which in ("first", "second")):
         on_step(name)
         try:
-            got = await retry_on_limit(
+            answer = await retry_on_limit(
                 count_answer, engine.api, plan, endpoint, prompt, tokens, limit_s
             )
         except Stranger:
@@ -79,8 +79,8 @@ async def _working(
         except Unanswered as problem:
             text = f"the {name} failed: {problem}"
             raise NotReady(Finding("engine-died", text, "proof")) from problem
-        if got != tokens and (engine.api.exact or not 0 < got < tokens):
-            text = f"the {name} returned {got} tokens instead of {tokens}"
+        if answer != tokens and (engine.api.exact or not 0 < answer < tokens):
+            text = f"the {name} returned {answer} tokens instead of {tokens}"
             raise NotReady(Finding("engine-died", text, "proof"))
 
 

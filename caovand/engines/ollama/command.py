@@ -13,7 +13,7 @@ HOST, CONTEXT_LENGTH = "OLLAMA_HOST", "OLLAMA_CONTEXT_LENGTH"
 def build(plan: Plan, engine: EngineInfo, cache: str | None = None) -> Command:
     """The command: `ollama serve` takes variables, not options. Nothing is compiled: `cache` is not
     used."""
-    env = {name: str(one.value) for name, one in plan.env.items() if one.value is not None}
+    env = {name: str(value) for name, value in plan.variables.items() if value is not None}
     env[HOST] = join_address(str(plan.value("host")), plan.value("port"))
     env[CONTEXT_LENGTH] = str(plan.value("max_model_len"))
     argv = (engine.executable or "ollama", "serve")
