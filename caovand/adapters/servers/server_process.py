@@ -115,7 +115,7 @@ class ServerProcess:
                     cwd="/",
                     pass_fds=(listener.fileno(),),
                 )
-            self._watch = self._watched()
+            self._watch = self._open_pidfd()
         except OSError:
             os.close(self._output)
             raise
@@ -125,7 +125,7 @@ class ServerProcess:
         self._loop.add_reader(self._output, self._on_output)
         self._loop.add_reader(self._watch, self._on_exit)
 
-    def _watched(self) -> int:
+    def _open_pidfd(self) -> int:
         try:
             return os.pidfd_open(self._process.pid)
         except OSError:
