@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 
 from caovand.adapters.files import safe_files
+from caovand.core.problem import reason_of
 from caovand.core.secrets import HIDDEN, escaped_forms
 
 READ_BYTES = 1 << 16
@@ -158,7 +159,7 @@ class RotatedFile:
                 written += os.write(self._file, data[written:])
             self.problem = ""
         except OSError as problem:
-            self.problem = problem.strerror or str(problem)
+            self.problem = reason_of(problem)
         self._size += written
         return written
 

@@ -41,7 +41,7 @@ from caovand.core.config.schema import Config
 from caovand.core.engine.named_models import NamedModels
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.model_source.gguf import SUFFIX
-from caovand.core.problem import Problem
+from caovand.core.problem import Problem, reason_of
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json", "tiktoken.model")
 MISTRAL_FILES = (("consolidated*.safetensors",), ("tekken.json", "tokenizer.model.v*"))
@@ -68,10 +68,9 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
     except (OSError, RuntimeError) as problem:  # an unreadable parent, or no such user
-        reason = getattr(problem, "strerror", None) or problem
         raise ModelProblem(
             f"read model {path}",
-            str(reason),
+            reason_of(problem),
             "allow this user to enter the folders above it (`chmod a+x`), or set another [model] "
             "path",
         ) from problem
