@@ -15,12 +15,12 @@ from caovand.core.facts.checks import CheckResult
 
 def run(args: argparse.Namespace) -> int:
     answer = ask(args, probe=True)
-    found = tuple(_results(answer))
-    if not found:  # a head always has results
+    results = tuple(_results(answer))
+    if not results:  # a head always has results
         remedy = f"run `caovanctl cluster check` on the head, {answer['head']}"
         text = "cannot check the cluster: nothing was compared here"
         raise CommandError(Exit.FAILED, text, remedy, "not-compared")
-    return checks.report(found, as_json=args.json)
+    return checks.report(results, as_json=args.json)
 
 
 def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
@@ -31,8 +31,9 @@ def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
     )
     for text in missing_nodes(answer):
         yield CheckResult("cluster", "FAIL", text, remedy)
-    for one in sorted(answer["checks"], key=lambda one: str(one["node"])):
-        yield CheckResult(one["node"] or "cluster", one["verdict"], one["text"], one["remedy"])
+    for check in sorted(answer["checks"], key=lambda check: str(check["node"])):
+        group = check["node"] or "cluster"
+        yield CheckResult(group, check["verdict"], check["text"], check["remedy"])
 
 
 VERB = Verb(

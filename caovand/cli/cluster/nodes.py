@@ -13,8 +13,8 @@ from rich.table import Table
 from caovand.cli.cluster.shared import ask, missing_nodes, named_twice
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
+from caovand.cli.common.status_lines import duration, memory
 from caovand.cli.common.verb import Verb
-from caovand.cli.status import duration, memory
 from caovand.core.reporting.card_text import card_kinds
 from caovand.core.reporting.report import compare
 
@@ -51,9 +51,9 @@ def _row(node: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _ranks(node: Mapping[str, Any]) -> Iterator[str]:
     """Each rank with its process, and its card if known."""
-    for one, gpu in zip_longest(node["ranks"], node["gpus"]):
+    for rank, gpu in zip_longest(node["ranks"], node["gpus"]):
         card = "" if gpu is None else f", GPU {gpu}"
-        yield f"{one['rank']} (pid {one['pid']}{card})"
+        yield f"{rank['rank']} (pid {rank['pid']}{card})"
 
 
 def _cards(facts: Mapping[str, Any]) -> str:
