@@ -20,6 +20,8 @@ _KINDS_OF_ALL = {row.id: row.kind for row in (*kernel.ROWS, *host.ROWS, *network
 """Kinds of the rows that no engine's own lines are needed for."""
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
+_CONTAINER = "container."
+_NOT_STARTED = "the container does not start until this is changed; waiting cannot help"
 _ASKED_WRONGLY = frozenset(row.id for row in clients.ROWS)
 _OF_CLIENT = "a client failed, and no engine that caovan runs"
 _ANSWERED = re.compile(
@@ -68,6 +70,8 @@ def answer_of(
         return replace(found, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
     if not ours and finding.signature in refusals.OF_COMMANDS:
         return replace(found, heals="no", how=_SERVES_ON)
+    if not ours and finding.signature.startswith(_CONTAINER) and found.heals == "waits":
+        return replace(found, heals="no", how=_NOT_STARTED)
     if engine is None and found.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
         return replace(found, heals="depends", how="the log does not show which engine it is")
     return found
