@@ -14,7 +14,7 @@ from caovand.core.problem import Problem
 from tests.test_architecture import MODULES
 
 # They still find a remedy by cutting a sentence apart; each becomes a Problem.
-STILL_CUT = {"caovand.engines.vllm.checkup": 2}
+STILL_CUT = {"caovand.core.doctor.checks": 2}
 
 
 def test_it_reads_as_one_sentence() -> None:

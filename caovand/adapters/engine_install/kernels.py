@@ -1,4 +1,4 @@
-"""Build once what every start would otherwise compile: into ENGINE/kernels/sm75 for cards of SM75.
+"""Build the kernels that every start would otherwise compile, into ENGINE/kernels/sm75 for SM75.
 
 FlashInfer takes a module from there as it is, whatever else is installed. Its own cache of compiled
 modules would not do: before it loads one from there it runs ninja, which compiles anew where the
@@ -17,7 +17,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import toolkit
 from caovand.adapters.engine_install.commands import InstallWorld
 from caovand.adapters.engine_install.errors import EngineError
-from caovand.adapters.engine_install.places import InstalledEngine
+from caovand.adapters.engine_install.places import InstalledEngine, find_processes, site_packages
 from caovand.adapters.files import safe_files, trust
 from caovand.core.engine.record import CompiledKernel
 
@@ -33,7 +33,7 @@ many to list."""
 
 @dataclass(frozen=True)
 class BuiltKernel:
-    """One module that was built by this call: its size and the seconds it took."""
+    """A module that was just built, its size and the seconds that it took."""
 
     label: str
     seconds: float
@@ -52,16 +52,15 @@ def build(
     Raises EngineError for kernels that could not be built, after building all others.
     """
     what = f"build the kernels of {engine.name}"
-    site = next(engine.path.glob("lib/python3*/site-packages"))
+    site = site_packages(engine.path)
     if (site / _SHIM.stem).is_dir():
         world.say("flashinfer-jit-cache is installed, which contains its kernels, compiled")
         return []
     folder = folder_of(engine.path, capability)
     work = folder / _WORK
-    if pids := _find_builders(work):
-        who = ", ".join(map(str, pids))
-        fact = f"compilers of a killed call still work in {work} (pid {who})"
-        raise EngineError(what, fact, f"wait until they end, or: kill {who.replace(',', '')}")
+    if pids := [str(pid) for pid in _find_builders(work)]:
+        fact = f"compilers of a killed call still work in {work} (pid {', '.join(pids)})"
+        raise EngineError(what, fact, f"wait until they end, or: kill {' '.join(pids)}")
     cuda = toolkit.lay_out(engine.path)
     if cuda is None:
         raise EngineError(
@@ -86,25 +85,25 @@ def build(
         "PATH": f"{engine.path / 'bin'}:{cuda / 'bin'}:{own.get('PATH', os.defpath)}",
     }
     python = str(engine.interpreter)
-    done = world.run(
+    finished = world.run(
         [*_nice(world), python, "-I", str(_SCRIPT), json.dumps(job)],
         env,
         lambda: _progress(folder, kernels, world.progress),
     )
-    made, failed = [], []
-    for line in done.output.splitlines():
+    built, failed = [], []
+    for line in finished.output.splitlines():
         if line.startswith('{"module"'):
             report = json.loads(line)
             if "error" in report:
                 failed.append(f"{report['module']}: {_cause_line(report['error'])}")
             else:
-                made.append(BuiltKernel(report["module"], report["seconds"], report["bytes"]))
-    if failed or done.code:
-        facts = "; ".join(failed) or _cause_line(done.output)
+                built.append(BuiltKernel(report["module"], report["seconds"], report["bytes"]))
+    if failed or finished.code:
+        facts = "; ".join(failed) or _cause_line(finished.output)
         raise EngineError(what, facts, "sudo caovanctl engine build-kernels tries them again")
     shutil.rmtree(work, ignore_errors=True)
     _progress(folder, kernels, world.progress)
-    return made
+    return built
 
 
 def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
@@ -114,14 +113,7 @@ def folder_of(engine: Path, capability: tuple[int, int]) -> Path:
 
 def _find_builders(work: Path) -> list[int]:
     """Processes whose working directory is in the folder: ninja outlives a killed build."""
-    found = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            if link.readlink().is_relative_to(work):
-                found.append(int(link.parent.name))
-        except OSError:
-            continue
-    return sorted(found)
+    return find_processes(lambda process: (process / "cwd").readlink().is_relative_to(work))
 
 
 def _nice(world: InstallWorld) -> list[str]:
@@ -148,7 +140,7 @@ def _labels(folder: Path) -> frozenset[str]:
 
 
 def _cause_line(output: str) -> str:
-    """The line that names the cause: a compiler's error, else the last one."""
+    """Find the line that names the cause: a compiler's last error, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()] or ["no output"]
     errors = [line for line in lines if "error" in line.lower() or "Killed" in line]
     return (errors or lines)[-1]

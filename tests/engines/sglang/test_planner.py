@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from caovand.core.config.parser import parse
-from caovand.core.facts.checks import DoctorFacts
+from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.inventory import EngineInfo, Gpu, Inventory, ModelCard
 from caovand.core.healing.failure import FAILURES, Failure, Finding
 from caovand.core.healing.ladder import LadderRules, decide
@@ -514,7 +514,7 @@ def descend(made: Plan, inventory: Inventory, failure: Failure) -> tuple[Plan, l
 def test_the_ladder_ends_and_a_kept_plan_has_its_steps(failure: Failure) -> None:
     inventory = machine(H200, DRAFTS)
     made, taken = descend(plan(inventory), inventory, failure)
-    assert bool(taken) == bool(CURES[failure, ""]) or failure == "unknown"
+    assert bool(taken) == bool(CURES.get((failure, ""))) or failure == "unknown"
     again = plan(inventory, remembered=made)
     values = {name: one.value for name, one in again.settings.items()}
     assert values == {name: one.value for name, one in made.settings.items()}
@@ -557,9 +557,9 @@ def facts(**more: Any) -> DoctorFacts:
 def test_the_doctor_names_the_engine_and_cards_without_kernels() -> None:
     checks = ENGINE.planning.checks
     assert [(one.group, one.verdict) for one in checks(facts())] == [
-        ("engine", "PASS"), ("GPU", "PASS"), ("model", "PASS"), ("port", "PASS"),
+        ("engine", "PASS"), ("GPUs", "PASS"), ("model", "PASS"), ("port", "PASS"),
     ]  # fmt: skip
-    card = next(one for one in checks(facts(gpus=turing(1))) if one.group == "GPU")
+    card = next(one for one in checks(facts(gpus=turing(1))) if one.group == "GPUs")
     assert (card.verdict, card.remedy) == (
         "FAIL", 'set [engine] kind = "vllm", which supports this card',
     )  # fmt: skip

@@ -11,8 +11,17 @@ from caovand.engines.common.options import count
 MIN_CONTEXT = 2048
 """The shortest context that a conversation can use."""
 GRANULE = 256
-OTHER_BUILD: Mapping[str, tuple[str, ...]] = {"signal.instruction": (), "tgi.instruction": ()}
-"""The processor lacks an instruction of the build: no setting helps."""
+BY_PERSON: Mapping[str, tuple[str, ...]] = {
+    "signal.instruction": (),
+    "tgi.instruction": (),
+    "rocm.kernel": (),
+    "rocm.hipblaslt": (),
+    "driver.old": (),
+    "driver.ptx": (),
+    "driver.behind": (),
+    "container.requirement": (),
+}
+"""The rows of `Healing.precise` for a build, driver or container that only a person can replace."""
 
 
 def halve(plan: Plan, name: str, least: int, label: str) -> RungStep | None:

@@ -58,8 +58,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         "No interface of this machine has the address {address} (a cloud's public address lies "
         "outside of it), or another program listens on port {port} of it: set [server] host to "
         "0.0.0.0 or to an address that `ip addr` shows.",
-        "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
-        " names it. End it, or change [server] port or host.",
+        "Another program listens on port {port} of {host}: `ss -ltnp` names it. End it, or change "
+        "[server] port or host.",
     ),
 }  # fmt: skip
 _SPECIAL: Mapping[str, tuple[str, ...]] = {

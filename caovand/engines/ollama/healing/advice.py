@@ -55,8 +55,8 @@ _GENERAL: Mapping[Failure, tuple[str, ...]] = {
         " [engine] env to a folder that it may read.",
     ),
     "port-busy": (
-        "Another program listens on port {port}, or this machine has no address {host}: `ss -ltnp`"
-        " names it. `sudo systemctl disable --now ollama` ends Ollama's own service.",
+        "Another program listens on port {port}: `ss -ltnp` names it. `sudo systemctl disable "
+        "--now ollama` ends Ollama's own service.",
     ),
     "start-stall": (
         "The model's runner did not come up in time: raise OLLAMA_LOAD_TIMEOUT (such as 30m) for a "
@@ -197,6 +197,8 @@ _SPECIAL: Mapping[str, tuple[str, ...]] = {
         "ollama`, `docker logs`, or server.log.",
     ),
     "ollama.request.image": (
+        "The runner does not read {type}: convert the image to PNG or JPEG, or install the current "
+        "release, which reads WebP.",
         "The model, or this release, does not take the image as it was sent: send one image a "
         "request where the line asks for it, as base64 of a PNG or JPEG file, not as a URL.",
     ),

@@ -96,7 +96,10 @@ OF_LLAMA = (
     signature("llama.request.image", "cause", "bad-arguments",
          r"not compiled for multimodal or the model projector|(?:image"
          r"|audio) input is not supported"
-         r"|multimodal is not supported", _LATER),
+         r"|multimodal is not supported|(?P<textual>Unsupported content part type)", _LATER),
+    signature("llama.request.undecoded", "cause", "bad-arguments",
+         r"failed to decode (?:image|audio) bytes|Unable to preprocess (?:image|audio)"
+         r"|empty audio data", _LATER),
     signature("llama.request.context", "generic", "bad-arguments",
          r"request \((?P<asked>\d{1,9}) tokens\) exceeds the available context size "
          r"\((?P<slot>\d{1,9}) tokens\)"
