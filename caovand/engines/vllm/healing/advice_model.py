@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caovand.engines.common.logs.rows import checkpoint
+from caovand.engines.common.logs.rows import checkpoint, python_advice
 from caovand.engines.common.logs.rows.model_types import NEWER_ENGINE
 
 _IMAGES = (
@@ -14,6 +14,12 @@ _IMAGES = (
     "--omni, or use Diffusers or another server for such models."
 )
 SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "args.template": (
+        "{coded} has no chat template: it formats chats by code, which vLLM brings as a tokenizer "
+        "mode. Start it with --tokenizer-mode {mode}, in a release that knows that mode (a newer "
+        "one chooses it by itself), or pass a template with --chat-template.",
+        *python_advice.ADVICE["args.template"],
+    ),
     "transformers.model": NEWER_ENGINE,
     "model.uninspected": (
         "{hears} hears, and vLLM's code for it needs packages for audio, which a plain "
