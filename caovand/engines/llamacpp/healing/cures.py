@@ -47,6 +47,7 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ggml.attention": ("cache-plain", "flash-auto"),
     "weights.fp8": (),
     "cache.fp8": (),
+    "llama.metal": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),

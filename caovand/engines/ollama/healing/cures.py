@@ -39,6 +39,8 @@ PRECISE: Mapping[str, tuple[str, ...]] = {
     "ollama.client.gone": (),
     "ggml.split": (),
     "ggml.attention": ("flash-off", "processor"),
+    "llama.metal": (),
+    "ollama.mlx": (),
     "rocm.kernel": (),
     "rocm.hipblaslt": (),
     "driver.behind": (),

@@ -90,8 +90,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|old CUDA driver detected|[Cc]ompute [Cc]apability .{0,40}(?:too old|not supported)"
          r"|ROCm unsupported|[Uu]nable to load (?:cudart|nvcuda|nvml|cuda driver)"
          r"|GPU runner incompatible with host system, CPU does not have \w{1,10}"
-         r"|gpu support may not be enabled|GPU discovery watchdog timed out"
-         r"|detected GPU .{0,80}not supported)"),
+         r"|gpu support may not be enabled|detected GPU .{0,80}not supported)"
+         r"|(?P<late>GPU discovery watchdog timed out)"),
     *kernel.CARD_LOST,
     *cuda.STATES,
     signature("ollama.cuda.absent", "cause", "gpu-absent", cuda.ABSENT),

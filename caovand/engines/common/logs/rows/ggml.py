@@ -42,7 +42,8 @@ ARCHITECTURE = (
 ROWS = (
     signature("ggml.split", "cause", "backend-unsupported",
          r"GGML_ASSERT\(.{0,200}\bGGML_BACKEND_SPLIT_AXIS_\w+"
-         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)|unsupported mul_mat split states"),
+         r"|SPLIT_MODE_TENSOR.{0,60}(?:not implemented|requires)|unsupported mul_mat split states"
+         r"|ggml-backend-meta\.cpp:\d{1,6}: GGML_ASSERT\("),
     signature("llama.cache.flash", "cause", "backend-unsupported",
          r"quantized V cache (?:requires flash_attn|was requested, but this requires Flash)"
          r"|V cache quantization requires flash_attn"),
