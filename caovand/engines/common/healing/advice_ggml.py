@@ -201,6 +201,9 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         "num_gpu 0), as on Macs without Apple's own processor.",
     ),
     "llama.model.tensor": (
+        "The file has no {weightless}, with which every model begins, so it is none by itself: a "
+        "vocabulary for tests (ggml-vocab-*.gguf of llama.cpp's repository), a projector (mmproj), "
+        "an adapter, or a later part of a split file. Name the model's own file.",
         "File and program do not agree on the model's tensors: the program may be older than the "
         "file's architecture, or the file older than the program, or damaged. Use a newer release "
         "first (llamafile, LM Studio and others bring their own llama.cpp); then download a newer "

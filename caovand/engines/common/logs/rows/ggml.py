@@ -102,7 +102,8 @@ FILE = (
     signature("llama.model.key", "cause", "model-missing",
          r"key not found in model: (?P<key>[\w.]{1,200})"),
     signature("llama.model.tensor", "cause", "model-missing",
-         r"tensor '(?P<tensor>[^']{1,200})' not found|missing tensor '(?P<missing>[^']{1,200})'"
+         r"tensor '(?:(?P<weightless>token_embd\.weight)|(?P<tensor>[^']{1,200}))' not found"
+         r"|missing tensor '(?P<missing>[^']{1,200})'"
          r"|tensor '(?P<gone>[^']{1,200})' is missing from model"),
     signature("llama.model.converted", "cause", "model-missing",
          r"cannot find tokenizer vocab in model file|architecture requires MLA"
