@@ -143,19 +143,19 @@ class _Sieve:
 
     def kept(self) -> dict[int, bytes]:
         """The lines kept, by number, in order."""
-        found = dict(self._alarms)
+        lines = dict(self._alarms)
         for head in self._heads:
-            found.update(head)
-        return dict(sorted(found.items()))
+            lines.update(head)
+        return dict(sorted(lines.items()))
 
 
 def _places(raw: bytes, words: Sequence[bytes]) -> list[int]:
     """Positions in lines that contain one of these words, at most one per word and line."""
-    found = []
+    positions = []
     for word in words:
         at = raw.find(word)
         while at >= 0:
-            found.append(at)
+            positions.append(at)
             line_end = raw.find(b"\n", at)
             at = raw.find(word, line_end) if line_end >= 0 else -1
-    return found
+    return positions

@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         findings, unchecked = _flags(config, file)
     if args.json:
-        found = {"ok": not findings, "findings": findings, "unchecked": unchecked}
-        print(json.dumps({"file": str(file), **found}))
+        document = {"ok": not findings, "findings": findings, "unchecked": unchecked}
+        print(json.dumps({"file": str(file), **document}))
     else:
         print("\n".join(findings) or f"{file}: valid{unchecked and f', but {unchecked}'}")
     return Exit.FAILED if findings else Exit.DONE
@@ -52,9 +52,11 @@ def _flags(config: Config, file: Path) -> tuple[tuple[str, ...], str]:
         return (), ""
     machine = inspect(config, patience_s=PATIENCE_S, source=file)
     if machine.engine is None or machine.half_asked:
-        why = machine.engine_problem or "the engine is still reporting its options; run this again"
-        return (), f"[engine] extra_args are not checked: {why}"
-    refused = chosen_engine(config).arguments.refused(words, machine.engine)
+        reason = (
+            machine.engine_problem or "the engine is still reporting its options; run this again"
+        )
+        return (), f"[engine] extra_args are not checked: {reason}"
+    refused = chosen_engine(config).arguments.check(words, machine.engine)
     return tuple(f"{file}: [engine] extra_args: {problem}" for problem in refused), ""
 
 

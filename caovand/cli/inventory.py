@@ -42,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         if args.inventory is None:
             engines |= _others(config, source)
-        own = engines.pop(kind, None)
-        print(json.dumps(inventory_file.render(machine.gpus, machine.host, own, kind, engines)))
+        engine = engines.pop(kind, None)
+        print(json.dumps(inventory_file.render(machine.gpus, machine.host, engine, kind, engines)))
         return Exit.DONE
     out = console()
     out.print(_cards(machine.gpus) if machine.gpus else "no NVIDIA GPU is visible")

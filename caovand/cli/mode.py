@@ -27,9 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.mode and args.default:
         raise CommandError(Exit.USAGE, "cannot use a mode together with --default: choose one")
-    wanted = "default" if args.default else args.mode
+    mode = "default" if args.default else args.mode
     with connect(args) as client:
-        return _show(args, client) if wanted is None else _choose(args, client, wanted)
+        return _show(args, client) if mode is None else _choose(args, client, mode)
 
 
 def _show(args: argparse.Namespace, client: DaemonClient) -> int:
@@ -42,8 +42,8 @@ def _show(args: argparse.Namespace, client: DaemonClient) -> int:
     return Exit.DONE
 
 
-def _choose(args: argparse.Namespace, client: DaemonClient, wanted: str) -> int:
-    answer = client.ask("mode", mode=wanted, defer=args.defer)
+def _choose(args: argparse.Namespace, client: DaemonClient, chosen: str) -> int:
+    answer = client.ask("mode", mode=chosen, defer=args.defer)
     mode, overruled = answer["mode"], answer["overruled"]
     if not args.json:
         _show_overruled(mode, overruled)

@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     until = "settled" if args.settled else "serving"
-    answer = _followed(args, until)
+    answer = _follow(args, until)
     if args.json:
         print(json.dumps(answer))
     if answer["state"] == "SERVING" or (args.settled and answer["reached"]):
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     )
 
 
-def _followed(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
+def _follow(args: argparse.Namespace, until: str) -> Mapping[str, Any]:
     """Wait, also for a daemon that is not listening yet, and return the last status."""
     deadline = time.monotonic() + args.timeout
     shown = args.json

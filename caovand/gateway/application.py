@@ -149,14 +149,14 @@ class Gateway:
     def _names(self, key: ClientKey) -> list[str]:
         """The model names that a client may use."""
         naming = self._desk.naming
-        meant = ((name, naming.meant(name)) for name in naming.names)
+        meant = ((name, naming.resolve(name)) for name in naming.names)
         return [name for name, model in meant if model and key.may_use(name, model.model)]
 
     def _check_model(self, key: ClientKey, name: str | None) -> None:
         naming = self._desk.naming
         if not naming.served or (name is None and not key.models):
             return
-        meant = naming.meant(name or "")
+        meant = naming.resolve(name or "")
         if meant is None or not key.may_use(name or "", meant.model):
             raise Refused(protocol.unknown_model(name or "", self._names(key)))
 

@@ -1,4 +1,4 @@
-"""Limit what connections may use up, and notice at once when a client disconnects.
+"""Limit the resources of connections, and notice at once when a client disconnects.
 
 A request's header must arrive within `head_s`. Data that follows a request while it is answered is
 kept up to AHEAD_BYTES, since the library would parse any number of requests ahead. If all seats are
@@ -43,8 +43,8 @@ class InTurns(Generic[T]):
         self._due = False
 
     def add(self, item: T) -> None:
-        """Do the work for this item after that for all earlier ones: at once if this turn allows
-        it, which spares a request a turn."""
+        """Do the work for this item after all earlier items: at once if this turn allows it, which
+        saves a request a turn."""
         self._schedule()
         if self._items or not self._left:
             self._items.append(item)
@@ -127,7 +127,7 @@ class Connections:
             connection.next()
 
     def sent(self, connection: _Connection) -> None:
-        """Let a connection begin the request of which it has data, after those before it."""
+        """Let a connection begin the request whose data has arrived, after those before it."""
         self._beginning.add(connection)
 
     def lost(self, connection: _Connection) -> None:

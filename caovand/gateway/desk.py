@@ -120,7 +120,7 @@ class Desk:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The numbers of waiting requests and of requests at the engine."""
+        """Counts of requests waiting and at the engine."""
         return {"waiting": self._policy.waiting, "at_engine": self._policy.at_engine}
 
     @property
@@ -147,7 +147,7 @@ class Desk:
         self._apply(self._policy.take(facts.engine))
 
     def learn(self, listed: tuple[str, ...]) -> None:
-        """Know the model names that the engine lists, including adapters."""
+        """Learn the model names that the engine lists, including adapters."""
         self._listed, naming = listed, self.facts.naming
         self.naming = replace(naming, served=tuple(dict.fromkeys((*naming.served, *listed))))
 
@@ -211,11 +211,12 @@ class Desk:
         self._changed.set()
 
     def turn_away(self, status: int) -> None:
-        """Count a stranger's request, of which nothing is kept: there may be any number."""
+        """Count a stranger's request; nothing else of it is kept, because there may be any
+        number."""
         self.totals.ended[str(status)] += 1
         self._changed.set()
 
-    def taken_records(self, most: int) -> list[dict[str, Any]]:
+    def take_records(self, most: int) -> list[dict[str, Any]]:
         """Remove and return the oldest records, up to `most`."""
         return [self.records.popleft() for _ in range(min(len(self.records), most))]
 

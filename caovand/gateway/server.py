@@ -34,7 +34,7 @@ class RunningGateway:
     upstream: Upstream
     connections: Connections
     library: web.Server
-    """What speaks HTTP on each connection."""
+    """The library's server, which speaks HTTP on each connection."""
     listening: asyncio.AbstractServer
     tasks: list[asyncio.Task[None]]
     """The loop alone keeps no task alive."""

@@ -153,7 +153,7 @@ def test_every_stage_of_a_plan_has_a_bar_and_its_sizes(
     assert main(words) == Exit.DONE
     text = capsys.readouterr().out
     assert "stage 0 on card 0: layer 0\n" in text
-    assert "stage 1 on card 1: layer 1; it has the least room" in text
+    assert "stage 1 on card 1: layer 1; it has the least free memory" in text
     assert text.count("  22.0 GiB\n") == text.count("█ CUDA 0.") == 2
 
 
@@ -178,7 +178,7 @@ def test_a_plan_that_does_not_fit_says_so_in_words(
     saved.write_text(json.dumps(render(full, HOST, CUDA)))
     main(["plan", str(model), "--inventory", str(saved)])
     said = capsys.readouterr().out
-    assert "no room is left for a cache" in said
+    assert "no memory is left for a cache" in said
     assert "-" not in said.split("does not fit: ")[1].split(";")[0]
 
 

@@ -38,10 +38,10 @@ def with_template(card: ModelCard, wanted: str) -> ModelCard:
     except (OSError, ValueError) as problem:
         if INLINE & set(wanted):
             return replace(card, chat_template=wanted)
-        why = getattr(problem, "strerror", None) or problem
+        reason = getattr(problem, "strerror", None) or problem
         note = Problem(
             f"read the chat template {wanted}",
-            str(why),
+            str(reason),
             "choose a readable file, or set tool_call_parser and reasoning_parser in [server], "
             "which follow from the template",
         )

@@ -20,8 +20,9 @@ from caovand.core.facts.inventory import Gpu
 from caovand.core.facts.occupancy import host_reserve_mib
 from caovand.core.units import MIB
 
-P2P_CAPS = (0, 1)
-"""NVML_P2P_CAPS_INDEX_READ, which pynvml defines as a tuple by mistake, and ..._WRITE."""
+P2P_READ = 0
+"""NVML_P2P_CAPS_INDEX_READ, which pynvml defines as a tuple by mistake."""
+P2P_WRITE = 1  # NVML_P2P_CAPS_INDEX_WRITE
 P2P_OK = 0  # NVML_P2P_STATUS_OK
 TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 FEW_CORES = frozenset({(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)})
@@ -210,7 +211,9 @@ def _find_reachable(nvml: Nvml, index: int, card: Any) -> tuple[int, ...] | None
         other = None if peer == index else nvml.card(peer)
         if other is None:
             continue
-        states = [nvml.ask("nvmlDeviceGetP2PStatus", card, other, cap) for cap in P2P_CAPS]
+        states = [
+            nvml.ask("nvmlDeviceGetP2PStatus", card, other, cap) for cap in (P2P_READ, P2P_WRITE)
+        ]
         if None in states:
             return None
         if states == [P2P_OK, P2P_OK]:

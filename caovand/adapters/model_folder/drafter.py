@@ -87,10 +87,10 @@ def _drafting_weights(card: ModelCard, copied: int) -> Iterator[Weights]:
     """Its weights as drafting layers'. Its own embedding or head counts too, though vLLM may share
     the target's."""
     for weights in card.weights:
-        one = replace(weights, part="mtp", layers=())
+        share = replace(weights, part="mtp", layers=())
         size = copied * (4 if weights.dtype == "F32" else 2)
         if weights.part == "layers" and weights.sharding == "sharded" and size < weights.size:
-            yield replace(one, sharding="replicated", size=size)
-            one = replace(one, size=weights.size - size)
+            yield replace(share, sharding="replicated", size=size)
+            share = replace(share, size=weights.size - size)
             copied = 0
-        yield one
+        yield share

@@ -68,10 +68,10 @@ def read_model(path: str, weights: bool = True) -> ModelCard:
         place = Path(path).expanduser()
         is_folder, exists = place.is_dir(), place.exists()
     except (OSError, RuntimeError) as problem:  # an unreadable parent, or no such user
-        why = getattr(problem, "strerror", None) or problem
+        reason = getattr(problem, "strerror", None) or problem
         raise ModelProblem(
             f"read model {path}",
-            str(why),
+            str(reason),
             "allow this user to enter the folders above it (`chmod a+x`), or set another [model] "
             "path",
         ) from problem
@@ -216,15 +216,15 @@ def read_gguf(file: Path) -> ModelCard:
     try:
         return gguf_files.read_model(file)
     except gguf_files.BadParts as problem:
-        why, remedy = str(problem), problem.remedy
+        reason, remedy = str(problem), problem.remedy
     except PermissionError:
         raise unreadable_problem(str(file), file.parent) from None
     except OSError as problem:
-        why, remedy = str(problem.strerror), "check the disk"
+        reason, remedy = str(problem.strerror), "check the disk"
     except SURPRISES as problem:  # last resort: no file may end the daemon
-        why = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
+        reason = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
         remedy = "download the model again"
-    raise ModelProblem(f"load model {file}", why, remedy)
+    raise ModelProblem(f"load model {file}", reason, remedy)
 
 
 def _described(
@@ -237,12 +237,12 @@ def _described(
     try:
         return with_task(describe(config, tokenizer, str(folder), processor), config, files)
     except BadConfig as problem:
-        why = str(problem)
+        reason = str(problem)
     except SURPRISES as problem:  # last resort: no file may end the daemon
-        why = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
+        reason = f"it cannot be understood ({type(problem).__name__}: {reprlib.repr(str(problem))})"
     raise ModelProblem(
         f"read model {folder}",
-        f"config.json describes no language model: {why}",
+        f"config.json describes no language model: {reason}",
         "download the model again",
     )
 

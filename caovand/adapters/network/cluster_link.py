@@ -140,7 +140,7 @@ def numeric_address(address: str) -> str:
     except OSError as problem:
         fact, remedy = f"{host}: {problem.strerror}", "correct [cluster] head, or the host's name"
         raise ProblemError(f"listen for workers on {address}", fact, remedy) from None
-    return f"[{resolved}]:{port}" if ":" in str(resolved) else f"{resolved}:{port}"
+    return addresses.join_address(str(resolved), port)
 
 
 class HeadLink(_Link):

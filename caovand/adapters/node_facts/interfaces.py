@@ -127,10 +127,10 @@ def address_of_host_name() -> str:
     127.0.1.1 for the name into /etc/hosts.
     """
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return LOOPBACK
-    for family, kind, _, _, end in found:
+    for family, kind, _, _, end in addresses:
         with suppress(OSError), socket.socket(family, kind) as tried:
             tried.bind(end)
             return str(end[0])

@@ -180,8 +180,11 @@ def run(
     try:
         host = socket.gethostbyname(host)
     except (OSError, UnicodeError) as problem:
-        why = getattr(problem, "strerror", None) or problem
-        say(f"RayNodeError: cannot join Ray's head at {host}: it has no IPv4 address here ({why})")
+        reason = getattr(problem, "strerror", None) or problem
+        say(
+            f"RayNodeError: cannot join Ray's head at {host}: it has no IPv4 address here"
+            f" ({reason})"
+        )
         return 1
     where = ["--head", f"--port={port}", "--include-dashboard=false"]
     if not options.command:
@@ -238,8 +241,8 @@ def wait_for(host: str, port: int) -> None:
             return
         except OSError as problem:
             if time.monotonic() > deadline:
-                why = problem.strerror or str(problem)
-                say(f"RayNodeError: cannot join Ray's head at {host}:{port}: {why}")
+                reason = problem.strerror or str(problem)
+                say(f"RayNodeError: cannot join Ray's head at {host}:{port}: {reason}")
                 raise SystemExit(1) from None
             time.sleep(LOOK_S)
 

@@ -30,8 +30,8 @@ def listen_on(listen: str, backlog: int) -> socket.socket:
 
 def _resolved(listen: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
     host, port = split_address(listen)
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = found[0]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = addresses[0]
     return family, (str(address[0]), int(address[1]))
 
 
@@ -52,9 +52,9 @@ class Listeners:
                 return before
             before.close()
         self._notifier.forget(name)  # the socket of a previous address
-        found = listen_on(listen, backlog)
-        self._notifier.keep(name, found.fileno())
-        return found
+        listener = listen_on(listen, backlog)
+        self._notifier.keep(name, listener.fileno())
+        return listener
 
     def forget(self, name: str) -> None:
         """Close it: nobody listens there any more, nor after the daemon's next start."""

@@ -13,8 +13,8 @@ from rich.table import Table
 from caovand.cli.cluster.shared import ask, missing_nodes, named_twice
 from caovand.cli.common.console import console
 from caovand.cli.common.errors import Exit
+from caovand.cli.common.status_lines import duration, memory
 from caovand.cli.common.verb import Verb
-from caovand.cli.status import duration, memory
 from caovand.core.reporting.card_text import card_kinds
 from caovand.core.reporting.report import compare
 

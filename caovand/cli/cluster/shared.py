@@ -14,6 +14,7 @@ from caovand.cli.common.client import connect
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.survey import SYSTEM_CONFIG
 from caovand.core import addresses
+from caovand.core.addresses import url_host
 from caovand.core.cluster import checks
 from caovand.core.cluster.finding import finding_text
 from caovand.core.cluster.key import BadKey
@@ -78,9 +79,8 @@ def have_key(key: Path, *, make: bool) -> bool:
 
 def copy_command(host: str, key: Path) -> str:
     """The command that copies the key from the head."""
-    at = f"[{host}]" if ":" in host else host
     folder, file = shlex.quote(str(key.parent)), shlex.quote(str(key))
-    return f"sudo install -d {folder} && sudo scp root@{at}:{file} {file}"
+    return f"sudo install -d {folder} && sudo scp root@{url_host(host)}:{file} {file}"
 
 
 def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:

@@ -93,12 +93,12 @@ def verbs_of(package: str, only: str = "") -> list[Verb]:
     """The package's verb records in help order; only the one named `only`, if it is a verb."""
     folder = importlib.import_module(package)
     # Entry points are no verbs, and importing a module that runs as a program would load it twice.
-    files = {found.name for found in pkgutil.iter_modules(folder.__path__)} - {"main", "__main__"}
+    files = {module.name for module in pkgutil.iter_modules(folder.__path__)} - {"main", "__main__"}
     # A verb's file has its name.
     if (file := only.replace("-", "_")) in files and (verb := _record(package, file)):
         return [verb]
-    found = [verb for file in files if (verb := _record(package, file))]
-    return sorted(found, key=lambda verb: (verb.group, verb.name))
+    verbs = [verb for file in files if (verb := _record(package, file))]
+    return sorted(verbs, key=lambda verb: (verb.group, verb.name))
 
 
 def _record(package: str, file: str) -> Verb | None:

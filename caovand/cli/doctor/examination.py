@@ -33,7 +33,7 @@ from caovand.core.problem import Problem
 from caovand.daemon.start.inspection import read_model
 
 PATIENCE_S = 3.0
-"""How long to wait for an engine that was never probed: its vLLM may take half a minute."""
+"""The time to wait for an engine that was never probed: its vLLM may take half a minute."""
 
 
 def examine(

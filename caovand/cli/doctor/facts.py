@@ -53,7 +53,7 @@ def gather(case: Case) -> DoctorFacts:
     daemons = case.cache != directories(os.environ, os.getuid()).cache
     unreadable, reader = "", engine_user.SERVICE_USER
     if model and model.folder and not saved:
-        unreadable, reader = _unreadable(Path(model.path))
+        unreadable, reader = _find_unreadable(Path(model.path))
     elsewhere = saved is not None or worker
     facts = DoctorFacts(
         gpus=machine.gpus,
@@ -85,7 +85,7 @@ def gather(case: Case) -> DoctorFacts:
 
 
 def _with_plan(facts: DoctorFacts, case: Case, inventory: Inventory) -> DoctorFacts:
-    """The facts with those of the plan for this model, or why there is none."""
+    """Return the facts, with the plan for this model or the reason why there is none."""
     saved = case.saved
     try:
         planned = plan_for(
@@ -140,7 +140,7 @@ def port_facts(port: int, engine_pids: frozenset[int], *, elsewhere: bool) -> di
     }
 
 
-def _unreadable(folder: Path) -> tuple[str, str]:
+def _find_unreadable(folder: Path) -> tuple[str, str]:
     """The first path that the service's user may not enter or read, with that user's name; else
     empty."""
     for name in (engine_user.SERVICE_USER, engine_user.NAME):

@@ -62,7 +62,7 @@ def user_check(user: str, why_none: str) -> CheckResult:
         )
     else:
         text = f"engines run as the daemon's own user ({why_none}): only Landlock and seccomp"
-        text += " keep them from what is its"
+        text += " keep them from the daemon's files"
     return CheckResult(CONFINEMENT, "PASS", text)
 
 

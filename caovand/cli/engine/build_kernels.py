@@ -27,10 +27,10 @@ Capability = tuple[int, int]
 
 def capability(text: str) -> Capability:
     """Parse 7.5 as (7, 5)."""
-    found = re.fullmatch(r"([1-9][0-9]?)\.([0-9])", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9][0-9]?)\.([0-9])", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f'{text} is not of the form "7.5"')
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def jobs(text: str) -> int:
@@ -115,17 +115,19 @@ def build(
     jobs = jobs or known.compilers(here.cpus, here.available_mib)
     labels = []
     for card in cards:
-        wanted = known.needed(version_numbers(engine.version), card)
+        needed = known.needed(version_numbers(engine.version), card)
         world.say(
             f"building kernels for {sm_name(card)} in {kernels.folder_of(engine.path, card)}:"
-            f" {len(wanted)} in all, {jobs} compilers at once, minutes each"
+            f" {len(needed)} in all, {jobs} compilers at once, minutes each"
         )
-        made = kernels.build(engine, card, wanted, jobs, world)
+        made = kernels.build(engine, card, needed, jobs, world)
         if not made:
             world.say("      nothing was missing")
-        for one in made:
-            world.say(f"      {one.label}: {one.seconds:.0f} s, {one.size_bytes // MIB} MiB")
-            labels.append(one.label)
+        for kernel in made:
+            world.say(
+                f"      {kernel.label}: {kernel.seconds:.0f} s, {kernel.size_bytes // MIB} MiB"
+            )
+            labels.append(kernel.label)
     return labels
 
 

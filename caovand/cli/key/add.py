@@ -46,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    wanted = {
+    limits = {
         "models": [name.strip() for name in args.models.split(",") if name.strip()],
         "rpm": args.rpm,
         "tokens_per_day": args.tokens_per_day,
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         "reasoning_effort": args.reasoning_effort,
     }
     with connect(args) as client:
-        answer = client.ask("key_add", name=args.name, **wanted)
+        answer = client.ask("key_add", name=args.name, **limits)
     if args.json:
         print(json.dumps(answer))
         return Exit.DONE

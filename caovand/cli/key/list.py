@@ -51,8 +51,8 @@ def show(answer: Mapping[str, Any]) -> None:
 
 
 def _defaults(key: Mapping[str, Any]) -> str:
-    found = (f"{title} {key[name]}" for name, title in DEFAULTS.items() if key[name] is not None)
-    return "\n".join(found) or NO_DEFAULTS
+    defaults = (f"{title} {key[name]}" for name, title in DEFAULTS.items() if key[name] is not None)
+    return "\n".join(defaults) or NO_DEFAULTS
 
 
 def _number(value: int | None) -> str:

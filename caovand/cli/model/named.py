@@ -49,17 +49,19 @@ def run(args: argparse.Namespace, engine: Engine) -> int:
         )
         raise PullError(f"pull {args.model}", fact, remedy)
     environ = _environ(os.environ)
-    folders = [Path(one) for one in models.folders(config, environ)]
-    folder = next((one for one in folders if one.is_dir()), folders[0])  # the engine will create it
+    folders = [Path(folder) for folder in models.folders(config, environ)]
+    folder = next(
+        (place for place in folders if place.is_dir()), folders[0]
+    )  # the engine will create it
     here = world()
     here.say(f"{args.model}: {engine.title} {machine.engine.version} downloads it into {folder}")
     named.pull(models.pull, machine.engine.executable, folder, args.model, here)
     card = model_folder.read_named(models, config, environ)
     assert card.gguf is not None  # the card was read from a GGUF file
-    found = {"name": args.model, "path": card.path, "size_bytes": card.gguf.size}
+    result = {"name": args.model, "path": card.path, "size_bytes": card.gguf.size}
     show(
         args,
-        found,
+        result,
         f"{args.model} is complete: {gib(card.gguf.size)}\nin {file_to_edit(args)}:"
         f' [model] path = "{args.model}" and [engine] kind = "{engine.name}"',
     )

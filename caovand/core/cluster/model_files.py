@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from shlex import quote
 
+from caovand.core.addresses import url_host
 from caovand.core.cluster.finding import finding
 from caovand.core.cluster.node import NodeFacts
 from caovand.core.facts.checks import CheckResult
@@ -71,6 +72,6 @@ def _copy(
     options = "-aLc" if contents else "-aL"
     if delete:
         options += " --delete"
-    host = f"[{source.address}]" if ":" in source.address else source.address
     here = quote(f"{target.model_folder or source.model_folder}/")
-    return f"sudo rsync {options} {quote(f'USER@{host}:{source.model_folder}/')} {here}"
+    there = quote(f"USER@{url_host(source.address)}:{source.model_folder}/")
+    return f"sudo rsync {options} {there} {here}"

@@ -22,7 +22,7 @@ class Stage(Enum):
 
 
 class EngineState(str, Enum):
-    """What an engine is doing, as the daemon reports it.
+    """The state of an engine, as the daemon reports it.
 
     STARTING: none serves, and one is expected. DRAINING: it ends as planned, begun answers may
     finish. GONE: none serves, and none will before someone acts.

@@ -46,16 +46,16 @@ from caovand.core.gateway.suspects import Suspects
 from caovand.core.gateway.waiting import WaitingRequests
 
 CONFIRM_S = 5.0
-"""How long the daemon has to report the death of an engine that broke a connection or faulted."""
+"""The time the daemon has to report the death of an engine that broke a connection or faulted."""
 RECONNECT_S = 1.0
 """The pause after a failed connection before the engine gets requests again."""
 MAX_ATTEMPTS = 3
 RETRY_S = 30
-"""When a client should come again if nobody knows when an engine will serve."""
+"""The Retry-After if nobody knows when an engine will serve."""
 
 
 class Policy:
-    """The requests of one engine's clients; `take` is the only way anything changes."""
+    """The requests of one engine's clients; only `take` changes anything."""
 
     def __init__(self, rules: GatewayRules) -> None:
         self.rules = rules
@@ -279,7 +279,7 @@ class Policy:
                 self._known.clear(request.digest)
 
     def unconfirmed(self, at: float) -> list[OpenRequest]:
-        """Requests with a fault, where the daemon has had time to report the engine's death."""
+        """Requests with a fault for which the daemon has had time to report the engine's death."""
         requests = [self._requests[number] for number in self._at_engine]
         return [r for r in requests if r.broken is Faulted and at - r.since >= CONFIRM_S]
 
@@ -347,4 +347,4 @@ MOVES: Mapping[tuple[Stage, type[RequestEvent]], Callable[[Policy, OpenRequest, 
     (Stage.BEGUN, Lost): Policy._cut_off,
     (Stage.BEGUN, Faulted): Policy._break,
 }
-"""What an event changes at each stage; all others belong to an abandoned attempt."""
+"""The effect of each event at a request's stage; all others belong to an abandoned attempt."""

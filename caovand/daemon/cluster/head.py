@@ -235,7 +235,7 @@ class HeadPart(Part):
             return plan
         others = tuple(worker.address for worker in self._team.workers.values())
         place = replace(self._selection.place, others=others, token=self._membership.pairs.token)
-        return self._membership.nodes.own(plan, place)
+        return self._membership.nodes.place(plan, place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """Let the workers start their ranks: the engine is starting here."""

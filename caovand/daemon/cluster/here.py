@@ -40,7 +40,7 @@ async def facts(membership: Membership, slot: ClusterSlot, inventory: Inventory)
     config, nodes = slot.config, membership.nodes
     head, _ = addresses.split_address(membership.head)
     by_host_name = partial(nodes.by_host_name, dict(config.engine.env))
-    cards = nodes.offered(config, inventory)
+    cards = nodes.usable_cards(config, inventory)
     try:
         return await asyncio.to_thread(
             node_facts.read, membership.name, inventory, head, config.cluster.interface,

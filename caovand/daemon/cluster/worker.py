@@ -221,7 +221,7 @@ class WorkerPart(Part):
             failure: Failure = "node-unfit" if order.refusal and not silent else "node-missing"
             raise StartObstacle(failure, text, hold=True)
         try:
-            plan = replace(nodes.local(order.plan, config, inventory), model=config.model.path)
+            plan = replace(nodes.adapt(order.plan, config, inventory), model=config.model.path)
         except Unplannable as problem:
             raise StartObstacle(problem.failure, str(problem), hold=True) from problem
         self._place = NodePlace(
@@ -238,7 +238,7 @@ class WorkerPart(Part):
 
     def own(self, plan: Plan) -> Plan:
         """This node's part of the plan."""
-        return self._membership.nodes.own(plan, self._place)
+        return self._membership.nodes.place(plan, self._place)
 
     def started(self, plan: Plan, generation: int) -> None:
         """Note that the rank is starting."""

@@ -111,17 +111,17 @@ class Watching:
     def on_kernel_lines(self, child: Child, lines: Sequence[str]) -> None:
         """Check the kernel's lines for a lost card and for faults of our processes."""
         lines = kernel_log.without_other_cards(lines, self.buses)
-        found = find_in_kernel(lines, {process.pid for process in child.members})
-        if found is None or child.status is not None:
+        finding = find_in_kernel(lines, {process.pid for process in child.members})
+        if finding is None or child.status is not None:
             return
-        found = replace(found, phase=self._phase)
-        if found.signature not in (row.id for row in OF_PROGRAM):
-            self._fail(found)
+        finding = replace(finding, phase=self._phase)
+        if finding.signature not in (row.id for row in OF_PROGRAM):
+            self._fail(finding)
         elif self._fault is None:
-            self._fault = found
+            self._fault = finding
             self._tasks.begin(self._fail_of_fault(child))
         elif self._fault.signature == XID_STOPPED.id:
-            self._fault = found
+            self._fault = finding
 
     async def _fail_of_fault(self, child: Child) -> None:
         """Fail with the engine's own message, which comes later: one Xid may mean many faults."""
@@ -341,7 +341,7 @@ ACTIONS: Mapping[type[Sign], Callable[[Watching, Any], None]] = {
     Noticed: Watching._report,
     Broken: Watching._begin_break,
 }
-"""What each sign of the detector causes."""
+"""The action for each sign of the detector."""
 
 
 def _now() -> float:

@@ -126,7 +126,7 @@ async def _plan(slot: Slot, args: Mapping[str, Any]) -> Result:
             name: {**vars(setting), "value": secrets.shown_value(name, setting.value)}
             for name, setting in plan.env.items()
         },
-        "extra_args": list(slot.engine.arguments.shown(plan.extra_args)),
+        "extra_args": list(slot.engine.arguments.redact(plan.extra_args)),
         "rungs": list(plan.rungs),
         "warnings": list(plan.warnings),
         "argv": list(slot.run.argv),
@@ -168,7 +168,7 @@ async def _reload(supervisor: Supervisor, request: Request) -> Result:
 def _applying(
     event: type[events.Start | events.Stop | events.Restart],
 ) -> Callable[[Slot, Mapping[str, Any]], Awaitable[Result]]:
-    """Make the handler of a request that is one of the operator's events."""
+    """Make the handler of a request that applies an operator's event."""
 
     async def apply(slot: Slot, args: Mapping[str, Any]) -> Result:
         slot.apply_operator_event(event(at=time.monotonic()))
@@ -215,8 +215,8 @@ async def _wait(slot: Slot, args: Mapping[str, Any]) -> Result:
         snapshot = slot.snapshot
         if until == "settled":
             return status.is_settled(snapshot)
-        wanted = State.SERVING if until == "serving" else State.STOPPED
-        return snapshot.state is wanted and not snapshot.replanning
+        target = State.SERVING if until == "serving" else State.STOPPED
+        return snapshot.state is target and not snapshot.replanning
 
     while not (done := reached()):
         left_s = deadline - time.monotonic()

@@ -60,7 +60,7 @@ class Inspector:
                 text = "cannot start: the previous engine is still ending"
                 raise inspection.StartObstacle("vram-busy", text, hold=True, phase="ending")
             if run.child is None:
-                await run.clear_the_way()
+                await run.end_earlier_engine()
             for _ in range(MAX_REPLANS):
                 coming = self._planner.next(
                     machine.config,

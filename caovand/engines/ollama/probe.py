@@ -51,20 +51,20 @@ print(MARK + json.dumps({"version": done.stdout + done.stderr}))
 _VERSION = re.compile(r"version is v?(\d[\w.+-]{0,60})")
 
 
-def _missing_program(found: Mapping[str, Any]) -> str:
-    return "" if found["executable"] else "ollama"
+def _missing_program(first: Mapping[str, Any]) -> str:
+    return "" if first["executable"] else "ollama"
 
 
-def _parse_answers(python: str, found: Mapping[str, Any], more: Mapping[str, Any]) -> EngineInfo:
-    version = _VERSION.search(str(more.get("version", "")))
+def _parse_answers(python: str, first: Mapping[str, Any], rest: Mapping[str, Any]) -> EngineInfo:
+    version = _VERSION.search(str(rest.get("version", "")))
     return EngineInfo(
         python=python,
         version=version[1] if version else "",
         torch="",
-        build="cuda" if found["cuda"] else "cpu",
-        cuda=min(found.get("releases", ()), default=None),
-        python_version=str(found["python_version"]),
-        executable=str(found["executable"]),
+        build="cuda" if first["cuda"] else "cpu",
+        cuda=min(first.get("releases", ()), default=None),
+        python_version=str(first["python_version"]),
+        executable=str(first["executable"]),
     )
 
 

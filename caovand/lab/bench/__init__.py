@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
             return kept.show(args)
         return _compare(args) if args.compare else _measure(args)
     except ProblemError as error:
-        found = error.problem
-        raise CommandError(Exit.FAILED, found.message, found.remedy) from error
+        problem = error.problem
+        raise CommandError(Exit.FAILED, problem.message, problem.remedy) from error
 
 
 def _compare(args: argparse.Namespace) -> int:
@@ -107,13 +107,13 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _measure(args: argparse.Namespace) -> int:
     with connect(args) as client:
-        found = target.find(client, args.api_key_file)
-        tokens = 1 if found.work else args.tokens
-        lengths = target.lengths(found, args.prompts, PROMPTS, tokens)
+        tested = target.find(client, args.api_key_file)
+        tokens = 1 if tested.work else args.tokens
+        lengths = target.lengths(tested, args.prompts, PROMPTS, tokens)
         order = BenchOrder(
             lengths, args.at_once, args.rounds, tokens, args.seed, uuid.uuid4().hex[:12]
         )
-        document, cut = measured(client, found, order)
+        document, cut = measure(client, tested, order)
     if document["cells"]:
         _show(args, document)
     if cut is None:
@@ -124,13 +124,13 @@ def _measure(args: argparse.Namespace) -> int:
     raise cut.error
 
 
-def measured(
-    client: DaemonClient, found: Target, order: BenchOrder
+def measure(
+    client: DaemonClient, tested: Target, order: BenchOrder
 ) -> tuple[dict[str, Any], Interrupted | None]:
     """Measure an order; return the result with the measured cells, and what cut it short."""
     known = texts()
     screen = Screen(sys.stderr)
-    run = BenchRun(client, found, order, prompts.passages(known), screen)
+    run = BenchRun(client, tested, order, prompts.passages(known), screen)
     cut: Interrupted | None = None
     begun = time.time()
     try:
@@ -143,7 +143,7 @@ def measured(
     document = {
         "at": begun,
         "version": __version__,
-        **found.described,
+        **tested.described,
         "tokens": order.tokens,
         "seed": order.seed,
         "texts": digest(known),

@@ -13,7 +13,7 @@ _SYSTEMS = re.compile(
     r"(?P<windows>(?<![A-Za-z])[A-Za-z]:\\{1,2}[\w. -]{1,60}\\|\bwin_amd64\b|\bWinError \d)"
     r"|(?P<mac>(?<!\w)/Users/[\w. -]{1,60}/|/(?:private/)?var/folders/|\bmacosx_\d|\bmacOS-\d)"
 )
-_OF_PACKAGES = (
+_PACKAGE_ROWS = (
     "build.toolkit", "build.failed", "build.compiler", "build.source", "python.install",
     "python.wheel", "python.abi", "python.triton", "python.cpu", "engine.broken",
     "gpu.absent", "sglang.absent", "model.uninspected",
@@ -38,12 +38,12 @@ def with_system(explanation: Explanation, name: str, lines: Sequence[str]) -> Ex
     """An explanation, preceded by what to do if a log of the engine `name` is from a system that it
     has no packages for."""
     finding, engine = explanation.finding, _ENGINES.get(name)
-    if finding is None or finding.signature not in _OF_PACKAGES:
+    if finding is None or finding.signature not in _PACKAGE_ROWS:
         return explanation
     if engine is None and (name or finding.signature != _NEEDS_CUDA):
         return explanation
-    found = (match for line in lines if (match := _SYSTEMS.search(line[:MAX_LINE])))
-    if (system := next(found, None)) is None:
+    matches = (match for line in lines if (match := _SYSTEMS.search(line[:MAX_LINE])))
+    if (system := next(matches, None)) is None:
         return explanation
     first = _ADVICE[system.lastgroup or ""].format(engine=engine or "this package")
     return replace(explanation, advice=(first, *explanation.advice))

@@ -80,8 +80,8 @@ def pieces(text: str) -> tuple[str, Sequence[int]]:
             numbers += [number] * (len(cut) - len(numbers))
             continue
         for part in _ESCAPED.sub(r"\1", line[:MAX_LINE]).split("\\n"):
-            found = [piece.strip(" `*") for piece in _BEGINS.split(part)]
-            cut += [piece for piece in found if piece]
+            fragments = [piece.strip(" `*") for piece in _BEGINS.split(part)]
+            cut += [piece for piece in fragments if piece]
             numbers += [number] * (len(cut) - len(numbers))
     return "\n".join(cut), numbers
 

@@ -40,8 +40,8 @@ def left_out(config: Config, inventory: Inventory) -> Iterator[str]:
         return
     for gpu in inventory.gpus:
         if not compiled_for(engine, gpu):
-            why = refusal(engine, gpu)
-            yield f"GPU {gpu.index} ({gpu.name}) is not used: {why.fact}; {why.remedy}"
+            problem = refusal(engine, gpu)
+            yield f"GPU {gpu.index} ({gpu.name}) is not used: {problem.fact}; {problem.remedy}"
 
 
 def none_usable(config: Config, inventory: Inventory) -> Problem | None:

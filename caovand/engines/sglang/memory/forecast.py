@@ -84,15 +84,15 @@ def load_of(plan: Plan, inventory: Inventory, gpus: tuple[Gpu, ...]) -> SglangLo
 def forecast(plan: Plan, inventory: Inventory) -> MemoryEstimate:
     """The forecast for the fullest card."""
     gpus, model = gpus_of(plan, inventory), inventory.model
-    why = unmodelled(model) or ("" if gpus else "no card is planned")
+    reason = unmodelled(model) or ("" if gpus else "no card is planned")
     flags = (*UNMODELLED, *UNMODELLED_STATES) if model.hybrid else UNMODELLED
     flag = next((name for name in flags if plan.value(name) is not None), None)
     if flag is None and plan.value(options.QUANTIZATION) not in (None, AT_LOAD):
         flag = options.QUANTIZATION
     if flag:
-        why = f"the effect of {options.option(flag)} is not modelled"
-    if why:
-        return unknown(why)
+        reason = f"the effect of {options.option(flag)} is not modelled"
+    if reason:
+        return unknown(reason)
     return estimate(model, load_of(plan, inventory, gpus), gpus)
 
 

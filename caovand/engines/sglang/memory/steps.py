@@ -112,8 +112,8 @@ def _usual_reserve_mib(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) 
     """Memory that SGLang leaves: activations by the tokens of a step, graphs by their sequences."""
     total_mib = min(gpu.total_mib for gpu in gpus)
     step_mib = max(load.step * load.attention_groups, MIN_RESERVED_STEP) * 1.5
-    found = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load)
-    return max(found, LARGE_RESERVE_MIB) if total_mib > LARGE_CARD_MIB else found
+    reserve_mib = 512 + step_mib + load.ranks * RANK_MIB + _graphs_mib(model, load)
+    return max(reserve_mib, LARGE_RESERVE_MIB) if total_mib > LARGE_CARD_MIB else reserve_mib
 
 
 def usual_share(model: ModelCard, load: SglangLoad, gpus: Sequence[Gpu]) -> float:

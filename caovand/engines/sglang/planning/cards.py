@@ -24,7 +24,7 @@ MIN_DP_ATTENTION_CARDS = 4
 
 def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use: those configured, else all that this SGLang has kernels for."""
-    wanted, engine = config.engine.gpus, inventory.engine
+    listed, engine = config.engine.gpus, inventory.engine
     gpus = chosen_cards(config, inventory)
     if engine.build == "cpu" or not gpus:
         raise Unplannable(
@@ -32,7 +32,7 @@ def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
             ' = "vllm", which has a CPU build'
         )
     able = tuple(gpu for gpu in gpus if has_kernels(engine, gpu))
-    if not able or (wanted is not None and len(able) < len(gpus)):
+    if not able or (listed is not None and len(able) < len(gpus)):
         gpu = next(gpu for gpu in gpus if gpu not in able)
         raise Unplannable(str(refusal(gpu)), "backend-unsupported")
     return able
@@ -102,13 +102,13 @@ def in_groups(inventory: Inventory, gpus: Sequence[Gpu], ranks: int) -> dict[str
         return {}
     if not all_linked(gpus):
         return {}
-    why = "a batch: each card caches its own requests; otherwise all would hold the same"
+    reason = "a batch: each card caches its own requests; otherwise all would hold the same"
     if option(ATTENTION_GROUPS) in flags:
-        return {ATTENTION_GROUPS: Setting(ranks, "policy", why)}
+        return {ATTENTION_GROUPS: Setting(ranks, "policy", reason)}
     if flags and option(GROUPED) not in flags:
         return {}
     return {
-        REPLICAS: Setting(ranks, "policy", why),
+        REPLICAS: Setting(ranks, "policy", reason),
         GROUPED: Setting(True, "policy", "attention alone has replicas, not the whole model"),
     }
 

@@ -11,7 +11,7 @@ from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult
 from caovand.core.facts.inventory import ModelCard
 from caovand.core.facts.shortfalls import cannot_map, more_swap
-from caovand.engines.vllm.planning.loading import lack_of_memory
+from caovand.engines.vllm.planning.serving import lack_of_memory
 
 
 def describe(model: ModelCard) -> str:
@@ -82,7 +82,7 @@ def fit_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     if memory.fits:
         yield CheckResult(MEMORY, "PASS", f"the model fits: {text}")
     else:
-        short = memory.lack or memory.no_room or text
+        short = memory.lack or memory.shortage or text
         fix = "; ".join(memory.advice)
         yield CheckResult(MEMORY, "FAIL", f"the model does not fit: {short}", fix)
 

@@ -14,8 +14,8 @@ from caovand.core.healing.ladder import CONFIGURATION
 from caovand.core.healing.rung import Rung
 from caovand.core.plan import Plan
 from caovand.engines.common.healing.advice import ladder_changes, sentences
-from caovand.engines.vllm.flags.history import known_of
 from caovand.engines.vllm.flags.spelling import option
+from caovand.engines.vllm.flags.table import known_of
 from caovand.engines.vllm.healing.advice_texts import GENERAL, SPECIAL
 from caovand.engines.vllm.healing.cures import HEALING
 from caovand.engines.vllm.healing.sizes import BLOCK
@@ -87,7 +87,7 @@ def usable_context(fits: str) -> int:
 
 
 def _settings_passed(finding: Finding, plan: Plan) -> list[str]:
-    """Which of the settings that matter here were passed to the engine."""
+    """The settings that were passed to the engine, among those that matter here."""
     rungs = [rung for rung in suspects(finding, HEALING) if rung.step(plan, finding)]
     names = dict.fromkeys(name for rung in rungs for name in (rung.key, *rung.touches))
     passed = [f"{option(name)} {plan.value(name)}" for name in names if name in plan.settings]

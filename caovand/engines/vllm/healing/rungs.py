@@ -7,10 +7,9 @@ All steps go one way, so each rung ends, and with the rungs the ladder.
 from __future__ import annotations
 
 from caovand.core.healing.rung import Rung
-from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, SPECULATION
+from caovand.engines.vllm.flags.spelling import LM_HEAD, MARLIN_INPUT, PLUGINS, SPECULATION
 from caovand.engines.vllm.healing import sizes, switches
 from caovand.engines.vllm.planning.environment import ATTENTION, THREADS
-from caovand.engines.vllm.planning.partial_plan import PLUGINS
 
 _CONFIG = ("compilation_config",)
 _SIZES = (*_CONFIG, "max_cudagraph_capture_size", "cudagraph_capture_sizes")
