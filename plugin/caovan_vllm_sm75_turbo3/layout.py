@@ -100,7 +100,7 @@ def attributes(node: ast.AST | None) -> set[str]:
 
 
 def refusal() -> str | None:
-    """Why vLLM's Triton attention keeps its own kernels here, or None; touches no GPU."""
+    """The reason why vLLM's Triton attention keeps its own kernels, or None; touches no GPU."""
     from vllm.platforms import current_platform
 
     if not current_platform.is_cuda():

@@ -31,7 +31,7 @@ def wanted_kernels(vllm_config) -> str:
 
 
 def library_error() -> str | None:
-    """Why the library cannot be used, or None. Loads it once."""
+    """Load the library, once; return the reason if that fails, None on success."""
     try:
         launch.shared_library()
     except library.LibraryError as error:

@@ -47,7 +47,7 @@ from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle, check_port, obstacle_of
 
 REFRESH_S = 10.0
-"""How long a start waits for workers to re-inspect their cards' free memory."""
+"""The time that a start waits for workers to re-inspect their cards' free memory."""
 INSPECTING = frozenset({State.RECYCLING, State.STARTING})
 """A worker's states during an inspection; HOLD follows, with the result."""
 WAITING_FAILURES: frozenset[Failure] = frozenset({"node-missing", "node-unfit"})
