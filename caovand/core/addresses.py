@@ -28,6 +28,11 @@ def split_address(listen: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def join_address(host: str, port: object) -> str:
+    """ADDRESS:PORT, as `split_address` reads it."""
+    return f"{url_host(host)}:{port}"
+
+
 def is_endpoint(listen: str) -> bool:
     """Whether `split_address` accepts this text."""
     try:

@@ -7,6 +7,7 @@ import json
 
 from aiohttp import ClientError, ClientSession
 
+from caovand.core import api_key
 from caovand.gateway.facts import Facts
 from caovand.gateway.upstream import Upstream
 
@@ -17,7 +18,7 @@ MAX_NAMES = 1000
 
 async def list_names(upstream: Upstream, facts: Facts) -> tuple[str, ...]:
     """The engine's own names; none if it does not list them in time."""
-    headers = {"Authorization": f"Bearer {facts.key}"} if facts.key else {}
+    headers = api_key.bearer_headers(facts.key)
     session = upstream.session(facts)
     try:
         return await asyncio.wait_for(_read(session, f"{facts.url}/v1/models", headers), ANSWER_S)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from caovand.adapters.network.completions import completion_body
 from caovand.adapters.network.http import (
     MAX_ANSWER_BYTES,
     Endpoint,
@@ -23,7 +24,6 @@ from caovand.adapters.network.http import (
     ask,
     count_in,
     open_connection,
-    redact_key,
     shut_down,
 )
 from caovand.core.engine.record import TaskRequest, Upload
@@ -157,16 +157,7 @@ class Streams:
 
     def _body(self, prompt: str, tokens: int, *, stream: bool, **more: Any) -> dict[str, Any]:
         usage = {"stream_options": {"include_usage": True}} if stream else {}
-        return {
-            "model": self._model,
-            "prompt": prompt,
-            "max_tokens": tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": stream,
-            **usage,
-            **more,
-        }
+        return completion_body(self._model, prompt, tokens, stream=stream, **usage, **more)
 
     def _asked(
         self, prompt: str, tokens: int, ready: threading.Barrier, begun: Callable[[], None]
@@ -213,7 +204,7 @@ class Streams:
         answer = ask(connection, self._endpoint, self._path, body)
         if answer.status != 200:
             text = answer.read(MAX_LINE_BYTES).decode("utf-8", "replace")
-            raise BadStatus(self._path, answer.status, redact_key(self._endpoint, text))
+            raise BadStatus(self._path, answer.status, self._endpoint.redact(text))
         return read(answer, sent)
 
     def _read_whole(
@@ -247,7 +238,7 @@ class Streams:
                 continue
             event = _event(line[len(EVENT) :])
             if event.get("error"):
-                text = redact_key(self._endpoint, json.dumps(event["error"]))
+                text = self._endpoint.redact(json.dumps(event["error"]))
                 raise Unanswered(f"{self._path}: {text}")
             if event.get("choices"):  # its text may be empty while a character is incomplete
                 pieces.append(at)

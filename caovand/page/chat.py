@@ -14,7 +14,8 @@ from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector, web
 
-from caovand.core.addresses import url_host
+from caovand.core import api_key
+from caovand.core.addresses import join_address
 from caovand.core.problem import ProblemError
 from caovand.page.ask import Daemon
 from caovand.page.refusal import Refusal
@@ -27,7 +28,6 @@ WHOLE_S = 600.0
 SILENCE_S = 180.0
 WRITE_S = 30.0
 PIECE_BYTES = 16 << 10
-QUOTED = 300
 
 
 def body_of(document: Any) -> tuple[str, dict[str, Any]]:
@@ -86,9 +86,9 @@ class Chats:
     async def _stream(
         self, request: web.Request, target: Mapping[str, Any], chat: Mapping[str, Any]
     ) -> web.StreamResponse:
-        host, port, path = url_host(target["host"]), target["port"], target["path"]
-        url = f"http{'s' * target['tls']}://{host}:{port}{path}"
-        headers = {"Authorization": f"Bearer {target['key']}"} if target["key"] else {}
+        address = join_address(target["host"], target["port"])
+        url = f"http{'s' * target['tls']}://{address}{target['path']}"
+        headers = api_key.bearer_headers(target["key"])
         chat = {**chat, "model": target["model"]}
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         limits = ClientTimeout(total=WHOLE_S, sock_connect=5.0, sock_read=SILENCE_S)
@@ -101,7 +101,9 @@ class Chats:
             ):
                 if answer.status != 200:
                     text = (await answer.content.read(4096)).decode("utf-8", "replace")
-                    raise _engine_refusal(f"HTTP {answer.status}: {_quote(text, target['key'])}")
+                    raise _engine_refusal(
+                        f"HTTP {answer.status}: {api_key.redact(target['key'], text)}"
+                    )
                 await response.prepare(request)
                 async for piece in answer.content.iter_chunked(PIECE_BYTES):
                     await _write(response, piece)
@@ -109,7 +111,9 @@ class Chats:
             if request.transport is not None:
                 request.transport.abort()
         except (ClientError, OSError, asyncio.TimeoutError) as problem:
-            refusal = _engine_refusal(_quote(str(problem) or "it took too long", target["key"]))
+            refusal = _engine_refusal(
+                api_key.redact(target["key"], str(problem) or "it took too long")
+            )
             if not response.prepared:
                 raise refusal from None
             with contextlib.suppress(ReaderGone):
@@ -129,11 +133,6 @@ async def _json(request: web.Request) -> Any:
         return json.loads(await request.read())
     except (ValueError, RecursionError):
         raise _bad("the body is not JSON", 'send {"prompt": "..."}') from None
-
-
-def _quote(text: str, key: str) -> str:
-    text = text.replace(key, "[secret]") if key else text
-    return " ".join(text[:QUOTED].split())
 
 
 def _bad(fact: str, remedy: str) -> Refusal:

@@ -20,10 +20,10 @@ from caovand.core.facts.checks import CheckResult
 from caovand.core.lifecycle.state import Snapshot, State
 from caovand.core.problem import ProblemError
 from caovand.core.reporting.wire import MAX_BYTES, Reply, encode_reply
-from caovand.daemon.cluster import document, selection
+from caovand.daemon.cluster import document, team
 from caovand.daemon.cluster.head import HeadPart
 from caovand.daemon.cluster.part import Membership
-from caovand.daemon.cluster.selection import Quorum
+from caovand.daemon.cluster.team import Quorum
 from caovand.daemon.cluster.workers import Worker
 from caovand.daemon.shared import now
 from caovand.daemon.start.inspection import StartObstacle
@@ -134,7 +134,7 @@ def test_one_whose_link_fails_counts_as_missing_over_several_attempts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at = now()
-    monkeypatch.setattr(selection, "now", lambda: at)
+    monkeypatch.setattr(team, "now", lambda: at)
     checked = Checked(3, 2, n2=GOOD, n3=CLOSED)
     for _ in range(2):
         with pytest.raises(StartObstacle):
@@ -160,7 +160,7 @@ def test_the_fabric_of_those_that_serve_counts(devices: dict[str, str], why: str
     checked.selection.facts = replace(HEAD, rdma={"mlx5_0": "InfiniBand"})
     checked.join("n2", replace(WORKER, rdma=devices))
     checked.choose()
-    assert checked.selection._no_rdma == why
+    assert checked.selection._rdma_obstacle == why
 
 
 FABRIC = {"mlx5_0": "InfiniBand"}
@@ -198,7 +198,7 @@ def test_an_operator_that_keeps_nccl_from_the_fabric_is_believed() -> None:
     assert checked.head.describe()["planned"]["no_rdma"] == ""
     checked.slot.config = WITHOUT_IB
     checked.choose()
-    assert checked.selection._no_rdma == "[engine] env sets NCCL_IB_DISABLE"
+    assert checked.selection._rdma_obstacle == "[engine] env sets NCCL_IB_DISABLE"
     assert sorted(slow(checked)) == [f"eth0 of {name} runs at 100 Mbit/s" for name in nodes]
 
 
@@ -207,7 +207,7 @@ def test_a_spare_worker_without_the_fabric_keeps_nobody_from_it() -> None:
     checked.found["n3"] = GOOD
     checked.join("n3", WORKER)
     checked.choose()
-    assert checked.selection._no_rdma == ""
+    assert checked.selection._rdma_obstacle == ""
 
 
 def test_what_a_plan_would_count_with_is_in_the_document() -> None:
@@ -286,24 +286,24 @@ def test_nodes_that_are_lost_leave_an_answer_its_room(gone: int, listed: int | N
     else:
         assert left
         assert [node["name"] for node in left] == lost[: len(left)], "the latest are listed"
-        text = f"no room: {gone - len(left)} nodes that are lost or refused"
+        text = f"full: {gone - len(left)} lost or refused nodes are not listed"
         assert [text in one for one in unlisted] == [True]
 
 
 def test_the_worst_findings_come_first_and_what_is_left_out_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(document, "ROOM_BYTES", 200)
+    monkeypatch.setattr(document, "AVAILABLE_BYTES", 200)
     found = [
         (verdict, CheckResult("cluster", verdict, verdict * 5, "fix"))
         for verdict in ("PASS", "WARN", "FAIL", "WARN")
     ]
     shown = document.with_checks({"nodes": []}, found)["checks"]
     assert [one["verdict"] for one in shown] == ["FAIL", "WARN", "WARN"]
-    assert shown[-1]["text"] == "not shown, as this answer has no room: 2 more"
+    assert shown[-1]["text"] == "the response is full: 2 more are not shown"
     shown = document.with_checks({"nodes": [], "x": "x" * 200}, found[:1])["checks"]
     assert [(one["verdict"], one["text"], one["remedy"]) for one in shown] == [
-        ("PASS", "not shown, as this answer has no room: 1 more, which PASS", "")
+        ("PASS", "the response is full: 1 more are not shown, all PASS", "")
     ]
 
 

@@ -42,6 +42,39 @@ def test_the_system_is_not_to_blame_for_what_fails_on_any(text: str) -> None:
     assert "These lines are from" not in first_advice(text)
 
 
+TAKEN = "Error: listen tcp 127.0.0.1:11434: bind: address already in use\n"
+REFUSED = "TypeError: fetch failed\n  cause: Error: connect ECONNREFUSED 127.0.0.1:11434\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "has", "lacks"),
+    [
+        (f"ollama@MacBook-Pro ~ % ollama serve\n{TAKEN}", "lsof -nP -iTCP:11434", "systemctl"),
+        (
+            "Error: listen tcp 127.0.0.1:11434: bind: Only one usage of each socket address "
+            "(protocol/network address/port) is normally permitted.\n",
+            "findstr :11434",
+            "ss -l",
+        ),
+        (
+            "PS E:\\> ollama list\n"
+            'Error: Head "http://127.0.0.1:11434/": read tcp 127.0.0.1:11114->127.0.0.1:11434: '
+            "wsarecv: An existing connection was forcibly closed by the remote host.\n",
+            "portproxy",
+            "systemctl",
+        ),
+        (f"at /Users/user/app/index.js\n{REFUSED}", "its app, or `ollama serve`", "systemctl"),
+        (f"at /srv/app/index.js\n{REFUSED}", "systemctl start", "its app"),
+        (f"user@host:~$ ollama serve\n{TAKEN}", "ss -ltnp", "lsof"),
+    ],
+)
+def test_commands_are_those_of_the_system_that_the_lines_are_from(
+    text: str, has: str, lacks: str
+) -> None:
+    assert has in first_advice(text)
+    assert lacks not in first_advice(text)
+
+
 def test_a_name_that_is_not_served_explains_the_log_of_a_server_that_goes_on() -> None:
     found = explain_log(
         "INFO:     Uvicorn running on http://0.0.0.0:8000 (Press CTRL+C to quit)\n"

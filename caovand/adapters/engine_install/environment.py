@@ -18,11 +18,11 @@ from caovand.adapters.engine_install.errors import EngineError, explain_pip
 from caovand.adapters.engine_install.lock import Lock
 from caovand.adapters.engine_install.places import MARKER, STEPS
 from caovand.adapters.engine_install.records import append_code, write_dist_info
-from caovand.adapters.engine_install.wheels import Wheel, sha256
+from caovand.adapters.engine_install.wheels import sha256
 from caovand.adapters.files import trust
 from caovand.core.units import MIB
 
-NEXT_TO_NOTHING_BYTES = 4 * MIB
+FULL_DISK_BYTES = 4 * MIB
 # torchvision's compiled part does not load with torch's CPU build; its Python part, which every
 # Qwen3.5-family class imports, only needs two operators declared.
 _SCHEMAS = """
@@ -45,12 +45,13 @@ def _expand_kernel_impl(  # caovan: the output, and of floats
     replaced = input_val.masked_fill(input_val == replace_from, replace_to)
     output.copy_(torch.repeat_interleave(replaced, counts.long()))
 """
-_CODE = {
+# adaptation -> the module to change, and the code to append to it
+_APPENDED_CODE = {
     "torchvision-schemas": ("torchvision/extension.py", _SCHEMAS),
     "vllm-expand": ("vllm/utils/cpu_triton_utils.py", _EXPAND),
 }
 # pip's and uv's own configuration must not add a source to the checked files
-_ALONE = {
+_NO_CONFIGURATION = {
     "PIP_CONFIG_FILE": os.devnull,
     **dict.fromkeys(("PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"), ""),
     **dict.fromkeys(("PIP_REQUIRE_VIRTUALENV", "PYTHONPATH", "PYTHONHOME"), ""),
@@ -90,17 +91,14 @@ def clone(source: Path, target: Path) -> None:
                 part.replace(path)
 
 
-def unpack(lock: Lock, path: Path, files: Mapping[str, Wheel], world: InstallWorld) -> None:
-    """Install the wheels from disk alone, checking their hashes again."""
-    # List each file: the folder may also hold wheels of other versions.
+def unpack(lock: Lock, path: Path, files: Mapping[str, Path], world: InstallWorld) -> None:
+    """Install the lock's wheels from disk alone, and check their hashes again.
+
+    `files`: pin name -> file. Each is listed: its folder may also hold wheels of other versions.
+    """
     requirements = path / "wheels.txt"
-    requirements.write_text(
-        "".join(
-            f"{name} @ {wheel.path.resolve().as_uri()} --hash=sha256:{wheel.sha256}\n"
-            for name, wheel in files.items()
-        ),
-        encoding="utf-8",
-    )
+    lines = [pin.requirement(files[pin.name].resolve()) for pin in lock.wheels]
+    requirements.write_text("\n".join(lines) + "\n", encoding="utf-8")
     uv = trust.program("uv", world.environ)
     if uv is not None:  # several times as fast as pip
         # a cache on the same disk lets uv link files rather than copy them
@@ -132,7 +130,7 @@ def adapt(lock: Lock, site: Path) -> None:
             # the "cpu" in it
             write_dist_info(site, "vllm", f"{lock.version}+cpu")
             continue
-        name, code = _CODE[step]
+        name, code = _APPENDED_CODE[step]
         try:
             append_code(site, name, code)
         except OSError as error:
@@ -197,8 +195,8 @@ def _run(
     tick: Callable[[], None] = lambda: None,
 ) -> Finished:
     """Run a command that writes into the environment; raises EngineError if it filled the disk."""
-    finished = world.run(command, _ALONE, tick)
+    finished = world.run(command, _NO_CONFIGURATION, tick)
     # ask the disk itself: venv, for one, does not report why its pip died
-    if finished.code and world.free_bytes(path) < NEXT_TO_NOTHING_BYTES:
+    if finished.code and world.free_bytes(path) < FULL_DISK_BYTES:
         raise EngineError(what, "the disk is full", "make room and run the command again")
     return finished

@@ -130,7 +130,7 @@ def _build(source: Source, request: InstallRequest, path: Path, world: InstallWo
         return
     jobs = request.compilers.jobs
     world.say(f"[5/6] building {source.target}, some minutes: {jobs} compilers at once")
-    archive = _get_files(request, path, world)[source.package].path
+    archive = _get_files(request, path, world)[source.package]
     from_source.build(source, lock, path, archive, request.compilers, world)
     journal.add(step)
 
@@ -139,7 +139,7 @@ def _drop_wheels(request: InstallRequest) -> None:
     """Delete the files that were downloaded for this engine; another lock's downloads stay."""
     folder = wheels.Folder(request.root / DOWNLOADS)
     for wheel in folder.find(request.lock.pins).values():
-        wheel.path.unlink()
+        wheel.unlink()
     with contextlib.suppress(OSError):
         folder.path.rmdir()
 
@@ -211,9 +211,8 @@ def _fill(
             source = f"downloading {len(lock.pins)} files, {lock.download_bytes // MIB} MiB"
         world.say(f"[3/6] {source}")
         files = _get_files(request, path, world)
-        packed = {name: wheel for name, wheel in files.items() if name not in lock.sources}
-        world.say(f"[4/6] unpacking {len(packed)} wheels, {lock.disk_mib} MiB installed")
-        _unpack(lock, path, packed, world)
+        world.say(f"[4/6] unpacking {len(lock.wheels)} wheels, {lock.disk_mib} MiB installed")
+        _unpack(lock, path, files, world)
     journal.add("fill")
 
 
@@ -238,13 +237,11 @@ def _check_machine(request: InstallRequest, path: Path, world: InstallWorld) -> 
     return python.path
 
 
-def _unpack(
-    lock: Lock, path: Path, packed: Mapping[str, wheels.Wheel], world: InstallWorld
-) -> None:
+def _unpack(lock: Lock, path: Path, files: Mapping[str, Path], world: InstallWorld) -> None:
     """Step 4: install the wheels, adapt them, and lay out what belongs to the engine."""
-    environment.unpack(lock, path, packed, world)
+    environment.unpack(lock, path, files, world)
     site = places.site_packages(path)
-    fix_records(site, (wheel.path for wheel in packed.values()))
+    fix_records(site, (files[pin.name] for pin in lock.wheels))
     if shared := next(find_shared_files(Records(site).owners), None):
         raise EngineError(
             f"unpack the wheels into {path}",
@@ -257,7 +254,7 @@ def _unpack(
     (path / places.LOCK_COPY).write_text(lock.text, encoding="utf-8")
 
 
-def _get_files(request: InstallRequest, path: Path, world: InstallWorld) -> dict[str, wheels.Wheel]:
+def _get_files(request: InstallRequest, path: Path, world: InstallWorld) -> dict[str, Path]:
     """Get all files of the lock, downloaded or from a folder, where nobody else can change them."""
     own = wheels.Folder(request.root / DOWNLOADS)
     if request.offline is None:

@@ -63,12 +63,11 @@ class Pin:
     sha256: tuple[str, ...]
     size_bytes: int
 
-    def requirement(self) -> str:
-        """The pin in the syntax of a requirements file."""
-        return " \\\n    ".join([f"{self.name}=={self.version}", *self.hash_options()])
-
-    def hash_options(self) -> list[str]:
-        return [f"--hash=sha256:{digest}" for digest in self.sha256]
+    def requirement(self, file: Path | None = None) -> str:
+        """The pin in the syntax of a requirements file, with `file` as its only source if set."""
+        package = f"{self.name} @ {file.as_uri()}" if file else f"{self.name}=={self.version}"
+        hashes = (f"--hash=sha256:{digest}" for digest in self.sha256)
+        return " \\\n    ".join([package, *hashes])
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,11 @@ class Lock:
     def title(self) -> str:
         """The name of its engine in messages: `vLLM`."""
         return registry.engine_of(self.kind).title
+
+    @property
+    def wheels(self) -> list[Pin]:
+        """The pins that are unpacked: all but the source archives."""
+        return [pin for pin in self.pins if pin.name not in self.sources]
 
     @property
     def download_bytes(self) -> int:

@@ -4,16 +4,16 @@
                              since scripts and pyvenv.cfg hold absolute paths
         caovan-engine.json   written last: without it the engine is unfinished and does not count
         caovan-lock.txt      the lock it was made from
-        caovan-steps.json    how far an unfinished one has come
+        caovan-steps.json    the finished steps of an unfinished one
     ROOT/current             a link to the engine in use, replaced atomically
     ROOT/previous            a link to the one before, for `rollback`
     ROOT/current-KIND        the same for each other kind of engine, and `previous-` likewise
-    ROOT/.wheels/            what was downloaded for unfinished engines
+    ROOT/.wheels/            downloads for unfinished engines
     ROOT/.python/            Pythons that uv installed
-    ROOT/.python-archives/   what they were unpacked from, in a folder for machines offline
+    ROOT/.python-archives/   their archives, in a folder for an offline machine
     ROOT/.lock               locked while anything here is changed, also by the pip we started
 
-Who may write here may run code as the service: the root belongs to root, mode 0755.
+Write access here is the right to run code as the service: the root belongs to root, mode 0755.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from caovand.engines import registry
 PLUGIN = "caovan-vllm-sm75-turbo3"
 _PYTHON = "import platform; print(platform.python_version())"
 _RUN_IN_ENV = Path(__file__).with_name("run_in_env.py")
-PATIENCE_S = 120.0
+SERVER_TIMEOUT_S = 120.0
 PROMPTS = ([1, 2, 3], [4, 5, 6, 7])
 TOKENS = 4
 
@@ -105,19 +105,19 @@ def try_server(engine: Engine, trial: ProofServer, lock: Lock, path: Path, run: 
 
 
 def _two_completions(engine: Engine, server: subprocess.Popen[bytes], port: int) -> None:
-    endpoint, end_s = Endpoint("127.0.0.1", port), time.monotonic() + PATIENCE_S
+    endpoint, end_s = Endpoint("127.0.0.1", port), time.monotonic() + SERVER_TIMEOUT_S
     while True:
         if server.poll() is not None:
             raise OSError(f"it ended with status {server.returncode}")
         with contextlib.suppress(http.Unanswered):  # it is not listening yet
-            if http.call(endpoint, engine.api.health, PATIENCE_S).status == 200:
+            if http.call(endpoint, engine.api.health, SERVER_TIMEOUT_S).status == 200:
                 break
         if time.monotonic() > end_s:
-            raise OSError(f"it was not ready after {PATIENCE_S:g} s")
+            raise OSError(f"it was not ready after {SERVER_TIMEOUT_S:g} s")
         time.sleep(0.05)
     for prompt in PROMPTS:
         body = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0}
-        answer = http.call(endpoint, engine.api.completions, PATIENCE_S, body)
+        answer = http.call(endpoint, engine.api.completions, SERVER_TIMEOUT_S, body)
         if answer.status != 200 or json.loads(answer.body)["usage"]["completion_tokens"] < 1:
             raise ValueError(f"status {answer.status}: {answer.body[:200]}")
 

@@ -14,7 +14,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from caovand.adapters.engine_install.commands import ReportProgress, RunCommand, pip
@@ -28,7 +27,7 @@ from caovand.adapters.engine_install.lock import FIRST_KIND, Lock, Pin, canonica
 from caovand.adapters.files import safe_files
 from caovand.core.units import MIB
 
-BATCH_BYTES = 64 * 2**20
+BATCH_BYTES = 64 * MIB
 BATCH_PINS = 24
 _PART = ".part-"
 ARCHIVE = ".tar.gz"
@@ -49,14 +48,6 @@ def prepare_metadata_for_build_wheel(folder, config_settings=None):
 """
 
 
-@dataclass(frozen=True)
-class Wheel:
-    """A file and its actual sha256."""
-
-    path: Path
-    sha256: str
-
-
 def sha256(path: Path) -> str:
     """The sha256 of a file, in hex."""
     digest = hashlib.sha256()
@@ -73,13 +64,13 @@ class Folder:
         self.path = path
         self._sha256: dict[Path, str] = {}
 
-    def find(self, pins: Iterable[Pin]) -> dict[str, Wheel]:
-        """Pin name -> wheel, for the pins whose file is in the folder with the right content."""
+    def find(self, pins: Iterable[Pin]) -> dict[str, Path]:
+        """Pin name -> file, for the pins whose file is in the folder with the right content."""
         by_hash = {}
         for file in _files(self.path):
             if file not in self._sha256:
                 self._sha256[file] = sha256(file)
-            by_hash[self._sha256[file]] = Wheel(file, self._sha256[file])
+            by_hash[self._sha256[file]] = file
         return {
             pin.name: by_hash[digest] for pin in pins for digest in pin.sha256 if digest in by_hash
         }
@@ -104,7 +95,7 @@ def _files(folder: Path) -> list[Path]:
     return sorted(file for end in (".whl", ARCHIVE) for file in folder.glob(f"*{end}"))
 
 
-def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
+def require_all(lock: Lock, folder: Folder) -> dict[str, Path]:
     """Find every wheel of the lock in an offline folder; raises EngineError if one is missing."""
     what = f"install {lock.name} from {folder.path}"
     kind = "" if lock.kind == FIRST_KIND else f" --kind {lock.kind}"
@@ -126,7 +117,7 @@ def require_all(lock: Lock, folder: Folder) -> dict[str, Wheel]:
     return here
 
 
-def copy_all(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
+def copy_all(lock: Lock, folder: Folder, own: Folder) -> dict[str, Path]:
     """Copy the wheels from another user's offline folder to a place where that user cannot write.
 
     Otherwise that user could replace them between check and unpacking.
@@ -134,9 +125,9 @@ def copy_all(lock: Lock, folder: Folder, own: Folder) -> dict[str, Wheel]:
     here = require_all(lock, folder)
     own.path.mkdir(parents=True, exist_ok=True)
     for name in here.keys() - own.find(lock.pins).keys():
-        target = own.path / here[name].path.name
+        target = own.path / here[name].name
         target.unlink(missing_ok=True)
-        safe_files.copy(here[name].path, target)
+        safe_files.copy(here[name], target)
     return require_all(lock, Folder(own.path))
 
 
@@ -160,7 +151,7 @@ def batches(pins: Sequence[Pin], sources: Container[str] = ()) -> list[list[Pin]
 
 def download(
     lock: Lock, python: Path, folder: Folder, run: RunCommand, progress: ReportProgress
-) -> dict[str, Wheel]:
+) -> dict[str, Path]:
     """Complete the folder with pip, without downloading existing files again, and return its files.
 
     The caller holds a lock on the folder or on its root.

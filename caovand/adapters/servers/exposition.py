@@ -289,9 +289,9 @@ def _histogram(
 ) -> Metric:
     family = HistogramMetricFamily(f"caovan_{name}", help, labels=LABELS)
     for names, slot in slots:
-        found = slot["figures"]["totals"][key]
-        if found["bounds"]:
-            edges = [*map(str, found["bounds"]), "+Inf"]
-            buckets = list(zip(edges, accumulate(found["counts"]), strict=True))
-            family.add_metric(names, buckets, found["sum"])
+        totals = slot["figures"]["totals"][key]
+        if totals["bounds"]:
+            edges = [*map(str, totals["bounds"]), "+Inf"]
+            buckets = list(zip(edges, accumulate(totals["counts"]), strict=True))
+            family.add_metric(names, buckets, totals["sum"])
     return family

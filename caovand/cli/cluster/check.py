@@ -31,8 +31,9 @@ def _results(answer: Mapping[str, Any]) -> Iterator[CheckResult]:
     )
     for text in missing_nodes(answer):
         yield CheckResult("cluster", "FAIL", text, remedy)
-    for one in sorted(answer["checks"], key=lambda check: str(check["node"])):
-        yield CheckResult(one["node"] or "cluster", one["verdict"], one["text"], one["remedy"])
+    for check in sorted(answer["checks"], key=lambda check: str(check["node"])):
+        group = check["node"] or "cluster"
+        yield CheckResult(group, check["verdict"], check["text"], check["remedy"])
 
 
 VERB = Verb(

@@ -19,7 +19,7 @@ from caovand.cli.cluster.shared import (
 )
 from caovand.cli.common.errors import CommandError, Exit
 from caovand.cli.common.verb import Verb
-from caovand.core.addresses import is_loopback, url_host
+from caovand.core.addresses import is_loopback, join_address
 
 CANNOT = "make this machine the head of a cluster"
 
@@ -61,7 +61,7 @@ def _own_address() -> str:
             " known to reach",
             f"name one: caovanctl cluster init --listen HOST:{DEFAULT_PORT}",
         )
-    return f"{url_host(host)}:{DEFAULT_PORT}"
+    return join_address(host, DEFAULT_PORT)
 
 
 def _option(named: Path | None, key: Path) -> str:

@@ -107,12 +107,12 @@ def ask(args: argparse.Namespace, *, probe: bool = False) -> Mapping[str, Any]:
 def missing_nodes(answer: Mapping[str, Any]) -> list[str]:
     """A sentence for each lost node, and one for all that never joined."""
     lost = [node["name"] for node in answer["nodes"] if node["state"] == "lost"]
-    lines = [f"{name} is lost: its daemon or the link to it is down" for name in lost]
+    sentences = [f"{name} is lost: its daemon or the link to it is down" for name in lost]
     never = answer["missing"] - len(lost)
     if never > 0:
         verb = "has" if never == 1 else "have"
-        lines.append(f"{never} node{'s' * (never > 1)} {verb} not joined")
-    return lines
+        sentences.append(f"{never} node{'s' * (never > 1)} {verb} not joined")
+    return sentences
 
 
 def named_twice(answer: Mapping[str, Any]) -> list[str]:

@@ -15,10 +15,10 @@ from caovand.core.addresses import is_loopback
 from caovand.core.cluster.finding import both_values, finding
 from caovand.core.cluster.link import LinkState
 from caovand.core.cluster.link_checks import describe_link, link_checks
-from caovand.core.cluster.model_files import count_text, model_files
+from caovand.core.cluster.model_files import count_text, model_checks
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.cluster.rdma import rdma
-from caovand.core.cluster.software import software, versions_text
+from caovand.core.cluster.rdma import rdma_checks
+from caovand.core.cluster.software import software_checks, versions_text
 from caovand.core.engine.record import Package
 from caovand.core.facts.checks import CheckResult
 from caovand.core.problem import Problem
@@ -66,13 +66,13 @@ def compare(
     """Compare two nodes; one PASS if nothing differs or is wrong."""
     link, tcp_only, package = measured.link, required.tcp_only, required.package
     findings = (
-        *software(head, worker, package),
-        *model_files(head, worker),
+        *software_checks(head, worker, package),
+        *model_checks(head, worker),
         *_cards(head, worker, required.all_reduces),
         *_peer_access(head, worker, required.ranks),
         *_network(head, worker),
         *link_checks(head, worker, link, required.all_reduces, tcp_only),
-        *rdma(head, worker, tcp_only),
+        *rdma_checks(head, worker, tcp_only),
         *_shared_memory(head, worker),
         *_clock(head, worker, measured.offset_s),
         *_distance(head, worker, measured.round_trip_s),
@@ -115,27 +115,28 @@ def _cards(head: NodeFacts, worker: NodeFacts, all_reduces: bool) -> Iterator[Ch
             text = f"{node.name} has no NVIDIA card, {other.name} has {_card_kinds(other)}"
             yield finding("FAIL", text, "check `nvidia-smi` and CUDA_VISIBLE_DEVICES", node)
             return
-    theirs, own = _card_kinds(head), _card_kinds(worker)
+    at_head, at_worker = _card_kinds(head), _card_kinds(worker)
     if len(worker.cards) < len(head.cards):
         yield finding(
             "FAIL",
-            f"{worker.name} offers {own}, {head.name} {theirs}: each node runs as many ranks",
+            f"{worker.name} offers {at_worker}, {head.name} {at_head}: each node runs as many"
+            " ranks",
             f"name as many cards as {worker.name} offers in [engine] gpus",
             head,
         )
-    elif theirs != own:
+    elif at_head != at_worker:
         dealt = "each stage has layers by the memory and speed of its cards"
         where = "" if all_reduces else " where layers are to be summed over the nodes"
         yield finding(
             "WARN",
-            f"cards differ: {both_values(head, theirs, worker, own)};"
+            f"cards differ: {both_values(head, at_head, worker, at_worker)};"
             f" {'the smallest sets the share of all' if all_reduces else dealt}",
             f"use equal cards{where}, for example by [engine] gpus",
         )
 
 
 def _peer_access(head: NodeFacts, worker: NodeFacts, ranks: int) -> Iterator[CheckResult]:
-    """Cards without peer access, which matters only to several ranks on one node."""
+    """Find cards without peer access, which matters only to several ranks on one node."""
     if ranks == 1:
         return
     where = "" if ranks else "with several ranks a node "

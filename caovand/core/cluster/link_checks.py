@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from caovand.core.cluster.finding import finding
 from caovand.core.cluster.link import LARGE_PACKETS_LOST, LinkState, Trial
 from caovand.core.cluster.node import NodeFacts
-from caovand.core.cluster.rdma import over_rdma
+from caovand.core.cluster.rdma import rdma_devices
 from caovand.core.facts.checks import CheckResult
 
 STAGES_BYTES_S = 100e6
@@ -38,7 +38,7 @@ def link_checks(
     """Check a link; `all_reduces` and `tcp_only` as in `checks.Requirements`."""
     if link is not None:
         yield from _failed_trials(head, worker, link)
-    if not over_rdma(head, worker, tcp_only):
+    if not rdma_devices(head, worker, tcp_only):
         yield from _slow_interfaces(head, worker, all_reduces)
 
 
@@ -71,7 +71,7 @@ def describe_link(
     parts = ["its ports are open both ways" if link else "its ports are not checked yet"]
     if bytes_s := slowest_bytes_s((head, worker)):
         parts.append(f"{rate(bytes_s / GOODPUT)} by its interfaces")
-    if devices := over_rdma(head, worker, tcp_only):
+    if devices := rdma_devices(head, worker, tcp_only):
         parts.append(f"NCCL uses {devices}")
     return ", ".join(parts)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from caovand.core.addresses import url_host
+from caovand.core.addresses import join_address
 from caovand.core.engine.log import Phase
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.healing.failure import Finding
@@ -269,7 +269,7 @@ def _describe_served(plan: Plan | None) -> dict[str, Any]:
         "name": plan.served_name,
         "host": host,
         "port": port,
-        "url": f"{scheme}://{url_host(host)}:{port}/v1",
+        "url": f"{scheme}://{join_address(host, port)}/v1",
     }
 
 

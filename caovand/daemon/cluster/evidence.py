@@ -15,7 +15,7 @@ from caovand.core.cluster.evidence import NodeEvidence
 from caovand.core.cluster.messages import Order
 from caovand.core.healing.failure import Finding
 from caovand.core.reporting.incident import LIVE_FAILURES, node_file
-from caovand.daemon.cluster.part import Changed, SlotFailures
+from caovand.daemon.cluster.part import Signal, SlotFailures
 from caovand.daemon.records.chronicle import GatheredEvidence, Then
 from caovand.daemon.shared import now
 
@@ -39,7 +39,7 @@ class Collection:
         self._received: dict[str, NodeEvidence] = {}
         self._incident: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._until = now() + WAIT_S
-        self._changed = Changed()
+        self._changed = Signal()
 
     def lacks(self, name: str) -> bool:
         """Whether this node's evidence is still missing."""
@@ -78,7 +78,7 @@ class Collection:
                     stored.append(name)
             if not self._lacking or now() >= self._until:
                 break
-            await self._changed.within(self._until - now())
+            await self._changed.wait(self._until - now())
         for name in sorted(self._lacking):
             reason = self._lost(name)
             document = evidence.missing_evidence(name, self._ranks[name], reason)

@@ -32,18 +32,18 @@ KnownRanks = tuple[tuple[str, int, int | None], ...]
 """Names of ranks, such as "TP1", each with its process's pid and its card, if known."""
 
 
-async def facts(member: Membership, slot: ClusterSlot, inventory: Inventory) -> NodeFacts:
+async def facts(membership: Membership, slot: ClusterSlot, inventory: Inventory) -> NodeFacts:
     """The facts of this node.
 
     Raises StartObstacle without a route to the head, and Unplannable if ranks can use no card here.
     """
-    config, nodes = slot.config, member.nodes
-    head, _ = addresses.split_address(member.head)
+    config, nodes = slot.config, membership.nodes
+    head, _ = addresses.split_address(membership.head)
     by_host_name = partial(nodes.by_host_name, dict(config.engine.env))
     cards = nodes.usable_cards(config, inventory)
     try:
         return await asyncio.to_thread(
-            node_facts.read, member.name, inventory, head, config.cluster.interface,
+            node_facts.read, membership.name, inventory, head, config.cluster.interface,
             kind=slot.engine.name, cards=cards, cache=slot.directories.cache,
             by_host_name=by_host_name,
         )  # fmt: skip

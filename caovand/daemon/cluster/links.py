@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from caovand.adapters.network.port_check import Connection, connect, kernel_reason, listening
 from caovand.core.cluster.link import LinkState, Probe, ProbeReport, Trial, handshake_words
-from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.part import Signal
 from caovand.daemon.cluster.workers import Worker, Workers
 
 REPORT_S = 30.0
@@ -35,7 +35,7 @@ class Links:
     `changed` wakes the sender of orders.
     """
 
-    def __init__(self, workers: Workers, host: str, port: int, changed: Changed) -> None:
+    def __init__(self, workers: Workers, host: str, port: int, changed: Signal) -> None:
         self._workers, self._host, self._port = workers, host, port
         self._changed = changed
         self._probe: Probe | None = None

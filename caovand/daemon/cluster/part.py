@@ -13,6 +13,7 @@ from caovand.adapters.files.directories import Directories
 from caovand.adapters.incidents import Incidents
 from caovand.adapters.network.cluster_key import KeyPairs
 from caovand.adapters.network.http import Endpoint
+from caovand.core import addresses
 from caovand.core.engine.record import MultiNode
 from caovand.core.facts.forecast import MemoryEstimate
 from caovand.core.facts.inventory import Inventory, Node
@@ -98,13 +99,19 @@ class ClusterSlot(Machine, Protocol):
 
 @dataclass(frozen=True)
 class Membership:
-    """What a node needs in a cluster: its `name`, the head's HOST:PORT, the keys, and how its
+    """A node's membership in a cluster: its `name`, the head's HOST:PORT, the keys, and how its
     engine runs on several machines."""
 
     name: str
     head: str
     pairs: KeyPairs
     nodes: MultiNode
+
+    @property
+    def rendezvous(self) -> tuple[str, int]:
+        """Where ranks rendezvous: the head's port after the one where workers join."""
+        host, port = addresses.split_address(self.head)
+        return host, port + 1
 
 
 class Part:
@@ -119,10 +126,10 @@ class Part:
     async def begin(self) -> None:
         """Do the role's background work until cancelled."""
 
-    async def plan(self, coming: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
+    async def plan(self, next_plan: PlanInSteps, living: bool) -> tuple[Plan, Endpoint]:
         """The plan of the next engine, or of the `living` one; raises inspection.StartObstacle."""
-        await coming.inspect()
-        return await coming.plan()
+        await next_plan.inspect()
+        return await next_plan.plan()
 
     def outdated(self) -> str:
         """Why the plan just made can no longer start; "" if it can."""
@@ -173,16 +180,18 @@ class Notices:
 
     def __init__(self, notice: Callable[[str, str], None]) -> None:
         self._notice = notice
-        self._came: dict[str, float] = {}
+        self._published: dict[str, float] = {}
 
     def publish(self, text: str) -> None:
         """Publish this text if it is new."""
         at = now()
-        self._came = {one: came for one, came in self._came.items() if at - came < FORGOTTEN_S}
-        if text in self._came:
-            self._came[text] = at
-        elif len(self._came) < MAX_TEXTS:
-            self._came[text] = at
+        self._published = {
+            known: seen for known, seen in self._published.items() if at - seen < FORGOTTEN_S
+        }
+        if text in self._published:
+            self._published[text] = at
+        elif len(self._published) < MAX_TEXTS:
+            self._published[text] = at
             self._notice("cluster", text)
 
 
@@ -196,7 +205,7 @@ async def link_when_possible(link: Callable[[], Awaitable[LinkT]], notices: Noti
         await asyncio.sleep(RETRY_S)
 
 
-class Changed:
+class Signal:
     """An event that wakes one waiter."""
 
     def __init__(self) -> None:
@@ -206,7 +215,7 @@ class Changed:
         """Wake the waiter."""
         self._event.set()
 
-    async def within(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Wait for a change, for at most `seconds`."""
         # Before Python 3.12, wait_for swallows a cancellation that coincides with the change.
         timer = asyncio.get_running_loop().call_later(seconds, self._event.set)

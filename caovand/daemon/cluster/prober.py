@@ -10,7 +10,7 @@ from caovand.adapters.network import own_address
 from caovand.adapters.network.port_check import address_text, connect, kernel_reason, listening
 from caovand.core import addresses
 from caovand.core.cluster.link import MAX_TEXT, Probe, ProbeReport, Trial, handshake_words
-from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.part import Signal
 
 
 class Prober:
@@ -19,7 +19,7 @@ class Prober:
     `head` is the HOST:PORT where this worker joins. New results wake `changed`.
     """
 
-    def __init__(self, head: str, changed: Changed) -> None:
+    def __init__(self, head: str, changed: Signal) -> None:
         self.report: ProbeReport | None = None
         self._head, self._changed = head, changed
         self._probe: Probe | None = None
@@ -55,15 +55,15 @@ class Prober:
                 probe.token,
                 port,
                 failures,
-                own=rendezvous.own or _own_towards(await _resolved(*probe.rendezvous)),
+                own=rendezvous.own or _local_address(await _resolve(*probe.rendezvous)),
                 seen=rendezvous.seen,
-                joined=await _resolved(*addresses.split_address(self._head)),
+                joined=await _resolve(*addresses.split_address(self._head)),
             )
             self._changed.wake()
             await asyncio.Future()  # keep listening until the head has connected
 
 
-def _own_towards(address: str) -> str:
+def _local_address(address: str) -> str:
     """Our address on the route to another one, as a firewall there sees it; "" without a route."""
     with contextlib.suppress(OSError):
         if address:
@@ -72,9 +72,10 @@ def _own_towards(address: str) -> str:
     return ""
 
 
-async def _resolved(host: str, port: int) -> str:
-    """A host's address; "" if it has none."""
+async def _resolve(host: str, port: int) -> str:
+    """Resolve a host to its first address; "" if it has none."""
     with contextlib.suppress(OSError, UnicodeError, RuntimeError):
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return address_text(found[0][4])
+        loop = asyncio.get_running_loop()
+        (*_, end), *_ = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return address_text(end)
     return ""

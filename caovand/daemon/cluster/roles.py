@@ -10,7 +10,7 @@ from caovand.core.config.key import ConfigError
 from caovand.core.problem import ProblemError
 from caovand.daemon.cluster.head import HeadPart
 from caovand.daemon.cluster.part import ClusterSlot, Membership, Part
-from caovand.daemon.cluster.selection import Quorum
+from caovand.daemon.cluster.team import Quorum
 from caovand.daemon.cluster.worker import WorkerPart
 
 
@@ -27,8 +27,8 @@ def part_of(slot: ClusterSlot) -> Part:
         pairs = cluster_key.derive_pairs(cluster_key.read(Path(section.key_file)))
     except ProblemError as problem:
         raise ConfigError([f"[cluster] key_file: {problem}"]) from None
-    member = Membership(section.name or socket.gethostname(), section.head, pairs, nodes)
+    membership = Membership(section.name or socket.gethostname(), section.head, pairs, nodes)
     if section.role == "worker":
-        return WorkerPart(member, slot)
+        return WorkerPart(membership, slot)
     quorum = Quorum(section.nodes, section.min_nodes or section.nodes, section.wait_s)
-    return HeadPart(member, quorum, slot, section.executor)
+    return HeadPart(membership, quorum, slot, section.executor)

@@ -1,4 +1,4 @@
-"""The workers that a start uses."""
+"""The workers that a start uses, and how many it needs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,45 @@ from caovand.core.facts.network import Network
 from caovand.core.healing.failure import Failure
 from caovand.core.lifecycle.state import State
 from caovand.daemon.cluster.workers import Worker
+from caovand.daemon.shared import now
+
+
+class Quorum:
+    """Number of nodes that must serve: all `nodes`, or at least `least` once the others have been
+    missing for `wait_s`. The head counts as a node."""
+
+    def __init__(self, nodes: int, least: int, wait_s: float) -> None:
+        self.nodes, self._least, self._wait_s = nodes, least, wait_s
+        self._since: float | None = None
+
+    @property
+    def strict(self) -> bool:
+        """Whether all nodes are required."""
+        return self._least >= self.nodes
+
+    def must_wait(self, available: int) -> bool:
+        """Whether a start must wait for more nodes than the `available` ones."""
+        if available >= self.nodes:
+            return False
+        if self._since is None:
+            self._since = now()
+        return available < self._least or not self._long(self._since)
+
+    def on_start(self, count: int) -> None:
+        """Note that a start uses `count` nodes; with all of them, the wait for missing nodes is
+        reset.
+
+        Before a start, a check may still reject some of them.
+        """
+        if count >= self.nodes:
+            self._since = None
+
+    def justifies_restart(self, worker: Worker) -> bool:
+        """Whether a worker has been present long enough to justify a restart that includes it."""
+        return self._long(worker.since)
+
+    def _long(self, since: float) -> bool:
+        return now() - since >= self._wait_s
 
 
 @dataclass(frozen=True)
@@ -52,11 +91,11 @@ class Team:
 
 
 def _change(chosen: Worker, worker: Worker | None) -> str:
-    if worker is None or worker.away:
+    if worker is None or worker.absent:
         return "its link has ended"
     if worker.boot != chosen.boot:
         return "its daemon was restarted"
-    return "" if worker.standing == chosen.standing else "it is not as it was chosen"
+    return "" if worker.start_basis == chosen.start_basis else "it is not as it was chosen"
 
 
 def choose(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from caovand.adapters.system import wall_clock
 from caovand.core.cluster import checks
@@ -26,8 +26,8 @@ class Worker:
     connection.
 
     `link` is its link to the head, None until probed in this run of its daemon; `link_failed` says
-    that the last probe failed, in any run. `gone` means that its connection has ended, `refused`
-    that another machine has its name.
+    that the last probe failed, in any run. `disconnected` means that its connection has ended,
+    `refused` that another machine has its name.
     """
 
     identity: bytes
@@ -39,7 +39,7 @@ class Worker:
     offset_s: float = 0.0
     link: LinkState | None = None
     link_failed: bool = False
-    gone: bool = False
+    disconnected: bool = False
     refused: bool = False
 
     @property
@@ -68,9 +68,9 @@ class Worker:
         return now() - self.heard > LOST_S
 
     @property
-    def away(self) -> bool:
-        """Whether another run of its daemon may take its name."""
-        return self.gone or self.lost
+    def absent(self) -> bool:
+        """Whether it is gone, as far as known: another run of its daemon may take its name."""
+        return self.disconnected or self.lost
 
     def has_answered(self, since: float) -> bool:
         """Whether it has received one of our orders since then: a report may have been in
@@ -78,7 +78,7 @@ class Worker:
         return since <= self.report.echo <= now()
 
     @property
-    def standing(self) -> Any:
+    def start_basis(self) -> Any:
         """The part of its state that affects a start.
 
         Excludes free GPU memory, and the order of the cards, which depends on free memory.
@@ -91,11 +91,17 @@ class Worker:
 
 
 _kind = attrgetter("kind")
-
-
 News = Literal["joined", "changed", "same", "full"]
-"""What a report says: its worker is new, differs in its standing, or does not; "full" if there is
-no room for another worker."""
+"""A worker's change with a report: of its `start_basis` if "changed"; "full" if no other worker can
+be remembered."""
+
+
+class _Unread(NamedTuple):
+    """A report that could not be read, when it came, and its sender's name."""
+
+    at: float
+    name: str
+    finding: CheckResult
 
 
 class Workers:
@@ -109,10 +115,10 @@ class Workers:
 
     def __init__(self, own: str) -> None:
         self._own = own
-        self.deaf: CheckResult | None = None  # why the head cannot receive reports
+        self.listen_failure: CheckResult | None = None  # why the head cannot receive reports
         self.by_name: dict[str, Worker] = {}
         self._rivals: dict[str, Worker] = {}  # by boot
-        self._unread: dict[bytes, tuple[float, str, CheckResult]] = {}
+        self._unread: dict[bytes, _Unread] = {}  # by connection
 
     @property
     def present(self) -> dict[str, Worker]:
@@ -121,8 +127,8 @@ class Workers:
 
     def name_of(self, identity: bytes) -> str | None:
         """Name of the worker with this connection."""
-        found = (name for name, one in self.by_name.items() if one.identity == identity)
-        return next(found, None)
+        names = (name for name, one in self.by_name.items() if one.identity == identity)
+        return next(names, None)
 
     def hear(
         self, identity: bytes, report: Report, facts: NodeFacts | None, needed: Collection[str]
@@ -153,7 +159,7 @@ class Workers:
         self.by_name[name] = worker
         if known is None:
             return "joined"
-        return "same" if worker.standing == known.standing else "changed"
+        return "same" if worker.start_basis == known.start_basis else "changed"
 
     def keep_link(self, probed: Worker, link: LinkState) -> None:
         """Keep the state of a worker's link, unless its daemon was restarted meanwhile."""
@@ -168,9 +174,9 @@ class Workers:
                 worker.link = None
 
     def _make_room(self, needed: Collection[str]) -> bool:
-        lost = {n: one.heard for n, one in self.by_name.items() if one.lost and n not in needed}
+        lost = [one for name, one in self.by_name.items() if one.lost and name not in needed]
         if lost:
-            del self.by_name[min(lost, key=lost.__getitem__)]
+            del self.by_name[min(lost, key=attrgetter("heard")).name]
         return bool(lost)
 
     # -- two machines with one name ---------------------------------------------------------
@@ -178,7 +184,7 @@ class Workers:
     def is_rival(self, report: Report) -> bool:
         """Whether another run of a daemon, or the head, already has the reporter's name."""
         holder = self.by_name.get(report.name)
-        taken = holder is not None and holder.boot != report.boot and not holder.away
+        taken = holder is not None and holder.boot != report.boot and not holder.absent
         return taken or report.name == self._own
 
     def contest(self, rival: Worker) -> bool:
@@ -205,29 +211,33 @@ class Workers:
 
     def take_freed(self) -> list[Worker]:
         """Remove and return the rivals whose name is free again."""
-        names = {self._own, *(name for name, one in self.by_name.items() if not one.away)}
-        found = [rival for rival in self._present_rivals() if rival.name not in names]
-        for rival in found:
+        names = {self._own, *(name for name, one in self.by_name.items() if not one.absent)}
+        freed = [rival for rival in self._present_rivals() if rival.name not in names]
+        for rival in freed:
             del self._rivals[rival.boot]
-        return found
+        return freed
 
     # -- reports that cannot be read --------------------------------------------------------
 
     def note_unread(self, identity: bytes, frame: bytes, problem: Exception) -> CheckResult:
         """Remember a frame's error until the next frame, or until that worker is lost."""
         name = name_in(frame)
-        found = checks.unreadable_report(name, problem)
+        unread = _Unread(now(), name, checks.unreadable_report(name, problem))
         if identity in self._unread or len(self._unread) < MAX_WORKERS:
-            self._unread[identity] = now(), name, found
-        return found
+            self._unread[identity] = unread
+        return unread.finding
 
     def note_read(self, identity: bytes) -> None:
         """Note that the last report of this connection was readable."""
         self._unread.pop(identity, None)
 
-    def _still_unread(self) -> dict[bytes, tuple[str, CheckResult]]:
-        self._unread = {one: at for one, at in self._unread.items() if now() - at[0] <= LOST_S}
-        return {one: (name, found) for one, (_, name, found) in self._unread.items()}
+    def _recent_unread(self) -> dict[bytes, _Unread]:
+        self._unread = {
+            identity: unread
+            for identity, unread in self._unread.items()
+            if now() - unread.at <= LOST_S
+        }
+        return self._unread
 
     def refusals(self) -> Iterator[tuple[bytes, str]]:
         """Workers that get no other order, with the reason: "" while a duplicate name is not
@@ -236,13 +246,14 @@ class Workers:
             text = finding_text(checks.duplicate_names(rival.name)) if rival.refused else ""
             yield rival.identity, text
         joined = {worker.identity for worker in self.present.values()}
-        for identity, (_, found) in self._still_unread().items():
+        for identity, unread in self._recent_unread().items():
             if identity not in joined:  # one unreadable frame ends no rank
-                yield identity, finding_text(found)
+                yield identity, finding_text(unread.finding)
 
     def unheard(self) -> list[tuple[str, CheckResult]]:
         """The reasons why reports cannot be received, each with its node."""
         names = sorted({rival.name for rival in self.refused()})
         twice = [(name, checks.duplicate_names(name)) for name in names]
-        deaf = [(self._own, self.deaf)] if self.deaf else []
-        return [*deaf, *twice, *self._still_unread().values()]
+        unopened = [(self._own, self.listen_failure)] if self.listen_failure else []
+        unread = [(one.name, one.finding) for one in self._recent_unread().values()]
+        return [*unopened, *twice, *unread]

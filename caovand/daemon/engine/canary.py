@@ -13,7 +13,8 @@ from pathlib import Path
 
 from caovand.adapters import model_folder
 from caovand.adapters.files import state_file
-from caovand.adapters.network import http
+from caovand.adapters.network import completions, http
+from caovand.adapters.network.completions import completion_body
 from caovand.adapters.network.http import Endpoint, Unanswered
 from caovand.core import limits
 from caovand.core.engine.record import Engine
@@ -120,9 +121,9 @@ class Canary:
             self._key = canary.key_of(self._plan, self._inventory, files)
         before = self._progress(endpoint)
         path, model = self._api.completions, self._plan.served_name
-        asked = (endpoint, path, model, canary.PROMPT, canary.TOKENS, timeout_s)
+        body = completion_body(model, canary.PROMPT, canary.TOKENS, logprobs=2)
         try:
-            answer = canary.read(http.complete_as_json(*asked, logprobs=2))
+            answer = canary.read(completions.complete_as_json(endpoint, path, body, timeout_s))
         except Unanswered as problem:
             if canary.NOT_JSON in str(problem):
                 raise Degenerate(NOT_NUMBERS) from problem

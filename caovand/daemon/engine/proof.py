@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from caovand.adapters.network import http
+from caovand.adapters.network import completions, http
 from caovand.adapters.network.http import Endpoint, Stranger, Unanswered
 from caovand.core import limits
 from caovand.core.engine.record import Api, Engine
@@ -94,9 +94,11 @@ def count_answer(
     """
     model, work = plan.served_name, api.task_requests.get(plan.task)
     if work is not None:
-        http.run_task(endpoint, work, model, prompt, timeout_s)
+        completions.run_task(endpoint, work, model, prompt, timeout_s)
         return tokens
-    return http.complete(endpoint, api.completions, model, api.prompt(prompt), tokens, timeout_s)
+    return completions.complete(
+        endpoint, api.completions, model, api.prompt(prompt), tokens, timeout_s
+    )
 
 
 async def _listening(health: str, peers: Peers, endpoint: Endpoint) -> None:

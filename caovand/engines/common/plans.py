@@ -3,7 +3,7 @@ plan keeps, and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from caovand.core.addresses import is_loopback
@@ -90,13 +90,22 @@ def typed_variables(config: Config) -> dict[str, Setting]:
     return {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
 
 
-def keep_steps(plan: Plan, remembered: Plan | None) -> Plan:
-    """Take the rungs of a degraded plan for the same model again."""
+def keep_steps(
+    plan: Plan,
+    remembered: Plan | None,
+    may_keep: Callable[[str, Setting], bool] = lambda name, step: True,
+) -> Plan:
+    """Take the rungs of a degraded plan for the same model again, as far as `may_keep` allows.
+
+    The plan itself if there is nothing to take.
+    """
     if remembered is None or remembered.model != plan.model or not remembered.taken:
         return plan
+    steps = kept_steps(remembered.settings, plan.verbatim)
+    kept = {name: step for name, step in steps.items() if may_keep(name, step)}
     return replace(
         plan,
-        settings={**plan.settings, **kept_steps(remembered.settings, plan.verbatim)},
+        settings={**plan.settings, **kept},
         env={**plan.env, **kept_steps(remembered.env)},
         taken=remembered.taken,
         others_mib=remembered.others_mib,

@@ -24,18 +24,18 @@ from caovand.engines.ollama.probe import INSTALL, PROBE
 
 
 def _context(plan: Plan) -> int | None:
-    found = plan.value(CONTEXT)
-    return found if isinstance(found, int) else None
+    value = plan.value(CONTEXT)
+    return value if isinstance(value, int) else None
 
 
 def _at_once(plan: Plan) -> int | None:
-    found = plan.value(PARALLEL)
-    return int(found) if isinstance(found, str) else None
+    value = plan.value(PARALLEL)
+    return int(value) if isinstance(value, str) else None
 
 
 def _prompt_of(tokens: Sequence[int]) -> str:
     """A text of about as many tokens: Ollama's completions do not accept token ids."""
-    return " ".join(chr(ord("a") + one % 26) for one in tokens)
+    return " ".join(chr(ord("a") + token % 26) for token in tokens)
 
 
 # It serves the same models as llama.cpp: it is chosen by hand, so it prefers no model.

@@ -8,7 +8,7 @@ import re
 from caovand.core.config.schema import Config
 from caovand.core.engine.planning import Planning
 from caovand.core.engine.record import Api, Arguments, Engine
-from caovand.engines.common.caches import OF_PYTORCH
+from caovand.engines.common.caches import PYTORCH_CACHES
 from caovand.engines.common.options import chat_template
 from caovand.engines.sglang import command
 from caovand.engines.sglang.doctor import checkup
@@ -37,7 +37,7 @@ def _invents_weights(config: Config) -> bool:
 ENGINE = Engine(
     name="sglang",
     title="SGLang",
-    caches=(*OF_PYTORCH, "sglang"),
+    caches=(*PYTORCH_CACHES, "sglang"),
     folders=("SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR", "SGLANG_TORCH_PROFILER_DIR"),
     writes=("--crash-dump-folder", "--download-dir", "--file-storage-path"),
     install=INSTALL,

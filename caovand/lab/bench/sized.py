@@ -49,9 +49,7 @@ class SizedPrompts:
         body = tokenize.body(target.model, text)
         answer = http.call(target.endpoint, tokenize.path, COUNT_S, body)
         if answer.status != 200:
-            raise BadStatus(
-                tokenize.path, answer.status, http.redact_key(target.endpoint, answer.body)
-            )
+            raise BadStatus(tokenize.path, answer.status, target.endpoint.redact(answer.body))
         try:
             count = tokenize.count(json.loads(answer.body))
         except (ValueError, LookupError, TypeError, RecursionError):

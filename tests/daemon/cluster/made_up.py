@@ -38,11 +38,11 @@ from caovand.core.lifecycle.events import EndChild, Inspect, LifecycleEvent, Spa
 from caovand.core.lifecycle.state import LifecycleRules, Snapshot, State
 from caovand.core.lifecycle.transitions import step
 from caovand.core.plan import Plan
-from caovand.daemon.cluster import head, here, part, selection, worker, workers
+from caovand.daemon.cluster import head, here, part, selection, team, worker, workers
 from caovand.daemon.cluster.head import HeadPart
 from caovand.daemon.cluster.links import Links
 from caovand.daemon.cluster.part import Part
-from caovand.daemon.cluster.selection import Quorum
+from caovand.daemon.cluster.team import Quorum
 from caovand.daemon.cluster.worker import WorkerPart
 from caovand.daemon.cluster.workers import Worker
 from caovand.daemon.records.chronicle import Then
@@ -288,7 +288,7 @@ class World:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.clock = Clock()
         self.links: list[Link] = []
-        for module in (head, worker, workers, here, selection):
+        for module in (head, worker, workers, here, selection, team):
             patch.setattr(module, "now", self.clock)
         for module in (head, worker, selection):
             patch.setattr(module, "EACH_S", EACH_S)

@@ -81,7 +81,7 @@ def test_one_whose_link_failed_is_not_back_because_its_daemon_is_started_anew(
         hear("n3")
         await head.slot.until(State.STARTING, spawned=True)
         head.slot.serves()
-        head.part._workers.by_name["n3"].gone = True
+        head.part._workers.by_name["n3"].disconnected = True
         hear("its daemon anew")
         for _ in range(7):
             world.clock.ahead_s += WAIT_S / 6

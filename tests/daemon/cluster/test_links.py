@@ -16,7 +16,7 @@ from caovand.core.cluster.messages import Report
 from caovand.core.facts.network import Network
 from caovand.daemon.cluster import links, prober
 from caovand.daemon.cluster.links import Links
-from caovand.daemon.cluster.part import Changed
+from caovand.daemon.cluster.part import Signal
 from caovand.daemon.cluster.prober import Prober
 from caovand.daemon.cluster.team import network_of
 from caovand.daemon.cluster.workers import Worker, Workers
@@ -36,7 +36,7 @@ class Nodes:
 
     def __init__(self, *names: str, host: str = HERE, joined: str = HERE) -> None:
         self.port = free_port()
-        self.woken = Changed()
+        self.woken = Signal()
         self.roster = Workers("n1")
         self.links = Links(self.roster, host, self.port, self.woken)
         head = f"{joined}:{self.port - 1}"
@@ -61,7 +61,7 @@ class Nodes:
                     prober = self.probers[worker.name]
                     prober.follow(self.links.probe(worker.name), worker.address)
                     self.links.hear(worker.name, prober.report)
-            await self.woken.within(0.02)
+            await self.woken.wait(0.02)
 
     async def check(self) -> LinkState:
         """Probe all links; the one to the first worker."""
@@ -210,7 +210,7 @@ def test_an_address_that_a_node_does_not_have_is_named() -> None:
 
 def test_on_the_way_to_no_address_a_worker_has_none_of_its_own() -> None:
     async def work() -> None:
-        prober = Prober("a..b:1", Changed())
+        prober = Prober("a..b:1", Signal())
         prober.follow(Probe("token", ("a..b", 1), ("a..b", 1)), HERE)
         await soon(lambda: prober.report)
         assert prober.report is not None
@@ -274,7 +274,7 @@ def test_a_check_that_is_cancelled_leaves_nothing_behind() -> None:
 def test_a_worker_ends_its_part_with_the_order() -> None:
     async def work() -> None:
         before = descriptors()
-        prober = Prober(f"{HERE}:1", Changed())
+        prober = Prober(f"{HERE}:1", Signal())
         prober.follow(Probe("token", (HERE, free_port()), (HERE, free_port())), HERE)
         await soon(lambda: prober.report)
         assert prober.report is not None

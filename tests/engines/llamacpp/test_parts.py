@@ -90,6 +90,7 @@ def test_verbatim_words_are_read_as_llama_server_reads_them() -> None:
         "gpu_layers": 20, "metrics": True, "tensor_split": "3,1", "no_mmap": True, "temp": -1,
     }  # fmt: skip
     assert [one.value for one in found if not one.name] == ["x"]
+    assert values(options.read(("--n_gpu_layers", "20"))) == {"gpu_layers": 20}
 
 
 def test_options_that_llama_server_does_not_take_are_named_and_underscores_are_dashes() -> None:

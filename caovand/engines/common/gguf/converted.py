@@ -42,8 +42,8 @@ GROUP = "other engines"
 
 @dataclass(frozen=True)
 class GgufFigures:
-    """How a four-bit file of this `kind` would run: in words after "a GGUF file", and in tokens/s
-    (modelled)."""
+    """The forecast for a four-bit file of this `kind`: words after "a GGUF file", and modelled
+    tokens/s."""
 
     kind: str
     text: str
@@ -51,7 +51,7 @@ class GgufFigures:
 
 
 def figures(model: ModelCard, cards: tuple[Gpu, ...], host: Host) -> GgufFigures | None:
-    """How a file of this model would run on these cards; None if it would not, or is unknown."""
+    """Forecast a file of this model on these cards; None if it would not run, or is unknown."""
     if model.gguf is not None or model.model_type not in CONVERTIBLE:
         return None
     file = convert_sizes(model)

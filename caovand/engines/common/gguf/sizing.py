@@ -23,11 +23,10 @@ USEFUL_CONTEXT = 8192
 """The shortest context that is chosen to keep every layer on the cards."""
 MIN_CONTEXT = 2048
 NEARLY_FACTOR = 1.1
-"""A tenth of the time saved does not justify half the requests, half the context, or fewer bits in
-the cache."""
+"""A tenth of the time does not justify half the requests, half the context or a lower-bit cache."""
 FAR_LONGER = 1.4
-"""How many times longer the context must become to justify a cache of fewer bits, or half the
-requests; for a batch, how many times more requests justify a cache of fewer bits."""
+"""The factor by which a lower-bit cache, or half the requests, must lengthen the context; for a
+batch, the factor by which a lower-bit cache must raise the number of requests."""
 MAX_ON_HOST = 32768
 """The longest context chosen without a card, unless a workload needs more."""
 READING_S = 3600
@@ -36,7 +35,7 @@ READING_S = 3600
 
 @dataclass(frozen=True)
 class Workload:
-    """What a load is sized for.
+    """The needs that a load is sized for.
 
     Time is modelled for a context of `filled` tokens. Layers may leave the cards for the
     `sufficient_context`; a longer one is used only if it costs nothing. `slots` requests are

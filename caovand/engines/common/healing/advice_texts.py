@@ -212,6 +212,10 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
         *exits.OWNERS,
         "The library {library} is missing or damaged: install the engine again with all files of "
         "its release, or add the library's folder to LD_LIBRARY_PATH.",
+        "{file} found a library of another release or program, which lacks {symbol}: `ldd {file}` "
+        "shows which one of each name it takes. Remove the copies that do not belong to it, such "
+        "as libllama.so and libggml of another installation in /usr/local/lib or LD_LIBRARY_PATH "
+        "(sudo ldconfig afterwards), or put its own folder first in LD_LIBRARY_PATH.",
     ),
     **dict.fromkeys(("cuda.arch", "sglang.arch"), (runtime.OLD_DRIVER, runtime.NO_CODE)),
     "weights.fp8": (

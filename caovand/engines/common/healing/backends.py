@@ -19,7 +19,7 @@ _FOUND = re.compile(
 """ggml's report of the cards that it found, at its start."""
 _WORDS: Mapping[str, re.Pattern[str]] = {
     "Vulkan": re.compile(r"\bvk::|\bggml_vulkan\b|\bVulkan\d?\b|ErrorDeviceLost|DeviceLostError"),
-    "SYCL": re.compile(r"\bSYCL\b|\bggml_sycl\b|\b(?:UR_RESULT|PI)_ERROR_|CHECK_TRY_ERROR"),
+    "SYCL": re.compile(r"\bSYCL\b|\bggml[-_]sycl\b|\b(?:UR_RESULT|PI)_ERROR_|CHECK_TRY_ERROR"),
     "ROCm": re.compile(r"\bROCm\b|\bHIP error|\bhipError|\bHSA_STATUS|by GPU node"),
     "Metal": re.compile(r"kIO\w{2,6}CommandBuffer|\bggml_metal\w"),
 }
@@ -35,8 +35,8 @@ _ON_CRASH: Mapping[str, tuple[str, ...]] = {
     ),
     "SYCL": (
         "The SYCL backend, which drives Intel's cards, reported an error: its device, often the "
-        "processor's own graphics, or its driver does not support the operation. Exclude that "
-        "device (--device), use the build for Vulkan or for the processor, or update Intel's "
+        "CPU's own graphics, or its driver does not support the operation. Exclude that "
+        "device (--device), use the build for Vulkan or for the CPU, or update Intel's "
         "driver and oneAPI.",
     ),
     "ROCm": (
@@ -51,15 +51,23 @@ _ON_CRASH: Mapping[str, tuple[str, ...]] = {
 }
 _FULL = (
     "The card has too little free memory for weights, cache and buffers together, or one "
-    "allocation exceeds what its driver gives at once: use a GGUF file of fewer bits, keep fewer "
-    "layers on the card, and check what else uses it (rocm-smi, radeontop, or the system's task "
-    "manager). Processors' own graphics get more memory by a setting of the firmware.",
+    "allocation exceeds what its driver gives at once: use a GGUF file quantised to fewer bits, "
+    "keep fewer layers on the card, and check what else uses it (rocm-smi, radeontop, or the "
+    "system's task manager). A CPU's own graphics get more memory by a setting of the firmware.",
+)
+_UNSEEN_BY_SYCL = (
+    "SYCL sees no card of Intel: `sycl-ls` (and `clinfo`) must list it. On Linux install "
+    "intel-opencl-icd and the level-zero packages, source /opt/intel/oneapi/setvars.sh, and add "
+    "the user to the groups render and video; in a container pass /dev/dri. On Windows install "
+    "Intel's own driver, and remove Microsoft's OpenCL, OpenGL and Vulkan Compatibility Pack. The "
+    "build for Vulkan needs none of oneAPI.",
 )
 ADVICE: Mapping[tuple[str, str], tuple[str, ...]] = {
     (failure, backend): texts for failure in _CRASHED for backend, texts in _ON_CRASH.items()
 } | {
     ("backend-unsupported", "SYCL"): _ON_CRASH["SYCL"],
     ("llama.cuda.arch", "SYCL"): _ON_CRASH["SYCL"],
+    ("llama.cuda.absent", "SYCL"): _UNSEEN_BY_SYCL,
     **{("llama.cuda.oom", backend): _FULL for backend in ("Vulkan", "SYCL", "ROCm")},
 }
 """Sentences by (failure or signature, backend)."""

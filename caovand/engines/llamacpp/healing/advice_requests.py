@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 REQUESTS: Mapping[str, tuple[str, ...]] = {
+    "llama.request.undecoded": (
+        "The server could not decode the file that a client sent: it reads JPEG, PNG, BMP and GIF, "
+        "and of audio WAV, MP3 and FLAC, but not WebP, HEIC, AVIF or SVG. Convert it first, and "
+        "send its whole content as base64 (as a URL data:image/jpeg;base64,...).",
+    ),
     "llama.request.image": (
+        "The server of this release takes only texts ({textual}): install a current llama.cpp.",
         "The server has no projector for images or audio: start it with --mmproj and the file "
         "published with the model (or -hf, which downloads it), and use a model with vision.",
     ),

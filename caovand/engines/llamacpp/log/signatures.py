@@ -220,6 +220,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|Load Image Model OK: False"),
     signature("llama.kobold.screen", "cause", "bad-arguments",
          r"GUI failed to start: Reason: (?P<why>.{1,120})"),
+    signature("llama.python.path", "cause", "model-missing",
+         r"Model path does not exist: (?P<path>.{1,300}?)(?: \(type=value_error\))?$"),
     signature("llama.python.load", "consequence", "model-missing",
          r"Failed to load model from file: (?P<path>.{1,300})"
          r"|Could not load (?:Llama model from path|text model): (?P<named>.{1,300})"
@@ -243,8 +245,6 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("llama.kobold.unpacked", "cause", "unknown",
          r"PYI-\d{1,9}:ERROR\] (?:Could not create temporary|Failed to extract)"
          r"|Failed to execute script .{1,80}No space left on device"),
-    signature("llama.python.path", "cause", "model-missing",
-         r"Model path does not exist: (?P<path>.{1,300})"),
     # Windows runs no program above 4 GiB
     signature("llama.llamafile.large", "cause", "engine-unusable",
          r"\.llamafile(?:\.exe)?\b.{0,300}"

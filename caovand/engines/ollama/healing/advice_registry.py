@@ -64,6 +64,25 @@ REGISTRY: Mapping[str, tuple[str, ...]] = {
         "next to app.log) or `ollama serve` in a terminal says why; most often the port is taken "
         "or reserved, or the installation is broken.",
     ),
+    "ollama.silent": (
+        "The server answered with an error and without a reason, which its own log has: "
+        "`journalctl -u ollama -e`, macOS ~/.ollama/logs/server.log, Windows "
+        "%LOCALAPPDATA%\\Ollama\\server.log. If that shows no request at this time, another "
+        "program or a proxy answers at OLLAMA_HOST: set NO_PROXY=localhost,127.0.0.1 for "
+        "`ollama`. If it shows one and no error, install the current Ollama over this one.",
+    ),
+    "ollama.mlx.mixed": (
+        "The library for MLX is of another release of Ollama than the program that loads it: two "
+        "installations are mixed, such as /usr/local/bin/ollama and Ollama.app. Remove both, and "
+        "install the current one whole. Models in GGUF files do without MLX.",
+    ),
+    "ollama.create.infinite": (
+        "What was read is no JSON. At `ollama create` from a folder it is a .json file of the "
+        "model that holds Infinity, which Go does not read: replace it by a large number, convert "
+        "the model with llama.cpp's convert_hf_to_gguf.py, or take the library's own tag. At other "
+        "commands a proxy or another program answered (Internal Server Error): see the server's "
+        "log, and set NO_PROXY=localhost,127.0.0.1.",
+    ),
     "ollama.client.cut": (
         "The server ended while it answered /api/{call}, and only its own log shows why: "
         "`journalctl -u ollama -e`, macOS ~/.ollama/logs/server.log, Windows "

@@ -132,6 +132,7 @@ SIGNATURES: tuple[Signature, ...] = (
     signature("ollama.import", "cause", "bad-arguments",
          r"error converting from safetensors|(?:unsupported|unknown) architecture"
          r"(?: \"(?P<architecture>\w{1,100})\"|$)|unsupported content type: unknown"
+         r"|^(?:Error: )?unknown type$"
          r"|Models based on '(?P<based>[^']{1,100})' are not yet supported"),
     signature("ollama.model.unsupported", "cause", "bad-arguments",
          r"(?:unsupported|unknown) architecture|unsupported (?:content type|model format)"),
@@ -219,8 +220,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|prompt is longer than the context length"),
     signature("ollama.request.image", "cause", "bad-arguments",
          r"only supports one image while more than one|image URLs are not currently supported"
-         r"|invalid image (?:input|data|index)|(?:decode|encode) WebP image"
-         r"|[Ff]ailed to (?:load|decode|process) image|unable to decode image"),
+         r"|invalid image (?:input|data|index|type: (?P<type>[\w/.+-]{3,40}))"
+         r"|(?:decode|encode) WebP image|[Ff]ailed to (?:load|decode|process) image"
+         r"|unable to decode image"),
     signature("ollama.tool-call", "cause", "bad-arguments",
          r"invalid tool call arguments|failed to parse function call arguments"
          r"|error parsing tool call|failed to parse tool call|XML syntax error"),
@@ -233,6 +235,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|cloud (?:is )?disabled|couldn't verify sign-in|not authorized to push"
          r"|(?:weekly|hourly|session|usage) limit reached|you've reached your .{0,20}usage limit"),
     signature("ollama.plain", "cause", "bad-arguments", r"insecure protocol http"),
+    signature("ollama.mlx.mixed", "cause", "engine-unusable",
+         r"CHECK failed: mlx_\w{1,60}|Failed to load MLX dynamic library symbols"),
     signature("ollama.mlx", "cause", "backend-unsupported",
          r"requires MLX support|MLX (?:runtime|library) .{0,40}not (?:available|found)"
          r"|failed to (?:load|initialize) MLX"),
@@ -291,6 +295,9 @@ SIGNATURES: tuple[Signature, ...] = (
          r"has been blocked by CORS"),
     signature("ollama.canceled", "generic", "start-stall",
          r"[Oo]llama.{0,100}context (?:canceled|deadline exceeded)"),
+    # JSON has no Infinity, which a model's config.json may hold
+    signature("ollama.create.infinite", "cause", "bad-arguments",
+         r"^Error: invalid character 'I' (?:looking for beginning of value$|in numeric literal$)"),
     signature("ollama.answer", "cause", "network",
          r"invalid character '[^']{1,4}' (?:looking for beginning|after top-level|in literal)"
          r"|unexpected end of JSON input"),
@@ -323,6 +330,8 @@ SIGNATURES: tuple[Signature, ...] = (
          r"|must be (?:one of|a |an |of type|between)|raw mode does not support"
          r"|exceeds maximum limit|require input text|requires an interactive terminal|only one of '"
          r"|^(?:Error: )?400 Bad Request: "),
+    signature("ollama.silent", "consequence", "unknown",
+         r"something went wrong, please see the ollama server logs"),
     signature("ollama.error", "wrapper", "unknown",
          r"^(?:transferring context {1,3})?Error: (?P<why>.{1,300})"),
 )  # fmt: skip

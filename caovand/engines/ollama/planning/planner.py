@@ -154,8 +154,8 @@ def _choose_overhead(
         return {}
     if share is None:
         reserve = max(host_reserve_mib(gpu.total_mib) if gpu.unified else 0 for gpu in gpus) << 20
-        why = "bytes of the unified memory left for the host, which would hang without them"
-        return {variables.OVERHEAD: Setting(str(reserve), "policy", why)} if reserve else {}
+        reason = "bytes of the unified memory left for the host, which would hang without them"
+        return {variables.OVERHEAD: Setting(str(reserve), "policy", reason)} if reserve else {}
     left = max(int(gpu.total_mib * (1 - share)) for gpu in gpus) << 20
     return {variables.OVERHEAD: Setting(str(left), "user", "[policy] gpu_memory_utilization")}
 

@@ -54,7 +54,7 @@ _REPORTS = re.compile(
 )
 """Prefixes of SGLang's messages that report a failure: other messages may quote a request."""
 _RAW = re.compile(
-    r"(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
+    r"(?!Error: )(?:\w{1,60}\.){0,6}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\(|$)"
     r"|[\w./+-]{1,300}:\d{1,6}:\d{1,6}: fatal error: |[\w./-]{0,80}(?:launch_server\.py"
     r"|sglang(?: serve)?): "
     r"error: |Message: 'Received sigquit|terminate called after|  what\(\): "

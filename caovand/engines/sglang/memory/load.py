@@ -51,7 +51,7 @@ class SglangLoad:
 
     @property
     def attending(self) -> int:
-        """How many cards share the attention of one request."""
+        """The number of cards that share the attention of one request."""
         return max(self.ranks // self.attention_groups, 1)
 
 
@@ -61,11 +61,11 @@ def weights_bytes(model: ModelCard, load: SglangLoad, *parts: ModelPart) -> floa
     Each attention group has the complete embedding and attention weights.
     """
     kept = (
-        one for one in model.weights
-        if (one.part != "mtp" or load.depth) and (not parts or one.part in parts)
+        weights for weights in model.weights
+        if (weights.part != "mtp" or load.depth) and (not parts or weights.part in parts)
     )  # fmt: skip
     absorbed = 0.0 if parts and "layers" not in parts else _absorbed_bytes(model, load)
-    return sum(_on_rank(one, model, load) for one in kept) + absorbed
+    return sum(_on_rank(weights, model, load) for weights in kept) + absorbed
 
 
 def _on_rank(weights: Weights, model: ModelCard, load: SglangLoad) -> float:

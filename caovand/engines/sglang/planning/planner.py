@@ -26,7 +26,7 @@ from caovand.engines.common.plans import (
     typed_variables,
 )
 from caovand.engines.common.tensors import has_few_active
-from caovand.engines.sglang.memory.forecast import forecast, served_at_once, unmodelled
+from caovand.engines.sglang.memory.forecast import forecast, served_at_once, why_unmodelled
 from caovand.engines.sglang.memory.states import SLOTS
 from caovand.engines.sglang.memory.steps import EXPANDED_TOKENS
 from caovand.engines.sglang.planning import cards, chat_parsers, drafting, options
@@ -75,11 +75,11 @@ def make_plan(
     typed = options.values(config.engine.extra_args, engine.switches)
     _check(config, inventory, typed)
     refuse_other_tasks(model, "SGLang")
-    gpus = cards.chosen(config, inventory)
+    gpus = cards.choose(config, inventory)
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
     old = any(gpu.compute_capability < cards.FULL_CARD for gpu in gpus)
     sized = memory_settings(config, inventory, gpus, typed, drafts, old=old)
-    costly = not unmodelled(model) and (model.hybrid or has_few_active(model))
+    costly = not why_unmodelled(model) and (model.hybrid or has_few_active(model))
     if drafts.value and drafts.origin == "policy" and costly:
         none = Setting(None, "policy", "")
         plain = memory_settings(config, inventory, gpus, typed, none, old=old)
@@ -161,7 +161,7 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     model, watch = config.model, config.watch
     name = model.served_name or inventory.model.path.rstrip("/").rpartition("/")[2]
     patience = WATCHDOG_HANGS * watch.hang_s + watch.confirm_s
-    found = {
+    settings = {
         **address(config),
         "served_model_name": Setting(
             name,
@@ -174,7 +174,7 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
         ),
         "log_level_http": Setting("warning", "policy", "the log has no line for each request"),
     }
-    found |= chat_parsers.settings(config, inventory)
+    settings |= chat_parsers.settings(config, inventory)
     optional: tuple[tuple[str, Any, str], ...] = (
         ("chat_template", model.chat_template or None, "[model] chat_template"),
         ("trust_remote_code", model.trust_remote_code or None, "[model] trust_remote_code"),
@@ -182,37 +182,37 @@ def _server(config: Config, inventory: Inventory) -> dict[str, Setting]:
     )
     for option, value, key in optional:
         if value is not None:
-            found[option] = Setting(value, "user", key)
-    return found
+            settings[option] = Setting(value, "user", key)
+    return settings
 
 
 def _kernels(config: Config, *, old: bool) -> dict[str, Setting]:
     """Settings of attention, types and graphs; others are left to SGLang."""
-    found = {}
+    kernels = {}
     if old:
-        why = "Triton compiles its kernels for cards before compute capability 8.0"
-        found[ATTENTION] = Setting("triton", "policy", why)
-        found["sampling_backend"] = Setting("pytorch", "policy", "it needs no compiled kernels")
+        reason = "Triton compiles its kernels for cards before compute capability 8.0"
+        kernels[ATTENTION] = Setting("triton", "policy", reason)
+        kernels["sampling_backend"] = Setting("pytorch", "policy", "it needs no compiled kernels")
     graphs = config.policy.cuda_graphs
+    graphs_off = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
     if graphs == "none":
-        for name in (options.DECODE_GRAPHS, options.PREFILL_GRAPHS):
-            found[name] = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
+        kernels |= {options.DECODE_GRAPHS: graphs_off, options.PREFILL_GRAPHS: graphs_off}
     elif graphs == "full_decode_only":
-        found[options.PREFILL_GRAPHS] = Setting(options.GRAPHS_OFF, "user", "[policy] cuda_graphs")
+        kernels[options.PREFILL_GRAPHS] = graphs_off
     elif graphs is not None:
         raise Unplannable(
             f'cannot use [policy] cuda_graphs "{graphs}" with SGLang: use none or full_decode_only,'
             " or remove the key for its own choice"
         )
-    return found
+    return kernels
 
 
 def _freest(gpus: tuple[Gpu, ...], ranks: Any, replicas: int) -> tuple[Gpu, ...]:
     """As many cards as all replicas of the model are split over, those with the most free
     memory."""
     many = (count(ranks) or 1) * replicas
-    wanted = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
-    return tuple(sorted(wanted, key=lambda gpu: gpu.index))
+    freest = sorted(gpus, key=lambda gpu: -gpu.free_mib)[:many]
+    return tuple(sorted(freest, key=lambda gpu: gpu.index))
 
 
 def _environment(
@@ -232,8 +232,8 @@ def _environment(
         )  # fmt: skip
     typed = typed_variables(config)
     if engine.cuda_home and "CUDA_PATH" not in typed:
-        why = "the engine's own compiler, for the CUDA version of its torch"
-        ours["CUDA_HOME"] = Setting(engine.cuda_home, "policy", why)
+        reason = "the engine's own compiler, for the CUDA version of its torch"
+        ours["CUDA_HOME"] = Setting(engine.cuda_home, "policy", reason)
     return ours | typed
 
 
@@ -272,7 +272,7 @@ def _refuse_misfit(plan: Plan, inventory: Inventory) -> None:
         cards = "one card" if ranks == 1 else f"{ranks} cards"
         raise Unplannable(
             f"cannot serve {name} with SGLang on {cards}: {memory.lack};"
-            f" {_less(memory, alone)}use a checkpoint of fewer bits, or a GGUF file of it"
+            f" {_less(memory, alone)}use a checkpoint quantised to fewer bits, or a GGUF file of it"
             ' ([engine] kind = "llamacpp"), part of which may stay in host memory'
         )
 

@@ -8,7 +8,7 @@ from caovand.core.doctor.checks import GPUS, SYSTEM
 from caovand.core.doctor.facts import DoctorFacts
 from caovand.core.facts.checks import CheckResult, CheckVerdict
 from caovand.core.facts.occupancy import NOTABLE_MIB
-from caovand.engines.vllm.planning.devices import unusable
+from caovand.engines.vllm.planning.devices import card_problem
 
 FULL_SHM_MIB = 64
 SMALL_SHM_MIB, FEW_FILES = 1024, 4096
@@ -60,11 +60,11 @@ def card_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
             fix = "run `nvidia-smi`; check CUDA_VISIBLE_DEVICES; install the driver"
             yield CheckResult(GPUS, "FAIL", text, fix)
         return
-    unfit = [gpu for gpu in facts.gpus if unusable(gpu)]
+    unfit = [gpu for gpu in facts.gpus if card_problem(gpu)]
     for gpu in facts.gpus:
         major, minor = gpu.compute_capability
         name = f"GPU {gpu.index} {gpu.name} (SM{major}{minor})"
-        bad = unusable(gpu)
+        bad = card_problem(gpu)
         if bad:
             # The planner leaves it out itself, as long as another card remains.
             verdict: CheckVerdict = "WARN" if len(facts.gpus) > len(unfit) else "FAIL"

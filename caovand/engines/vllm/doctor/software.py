@@ -12,7 +12,7 @@ from caovand.engines.vllm import kernels, releases
 from caovand.engines.vllm.doctor.plugin import WITH_PLUGIN, has_turing
 from caovand.engines.vllm.machine.attention import flashinfer_refusal, remedy
 from caovand.engines.vllm.machine.capabilities import type_without_bfloat16
-from caovand.engines.vllm.planning.devices import unusable
+from caovand.engines.vllm.planning.devices import card_problem
 
 release_checks = engine_checks(
     lambda engine: f"vLLM {engine.version} ({engine.build}), torch {engine.torch}",
@@ -71,7 +71,7 @@ def kernel_checks(facts: DoctorFacts) -> Iterator[CheckResult]:
     engine = facts.engine
     if engine is None or not engine.cuda_home:
         return
-    usable = Counter(gpu.compute_capability for gpu in facts.gpus if not unusable(gpu))
+    usable = Counter(gpu.compute_capability for gpu in facts.gpus if not card_problem(gpu))
     for capability, count in sorted(usable.items()):
         name, lacking = "SM{}{}".format(*capability), kernels.missing(engine, capability, count)
         if lacking:

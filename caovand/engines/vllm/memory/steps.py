@@ -59,9 +59,9 @@ def compiles(config: Mapping[str, Any], level: Any = None) -> bool:
 def graph_mode(config: Mapping[str, Any], level: Any = None) -> str:
     """The kind of graphs that vLLM captures with this --compilation-config and -O level."""
     usual = {"0": "NONE", "1": "PIECEWISE"}.get(str(level), "FULL_AND_PIECEWISE")
-    found = str(config.get("cudagraph_mode") or usual).upper()
+    mode = str(config.get("cudagraph_mode") or usual).upper()
     whole = _compilation_mode(config, level) in (str(COMPILED), "VLLM_COMPILE")
-    return found if whole or not found.endswith("PIECEWISE") else "NONE"
+    return mode if whole or not mode.endswith("PIECEWISE") else "NONE"
 
 
 def _compilation_mode(config: Mapping[str, Any], level: Any) -> str:
@@ -102,13 +102,13 @@ def graph_kinds(mode: str, captured: tuple[int, ...], sequences: int, mtp: int) 
     """Piecewise and full graphs: mixed steps at every size, decoding up to all sequences."""
     every = len(captured)
     decoding = sum(size <= sequences * (1 + mtp) for size in captured)
-    found = {
+    counts = {
         "NONE": (0, 0),
         "PIECEWISE": (every, 0),
         "FULL": (0, every),
         "FULL_DECODE_ONLY": (0, decoding),
     }
-    return found.get(mode.upper(), (every, decoding))
+    return counts.get(mode.upper(), (every, decoding))
 
 
 def graphs_mib(

@@ -43,14 +43,16 @@ ROWS = (
          r"Killed signal terminated program|internal compiler error: Killed|compiler is out of heap"
          r" space|died due to signal 9|virtual memory exhausted|LLVM ERROR: out of memory"),
     signature("build.no-card", "cause", "jit-toolchain",
-         r"compute_No CUDA devices|gpu architecture 'compute_native'|CMAKE_CUDA_ARCHITECTURES must "
-         r"be non-empty|Failed to detect a default CUDA architecture"
+         r"compute_No CUDA devices|gpu architecture 'compute_(?:native)?'"
+         r"|CMAKE_CUDA_ARCHITECTURES must be non-empty|Failed to detect a default CUDA architecture"
          r"|Failed to detect a default HIP architecture"),
     signature("build.architecture", "cause", "jit-toolchain",
          r"Unsupported gpu architecture '(?P<architecture>\w{1,40})'"
          r"|unsupported (?:CUDA|HIP) gpu architecture: (?P<named>\w{1,40})"
-         r"|invalid target ID '(?P<target>[\w:+-]{1,40})'"
-         r"|Value '(?P<value>\w{1,20})' is not defined for option 'gpu-(?:architecture|code)'"),
+         r"|invalid target ID '(?P<target>[\w:+-]{1,40})'"),
+    # Since 11.5 nvcc knows native, since 11.1 compute_86
+    signature("build.old-nvcc", "cause", "jit-toolchain",
+         r"Value '(?P<value>\w{1,20})' is not defined for option 'gpu-(?:architecture|code)'"),
     # pip builds a package that has no wheel: AssertionError: CUDA_HOME is not set
     signature("build.toolkit", "cause", "jit-toolchain",
          r"Error: (?P<toolkit>CUDA_HOME (?:environment variable )?is not set"
@@ -71,6 +73,7 @@ ROWS = (
          r"|Unable to find cl\.exe|Microsoft Visual C\+\+ \d{2}\.\d or greater is required"),
     signature("build.cxx", "cause", "jit-toolchain",
          r"No CMAKE_C(?:XX)?_COMPILER could be found|The CXX compiler identification is unknown"
+         r"|cannot execute .{1,3}cc1plus"
          r"|CMAKE_C(?:XX)?_COMPILER (?:not set|variable)"),
     signature("build.cuda", "cause", "jit-toolchain",
          r"No CMAKE_CUDA_COMPILER could be found|CUDA Toolkit not found"
@@ -139,9 +142,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "for pip CMAKE_BUILD_PARALLEL_LEVEL=2), or add memory or swap.",
     ),
     "build.no-card": (
-        "No card is visible while the engine is built, as in `docker build`: set its architecture, "
-        "such as -DCMAKE_CUDA_ARCHITECTURES=89 for compute capability 8.9 (AMD: "
-        "-DGPU_TARGETS=gfx1100), or pass the card to the build.",
+        "No card is visible while the engine is built, as in `docker build`, or its architecture "
+        "was left empty: set it, such as -DCMAKE_CUDA_ARCHITECTURES=89 for compute capability 8.9 "
+        "(AMD: -DGPU_TARGETS=gfx1100), or pass the card to the build.",
     ),
     "build.architecture": (
         "The toolkit cannot compile for {architecture}: install a CUDA toolkit that supports the "
@@ -151,8 +154,12 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "architecture.",
         "The toolkit cannot compile for {target}: install a ROCm release that supports the card, "
         "and name only your card's architecture.",
-        "The toolkit cannot compile for {value}: install a CUDA toolkit that supports the card, "
-        "and name only your card in CMAKE_CUDA_ARCHITECTURES.",
+    ),
+    "build.old-nvcc": (
+        "This nvcc is too old to know {value}, as the one of Ubuntu's package nvidia-cuda-toolkit "
+        "often is: install NVIDIA's CUDA toolkit, of a release that supports the card and that the "
+        "driver can run (nvidia-smi shows the newest), and let PATH begin with /usr/local/cuda/bin "
+        "(`nvcc --version`). A prebuilt binary for CUDA needs no nvcc.",
     ),
     "build.toolkit": (
         "pip found no finished package (wheel) for this Python, system and processor, and its own "

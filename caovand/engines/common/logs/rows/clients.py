@@ -16,7 +16,8 @@ _API = r"(?:chat/)?completions|embeddings|models"
 _RAW = re.compile(
     r"(?:\([A-Za-z]{1,20} pid=\d{1,10}\) )?INFO: {1,8}\S{3,60} - \"[A-Z]{3,7} /"
     r"|.{0,80}HTTP Request: [A-Z]{3,7} https?://|.{0,200}Error code: 40[14] - \{"
-    r"|\{\"(?:object|error)\":|(?:openai|litellm)\.\w{1,40}Error: "
+    r"|.{0,120}Ollama call failed with status code 404|\{\"(?:object|error)\":"
+    r"|(?:openai|litellm)\.\w{1,40}Error: "
 )
 ROWS = (
     signature("client.model", "consequence", "bad-arguments",
@@ -33,7 +34,8 @@ ROWS = (
          rf"\"[A-Z]{{3,7}} (?P<path>/(?:{_API}))(?:\?\S{{0,200}})? HTTP/[\d.]{{1,3}}\" 404\b"
          rf"|HTTP Request: [A-Z]{{3,7}} https?://[^\s/]{{1,100}}(?P<asked>/(?:{_API}))"
          r" \"HTTP/[\d.]{1,3} 404\b"
-         rf"|Invalid URL \([A-Z]{{3,7}} (?P<other>/(?:{_API}))\)", _LATER),
+         rf"|Invalid URL \([A-Z]{{3,7}} (?P<other>/(?:{_API}))\)"
+         r"|(?P<ollama>Ollama call failed with status code 404)(?!\W{1,3}\w)", _LATER),
     # HTTP Request: POST http://host:11434/api/embeddings "HTTP/1.1 500 Internal Server Error"
     signature("client.failed", "consequence", "engine-died",
          r"HTTP Request: POST https?://[^\s/]{1,100}(?P<route>/(?:api/(?P<embedding>embed\w{0,8})"
@@ -66,6 +68,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "/v1 (http://HOST:PORT/v1).",
         "The client asks for {other}, where the server has no such route: let its base URL end in "
         "/v1 (http://HOST:PORT/v1).",
+        "Something answers, and knows no such path ({ollama}): the client adds /api/generate "
+        "itself, so its base URL must end after the port (http://localhost:11434, without /api or "
+        "/v1). If it does, pull the model that the client names on that server (`ollama list`).",
     ),
     "client.failed": (
         "The server failed at {embedding}: mostly a text is longer than the embedding model's "

@@ -14,7 +14,8 @@ _RAW = re.compile(
     r"|exec \S{1,200}: exec |(?:ERROR: )?failed to (?:register layer|extract layer|solve|copy)\b"
     r"|(?:Error: )?(?:writing blob|copying system image|committing the )"
     r"|(?:[IWE]\d{4} .{0,60}\] )?(?:\d{4}/\d\d/\d\d [\d:]{8} )?"
-    r"(?:Incompatible (?:strategy|platform) detected|error starting plugins: )"
+    r"(?:Incompatible (?:strategy|platform) detected|error starting plugins: |NVML not detected: "
+    r"|Failed to (?:initialize|start) (?:NVML|nvml)(?: with error)?: {1,2}could not load)"
     r"|ERROR: This container was built for NVIDIA Driver Release "
     r"|Error: (?:statfs |setting up CDI|OCI runtime|crun: |runc: )"
 )
@@ -57,6 +58,8 @@ ROWS = (
          r"|no runtime for \"(?P<named>nvidia[^\"]{0,30})\" is configured"),
     signature("container.plugin", "cause", "gpu-absent",
          r"Incompatible (?:strategy|platform) detected|Could not find NVML resources"
+         r"|NVML not detected: could not load|set the docker default runtime to .?nvidia"
+         r"|(?:NVML|nvml)(?: with error)?: {1,2}could not load NVML library"
          r"|error starting plugins: .{0,200}(?:invalid device discovery strategy"
          r"|[Nn]o devices|NVML)"),
     signature("container.pod", "cause", "gpu-absent",
@@ -66,8 +69,10 @@ ROWS = (
     signature("container.path", "cause", "gpu-absent",
          r"error gathering device information .{0,40}\""
          r"(?P<device>/dev/(?:nvidia|kfd|dri)[^\"]{0,60})"),
+    # Podman runs what is in hooks.d
+    signature("container.podman", "cause", "gpu-absent", r"error executing hook .{0,100}nvidia"),
     signature("container.gpu", "cause", "gpu-absent",
-         _CLI + r"\S|error executing hook .{0,100}nvidia"
+         _CLI + r"\S"
          r"|could not select device driver .{0,20}with capabilities: \[\[gpu"
          r"|unknown or invalid runtime name: ?nvidia"
          r"|Unknown runtime specified nvidia|nvidia-container-runtime\S{0,20}: (?:no such"
@@ -160,8 +165,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "container.cgroup": (
         "The NVIDIA Container Toolkit cannot set the device rules of this host's cgroups: update "
-        "the toolkit (1.8 and later know cgroup v2) and restart Docker; rootless, set no-cgroups = "
-        "true in /etc/nvidia-container-runtime/config.toml, else leave it false.",
+        "the toolkit (1.8 and later know cgroup v2; the newest leave eBPF to runc) and restart "
+        "Docker; rootless, or with Docker inside an LXC container, set no-cgroups = true in "
+        "/etc/nvidia-container-runtime/config.toml, else leave it false.",
     ),
     "container.privileges": (
         "The container's runtime may not do what passing a card takes: rootless, or in an "
@@ -228,6 +234,13 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "the driver is the one of Windows: update it there, then `wsl --update` and `wsl "
         "--shutdown`, and update Docker Desktop (or install another release, if it began with an "
         "update). On Linux see whether nvidia-smi works, and reboot after an update of the driver.",
+    ),
+    "container.podman": (
+        "Podman's hook of the NVIDIA Container Toolkit failed, as it does without root and with "
+        "SELinux. Use CDI in its place: sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml "
+        "(again after each update of the driver), remove the hook's file from "
+        "/usr/share/containers/oci/hooks.d, and start with --device nvidia.com/gpu=all "
+        "--security-opt label=disable, rootless also with --group-add keep-groups.",
     ),
     "container.gpu": (
         "The container's runtime could not give it a card: let `nvidia-smi` work on the host, "

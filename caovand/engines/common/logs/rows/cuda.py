@@ -41,6 +41,7 @@ ABSENT = (
     r"|lib(?:cuda|nvidia-ml)\.so[.\d]{0,8}: cannot open shared object"
     r"|Could not initialize Tensile host: No devices found|ROCk module is NOT loaded"
     r"|(?:PI|UR_RESULT)_ERROR_DEVICE_NOT_FOUND|No device of requested type available"
+    r"|main_gpu_id ?< ?g_all_sycl_device_count"
     r"|ggml_vulkan: No (?:suitable )?devices found|vk::createInstance: ErrorIncompatibleDriver"
     r"|ErrorInitializationFailed|system has unsupported display driver"
 )
@@ -73,7 +74,7 @@ LAUNCH = (
 OTHER = (
     r"(?:^|: )(?:CUDA|ROCm|MUSA|SYCL|HIP) error(?:: |$|\")|^CUDA error|cublas.{0,60} failed"
     r"|current device: -?\d{1,3}, in function|GGML_ASSERT\((?:stat|err|status) == (?:cuda|hip)Succ"
-    r"|^Native API (?:failed|returns)"
+    r"|^Native API (?:failed|returns)|backend failed with error: .{0,10}\bUR_RESULT_ERROR_"
     r"|CHECK_TRY_ERROR\("
 )
 METAL = r"Error Domain=MTLLibraryErrorDomain|ggml_metal_init\(\) failed"

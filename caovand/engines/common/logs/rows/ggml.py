@@ -12,6 +12,7 @@ _RAW = re.compile(
     r"|(?:ggml|gguf|llama|llm|clip|common|load|alloc|sched|mtmd)_?\w{0,60}: |terminate called |  "
     r"what\(\): "
     r"|(?:CUDA|ROCm|SYCL|MUSA|HIP|rocBLAS|hipBLAS) error|Native API (?:failed|returns)"
+    r"|(?:level_zero|opencl|cuda|hip) backend failed with error: "
     r"|libc\+\+abi: terminating|error: Uncaught SIG|#\d{1,3} {1,3}(?:0x[\da-f]{4,16} in )?\w"
     r"|(?:Memory access fault|HW Exception) by GPU|\"?hipErrorNoBinaryForGpu|get_\w{1,60}: "
     r"|(?:Exception caught|terminating) |-\[\w{1,80} |\"?llama\.cpp error: "

@@ -46,7 +46,6 @@ ROWS = (
          r"|failed to seek to beginning of data|duplicate tensor name|failed to create tensors$"),
     signature("family.image", "cause", "bad-arguments",
          r"does not support (?:vision|audio|image|non-vision) input|number of bitmaps \(\d"
-         r"|failed to decode image bytes|Unable to preprocess (?:image|audio)|empty audio data"
          r"|does not support multimodal"),
     signature("family.projector", "cause", "model-missing",
          r"clip\w{0,40}: .{0,40}(?:unable to find tensor|failed to (?:open|load)|unsupported)"
@@ -116,8 +115,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     ),
     "family.image": (
         "The model, or the server as it was started, does not accept such input: start it with "
-        "--mmproj and the projector published with a model that takes images or audio, and send a "
-        "file that can be decoded.",
+        "--mmproj and the projector published with a model that takes images or audio, in a "
+        "release that knows the model.",
     ),
     "family.projector": (
         "The multimodal projector (mmproj) is missing, damaged, or newer than this release: "

@@ -48,7 +48,9 @@ _RAW = re.compile(
     r"|\s{0,4}[\w-]{0,30}nvidia-[\w.:+-]{1,60} ?: (?:Pre)?(?:Depends|Breaks|Confl)"
     r"|libgomp: Thread creation failed|OpenBLAS blas_thread_init: pthread_create failed"
     r"|Program terminated with signal |(?:> )?Exception Type: {1,20}EXC_| {0,8}\[\[ [A-Z]"
-    r"|dxcore initialization failed|invoking the NVIDIA Container Runtime Hook"
+    r"|(?:\[[\w.-]{1,40}\] {1,3})?(?:dyld(?:\[\d{1,7}\])?: | {0,8}(?:Referenced from|Expected in"
+    r"|Reason): )|-> CUDA driver |dxcore initialization failed"
+    r"|invoking the NVIDIA Container Runtime Hook"
     r"|.{0,200}file creation failed: \S{1,400}: file exists"
     r"|https?://[^\s\"]{1,100} \"[A-Z]{3,7} https?://"
 )
@@ -152,7 +154,8 @@ ROWS = (
     signature("host.library", "cause", "bad-arguments",
          r": error while loading shared libraries: "
          r"(?!libcuda\.so|libnvidia-ml\.so)(?P<library>" + exits.OWNED + r"[^\s:]{0,200}): "
-         r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol"),
+         r"|symbol lookup error: (?P<file>[^\s:]{1,200}): undefined symbol: "
+         r"(?P<symbol>[^\s,]{1,200})"),
     # A library of the machine is found before the program's own
     signature("host.library.other", "cause", "bad-arguments",
          r"(?:^|: )(?P<library>[^\s:]{1,300}\.so[\w.]{0,20}): version [`']"

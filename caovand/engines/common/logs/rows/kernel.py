@@ -61,11 +61,22 @@ _OTHER_MACHINE = (
          r"(?:rejected|unavailable key)|module with unavailable key is rejected"
          r"|Key was rejected by service|Required key not available|Lockdown: modprobe: unsigned"),
     signature("driver.build", "cause", "gpu-absent",
-         r"Bad return status for module build|dkms (?:install|build) .{0,120}exited \d"),
+         r"Bad return status for module build|dkms (?:install|build) .{0,120}exited \d"
+         r"|DKMS module '?nvidia\S{0,60} .{0,60}(?i:failed)"),
+    signature("driver.busy", "cause", "gpu-absent",
+         r"Could not unload NVIDIA driver kernel modules|rmmod: ERROR: Module nvidia\w{0,20} is in"
+         r"|modprobe: FATAL: Module nvidia\w{0,20} is in use"
+         r"|An NVIDIA kernel module '\w{1,30}' appears to "),
+    signature("driver.leftover", "cause", "gpu-absent",
+         r"File: (?P<folder>/var/lib/dkms/nvidia[^/\s]{0,40}/[^/\s]{1,40})/source/dkms\.conf does"),
+    # Firmware or hypervisor gave the card no addresses: BAR1 is 0M @ 0x0
+    signature("driver.addresses", "cause", "gpu-absent",
+         r"NVRM: This PCI I/O region assigned|NVRM: BAR\d is 0M @|can't find suitable place for BAR"
+         r"|\bnvidia [\da-f:.]{7,16}: BAR \d: (?:no space for|failed to assign)"),
     signature("driver.module", "cause", "gpu-absent",
          r"Unable to load the kernel module 'nvidia|Module (?P<module>nvidia[\w-]{0,20}) not found"
          r"|could not insert '?nvidia|NVRM: (?:None of the NVIDIA devices were|NVIDIA init module "
-         r"failed|The NVIDIA probe routine failed|This PCI I/O region assigned)"
+         r"failed|The NVIDIA probe routine failed)"
          r"|nvidia: probe of \S{1,20} failed with error|insmod: ERROR: .{0,200}nvidia"),
     signature("nvswitch.fatal", "cause", "gpu-lost",
          r"SXid \(PCI:(?P<bus>[\da-fA-F:.]+)\): (?P<xid>\d{1,6}), Fatal"),
@@ -134,6 +145,26 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "supports, or lacks its headers: install the headers, a newer driver, or for an old card "
         "the older kernel (LTS) that its legacy driver supports; the make.log that the line names "
         "has the error.",
+    ),
+    "driver.busy": (
+        "The loaded driver is in use, so it can be neither unloaded nor replaced: end what holds "
+        "the cards (`sudo lsof /dev/nvidia*`: servers, nvidia-persistenced, DCGM, a desktop: sudo "
+        "systemctl isolate multi-user.target; modules on top: `lsmod | grep nvidia`), or reboot. "
+        "In Kubernetes drain the node (kubectl drain) or let the operator do so "
+        "(driver.upgradePolicy.drain); where the host has a driver of its own, set "
+        "driver.enabled=false.",
+    ),
+    "driver.leftover": (
+        "DKMS still lists a driver whose sources are gone, and stops there before it builds the "
+        "installed one: remove its folder (sudo rm -r {folder}), see `dkms status`, and run sudo "
+        "dkms autoinstall.",
+    ),
+    "driver.addresses": (
+        "The firmware gave the card no room in the PCI address space, which large memory needs: "
+        "in the BIOS enable Above 4G Decoding (and Resizable BAR), disable CSM, and update the "
+        "BIOS; with Thunderbolt or an adapter try the kernel's option pci=realloc. A virtual "
+        "machine needs UEFI (OVMF) and more 64-bit MMIO (VMware: pciPassthru.use64bitMMIO=TRUE and "
+        "pciPassthru.64bitMMIOSizeGB). The driver is not at fault.",
     ),
     "driver.packages": (
         "The driver's packages come from several sources or releases ({package} lacks its own). "
@@ -212,11 +243,13 @@ KERNEL_LINE = re.compile(
 )
 # More prefixes, which count only in a log that no engine wrote.
 _ANY_KERNEL_LINE = re.compile(
-    r".{0,80}?(?:NVRM: |Error! Bad return status|==> \w{1,8}: "
+    r".{0,80}?(?:NVRM: |Error! (?:Bad return|Could not loc)|==> \w{1,8}: "
+    r"|(?:Building )?DKMS module |File: /var/lib/dkms"
     r"|\bnvidia(?:-(?:nvlink|nvswitch\d{0,2}|uvm|modeset|drm))?"
     r"(?: [\da-fA-F:.]{7,16})?: |\boom-kill:|invoked oom-killer"
     r"|[Oo]ut of memory:|oom_reaper: |PKCS#7 signature|Loading of (?:unsigned )?module|Lockdown: "
-    r"|(?:modprobe|insmod): (?:ERROR|FATAL)|ERROR: Unable to load the kernel module|\bamdgpu\b"
+    r"|(?:modprobe|insmod|rmmod): (?:ERROR|FATAL)|Could not unload NVIDIA|\bamdgpu\b"
+    r"|ERROR: (?:Unable to load the kernel|An NVIDIA kernel) module"
     r"|\[drm\b|\bi915 |\bxe \d|pcieport |\bAER: |mce: |Kernel panic|watchdog: BUG"
     r"|BUG: |Oops: |traps: "
     r"|segfault at [\da-f]|blk_update_request|Buffer I/O error|print_req_error"

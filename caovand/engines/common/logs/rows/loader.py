@@ -1,7 +1,8 @@
 """Why the dynamic loader refuses a library that exists: rows for any engine.
 
 After the library's name its message has the system's reason; only `No such file or directory` means
-that the library is missing.
+that the library is missing. On macOS dyld prints one thing a line: what it did not find, who needs
+it, and the reason.
 """
 
 from __future__ import annotations
@@ -40,6 +41,18 @@ ROWS = (
          _LIBRARY + r"(?:" + _OPENING[:-2] + r"|cannot read file data|cannot stat shared object): "
          r"(?P<why>Input/output error|Stale file handle|Transport endpoint is not connected"
          r"|Too many levels of symbolic links)"),
+    # Referenced from: /usr/local/bin/ollama (which was built for Mac OS X 12.0)
+    signature("loader.apple.old", "cause", "engine-unusable",
+         r"\bbuilt for (?:Mac ?OS X|macOS) (?P<wanted>\d{1,2}(?:\.\d{1,2})?)"
+         r"|Expected in: {1,3}(?:<[\w-]{1,40}> )?"
+         r"(?P<system>/(?:System/Library|usr/lib)/\S{1,200})"),
+    signature("loader.apple.signed", "cause", "engine-unusable",
+         r"code signature in <[\w-]{1,40}> '(?P<file>[^'\s]{1,200})' not valid for use in process"
+         r"|(?P<refused>code signature (?:invalid|not valid)|library load disallowed)"),
+    signature("loader.apple.missing", "generic", "engine-unusable",
+         r"\bLibrary not loaded: (?P<library>[^\s'\"]{1,300})"),
+    signature("loader.apple.symbol", "generic", "engine-unusable",
+         r"\bdyld(?:\[\d{1,7}\])?: .{0,60}Symbol not found: (?P<symbol>[^\s'\"]{1,300})"),
 )  # fmt: skip
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "loader.denied": (
@@ -80,6 +93,32 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
     "loader.disk": (
         "The file system of {library} cannot be read ({why}): check the disk or remount the share "
         "(`journalctl -k` has the details).",
+    ),
+    "loader.apple.old": (
+        "The program was built for macOS {wanted} and newer, and this Mac has an older one: update "
+        "macOS, or install the last release of the program that supports this macOS (its page of "
+        "releases names the oldest), or build it here. Settings and other models do not help.",
+        "The program needs what {system} of this macOS lacks: it was built for a newer macOS. "
+        "Update macOS, or install the last release of the program that supports this one (its page "
+        "of releases names the oldest), or build it here. Settings and other models do not help.",
+    ),
+    "loader.apple.signed": (
+        "macOS does not let the program load {file}, which another team signed (Homebrew) or "
+        "nobody: the program should bring its own. Install another release or backend of it (Jan: "
+        "Settings, llama.cpp), or Homebrew's llama.cpp, whose parts belong together.",
+        "macOS does not let the program load a library that is not signed as it demands "
+        "({refused}): install the program again whole, and clear the mark of its download (xattr "
+        "-dr com.apple.quarantine FOLDER).",
+    ),
+    "loader.apple.missing": (
+        "The library {library} is missing where the program looks for it. With @rpath or @loader "
+        "it belongs to the program: unpack the release whole into one folder, and start it there. "
+        "Below /opt/homebrew or /usr/local/opt it is Homebrew's: brew reinstall its formula.",
+    ),
+    "loader.apple.symbol": (
+        "A library that macOS found lacks {symbol}: library and program are of different releases, "
+        "or the program is for a newer macOS (the line after it names the library). Install the "
+        "program again whole, of a release for this macOS.",
     ),
 }
 """Sentences by row; one with an unknown {name} is left out."""

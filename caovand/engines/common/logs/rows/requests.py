@@ -31,6 +31,8 @@ ROWS = (
          r"Failed to apply (?P<processor>\w{1,80}Processor\w{0,20}) on data", _LATER),
     signature("args.context", "consequence", "bad-arguments",
          r"maximum context length is (?P<limit>\d{1,9}) tokens"
+         r"|prompt \(total length (?P<total>\d{1,9})\) is too long to fit into the model "
+         r"\(context length (?P<holds>\d{1,9})\)"
          r"|max_tokens must be at least 1, got -\d|max_completion_tokens' is too large"
          r"|[Pp]rompt .{0,60}longer than the maximum model length of (?P<most>\d{1,9})"
          r"|Requested token count exceeds the model's maximum context length of "
@@ -94,7 +96,10 @@ OF_LLAMA = (
     signature("llama.request.image", "cause", "bad-arguments",
          r"not compiled for multimodal or the model projector|(?:image"
          r"|audio) input is not supported"
-         r"|multimodal is not supported", _LATER),
+         r"|multimodal is not supported|(?P<textual>Unsupported content part type)", _LATER),
+    signature("llama.request.undecoded", "cause", "bad-arguments",
+         r"failed to decode (?:image|audio) bytes|Unable to preprocess (?:image|audio)"
+         r"|empty audio data", _LATER),
     signature("llama.request.context", "generic", "bad-arguments",
          r"request \((?P<asked>\d{1,9}) tokens\) exceeds the available context size "
          r"\((?P<slot>\d{1,9}) tokens\)"
@@ -183,6 +188,9 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "({limit} tokens).",
         "Prompt and answer together are longer than the context that the server was started with "
         "({longest} tokens).",
+        "The prompt has {total} tokens with those of its images, and the server was started with a "
+        "context of {holds}: raise --max-model-len as far as the model and the memory allow, or "
+        "send less text, and fewer or smaller images.",
         "The prompt is longer than the context that the server was started with ({most} tokens).",
         "The prompt is longer than the context that the server was started with ({window} tokens).",
         "Let the client send a shorter prompt and ask for less (max_tokens), or start the server "

@@ -41,6 +41,7 @@ _RAW = re.compile(
     r".{0,300}(?:\bECONNREFUSED\b|\bgetaddrinfo (?:ENOTFOUND|EAI_AGAIN)\b|Cannot connect to host "
     r"|\bdial tcp [\w.-]{1,60}:\d{2,5}: |\bConnectError: |\blookup [\w.-]{1,60} on "
     r"|origins cannot be reached from inside"
+    r"|\bETIMEDOUT\b|[Oo]llama.{0,80}TypeError: fetch failed"
     r"|\bUND_ERR_(?:HEADERS|BODY)_TIMEOUT|server can't be reached at "
     r"|Failed to connect to Ollama\b|\bcurl: \((?:7|28)\) |\[WinError 10061\]"
     r"|\[Errno -[235]\] |\[Errno 111\] Connection refused"
@@ -67,7 +68,12 @@ ROWS = (
          r"|(?P<code>code: 'ECONNREFUSED')"
          r"|(?P<python>(?:httpx|httpcore)\.ConnectError: (?:\[Errno 111\]|\[Errno 61\]"
          r"|\[WinError 10061\]|All connection attempts failed)"
-         r"|ConnectionError: Failed to connect to Ollama)"),
+         r"|ConnectionError: Failed to connect to Ollama)"
+         r"|[Oo]llama.{0,80}(?P<node>TypeError: fetch failed)"),
+    # request to http://192.168.1.5:11434/api/chat failed, reason: read ETIMEDOUT
+    signature("client.late", "consequence", "network",
+         r"request to https?://(?P<asked>[\w.-]{1,100}:\d{2,5})/\S{0,100} failed, reason: .{0,60}"
+         r"ETIMEDOUT|connect ETIMEDOUT (?P<at>[\d.]{7,15}:\d{2,5})"),
     signature("client.unresolved", "consequence", "network",
          rf"getaddrinfo (?:ENOTFOUND|EAI_AGAIN) (?P<name>{_UNRESOLVED}|{_NAME})(?![\w.-])"
          rf"|\blookup (?P<host>{_UNRESOLVED}|{_NAME})(?: on \S{{1,60}})?: (?:no such host"
@@ -90,9 +96,10 @@ IN_CONTAINER = (
     "both are containers of one network; and let the server listen on all addresses "
     "(OLLAMA_HOST=0.0.0.0; --host 0.0.0.0 of vLLM, SGLang and llama-server)."
 )
+STARTS = "`ollama serve`, `sudo systemctl start ollama`"
 _OUTSIDE_CONTAINER = (
-    "Otherwise the server does not run, or listens on another port: start it (`ollama serve`, "
-    "`sudo systemctl start ollama`), and ask it with curl from where the client runs."
+    f"Otherwise the server does not run, or listens on another port: start it ({STARTS}), and ask "
+    "it with curl from where the client runs."
 )
 _REMEDY = f"{IN_CONTAINER} {_OUTSIDE_CONTAINER}"
 _ON_GATEWAY = (
@@ -107,6 +114,13 @@ _NOT_RESOLVED = (
     "host.docker.internal needs --add-host=host.docker.internal:host-gateway on Linux, a "
     "container's name a network that both share. If a model was to be downloaded, the machine "
     "reaches no name server: check network, DNS and HTTPS_PROXY.",
+)
+_SILENT = (
+    "that machine is off or has another address by now, a firewall there or between drops the "
+    "connection (Windows: allow the port for private networks), or the server is busy with the "
+    "model, which slow memory or a processor makes slow. Ask it with curl from where the client "
+    "runs, let it listen on all addresses (OLLAMA_HOST=0.0.0.0, or --host 0.0.0.0), and raise the "
+    "client's time limit."
 )
 ADVICE: Mapping[str, tuple[str, ...]] = {
     "client.curl": (
@@ -133,6 +147,8 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         + _REMEDY,
         "No server answers where the client asks ({python}); the line has no address: see the base "
         "URL in its configuration. " + _REMEDY,
+        "The client reached no Ollama ({node}), and the line has no address: see the base URL in "
+        "its configuration. " + _REMEDY,
         "No server answers at {docker}:{port}. " + _ON_GATEWAY,
         "No server answers at {pool_docker}. " + _ON_GATEWAY,
         "No server answers at {address}:{port}: it does not run, listens on 127.0.0.1 only or on "
@@ -142,6 +158,10 @@ ADVICE: Mapping[str, tuple[str, ...]] = {
         "The container or machine {service} answers nothing on port {port}: its server does not "
         "run (yet), or listens on another port. Inside a network of containers its own port counts "
         "(11434 for Ollama), not the published one.",
+    ),
+    "client.late": (
+        "{asked} did not answer in time: " + _SILENT,
+        "{at} did not answer in time: " + _SILENT,
     ),
     "client.unresolved": (
         "The name {name} is not known where the client runs.",

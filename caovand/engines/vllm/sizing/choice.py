@@ -72,7 +72,7 @@ its tokens need, and from some 500 tokens on that is nearly all experts, so each
 as long as the bus needs for all of them; larger steps need memory that displaces more weights."""
 OFFLOAD_MARGIN_GIB = 0.25
 SPARED = frozenset({"sequences", "batch", "speed"})
-"""What a candidate that does not fit has as little of as possible."""
+"""The capacities that a candidate that does not fit has as little of as possible."""
 CONTEXT_STEP = 256
 """Tokens by which contexts that could be asked for differ."""
 
@@ -96,13 +96,13 @@ def _choose_cache_type(
     """The best of these bases with the cache's own type, or of all bases if that one holds too
     little; and the bases that were searched."""
     own = [at for at in among if space.bases[at].kv_dtype == space.bases[0].kv_dtype]
-    choice = _search(space, own, model, gpus)
+    choice = _choose_tower(space, own, model, gpus)
     enough = choice.sound and _holds_enough(space, choice, model)
     blind = is_for_images(model) and not choice.candidate.vision
     if len(own) == len(among) or (enough and not blind):
         return own, choice
-    found = _search(space, among, model, gpus)
-    return (own, choice) if enough and not found.candidate.vision else (among, found)
+    of_all = _choose_tower(space, among, model, gpus)
+    return (own, choice) if enough and not of_all.candidate.vision else (among, of_all)
 
 
 def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
@@ -124,25 +124,27 @@ def _holds_enough(space: Space, choice: Choice, model: ModelCard) -> bool:
     return choice.candidate.context >= min(limit, enough)
 
 
-def _search(space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]) -> Choice:
+def _choose_tower(
+    space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]
+) -> Choice:
     """The best of these bases; one with the vision tower if that holds enough, and costs no speed
     or is what the model is for, however much more text alone would hold."""
-    choice = _search_all(space, among, model, gpus)
+    choice = _choose_stages(space, among, model, gpus)
     seeing = [at for at in among if space.bases[at].vision]
     images = is_for_images(model)
     if choice.candidate.vision or not seeing or (space.workload.batch and not images):
         return choice
-    kept = _search_all(space, seeing, model, gpus)
+    kept = _choose_stages(space, seeing, model, gpus)
     enough = images and kept.candidate.context >= min(ENOUGH_FOR_IMAGES, model.max_model_len)
     if not kept.sound or not (enough or _holds_enough(space, kept, model)):
         return choice
-    times = [
-        CandidatePace(model, space.bases[one.base], gpus, space.workload, space.nodes).seconds(
-            one.candidate
+    seconds = [
+        CandidatePace(model, space.bases[each.base], gpus, space.workload, space.nodes).seconds(
+            each.candidate
         )
-        for one in (choice, kept)
+        for each in (choice, kept)
     ]
-    slower = times[0] / times[1]
+    slower = seconds[0] / seconds[1]
     worth = enough or slower >= AS_QUICK
     return replace(kept, runner_up=RunnerUp(choice.candidate, slower)) if worth else choice
 
@@ -152,7 +154,7 @@ def is_for_images(model: ModelCard) -> bool:
     return model.vision and not model.architecture.startswith(ALSO_SEE)
 
 
-def _search_all(
+def _choose_stages(
     space: Space, among: Sequence[int], model: ModelCard, gpus: Sequence[Gpu]
 ) -> Choice:
     """The best of these bases. Layers are dealt to the stages for the leanest candidate first, and
@@ -162,18 +164,18 @@ def _search_all(
         sequences=space.sequences or 1, batch_tokens=space.batch_tokens or LEAN_BATCH, eager=True
     )
 
-    def search(stages: tuple[int, ...]) -> Choice:
+    def choose_dealt(stages: tuple[int, ...]) -> Choice:
         dealt = tuple(base.but(stages=stages) for base in bases)
-        found = best(replace(space, bases=dealt), model, tuple(gpus))
-        return replace(found, base=among[found.base])
+        choice = choose_candidate(replace(space, bases=dealt), model, tuple(gpus))
+        return replace(choice, base=among[choice.base])
 
     if not lean.stages or not space.deals_layers:
-        return search(lean.stages)
-    choice = search(partition(model, lean, gpus, space.workload))
-    stages = partition(model, choice.candidate, gpus, space.workload)
-    if stages == choice.candidate.stages:
-        return choice
-    return min(search(stages), choice, key=lambda one: (not one.fits, one.score))
+        return choose_dealt(lean.stages)
+    first = choose_dealt(partition(model, lean, gpus, space.workload))
+    stages = partition(model, first.candidate, gpus, space.workload)
+    if stages == first.candidate.stages:
+        return first
+    return min(choose_dealt(stages), first, key=lambda choice: (not choice.fits, choice.score))
 
 
 def _fits_unquantized(
@@ -189,26 +191,23 @@ def _fits_unquantized(
     return free != tuple(gpus) or longest_lean(bases, model, free) >= least
 
 
-# Reasons and advice compare plans that share most of their spaces: more than half of a plan's
-# searches repeat one of the same plan or of the plan before.
+# Reasons, costs and advice size plans with one constraint lifted, which share most of their spaces
+# with the first plan: more than half of all searches repeat one of the same `make_plan`.
 @lru_cache(maxsize=128)
-def best(space: Space, model: ModelCard, gpus: tuple[Gpu, ...]) -> Choice:
+def choose_candidate(space: Space, model: ModelCard, gpus: tuple[Gpu, ...]) -> Choice:
     """The best candidate with its runner-up; with offloading if none holds the context on the
     cards.
 
     If nothing fits at all, the leanest candidate, which does not fit either.
     """
     search = CandidateSearch(space, model, gpus)
-    found = search.fastest((False,)) if space.graphs == "preferred" else None
-    found = found or search.fastest(space.eager)
-    if found and found.candidate.context >= min(MIN_SERVICE, model.max_model_len):
-        return found
-    candidates = [found] if found else []
-    if not found or not space.context:
-        offloaded = _offloaded(space, model, gpus)
-        candidates += [offloaded] if offloaded else []
-    if candidates:
-        return min(candidates, key=lambda choice: choice.score)
+    fastest = search.fastest((False,)) if space.graphs == "preferred" else None
+    fastest = fastest or search.fastest(space.eager)
+    if fastest and fastest.candidate.context >= min(MIN_SERVICE, model.max_model_len):
+        return fastest
+    offloaded = _choose_offloaded(space, model, gpus) if not (fastest and space.context) else None
+    if choices := [choice for choice in (fastest, offloaded) if choice]:
+        return min(choices, key=lambda choice: choice.score)
     least = space.context or min(MIN_CONTEXT, model.max_model_len)
     lean = search.lean(space.bases[0], eager=space.eager[-1])
     longest = CandidateSearch(replace(space, context=None), model, gpus).longest()
@@ -234,11 +233,11 @@ def longest_to_the_brim(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> 
 
     counts = range(1, model.max_model_len // CONTEXT_STEP + 1)
     lean = (search.lean(base, eager=space.eager[-1]) for base in space.bases)
-    most = (bisect_left(counts, True, key=partial(lacks, lean=one)) for one in lean)
+    most = (bisect_left(counts, True, key=partial(lacks, lean=each)) for each in lean)
     return max(most) * CONTEXT_STEP
 
 
-def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
+def _choose_offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | None:
     """The best small candidate that keeps in host memory the weights that do not fit on the cards.
 
     None if host memory is too small, or if the cards could hold the weights: then the operator's
@@ -252,7 +251,7 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
         return None
     emptied = tuple(map(unoccupied, gpus))
     nearly = not space.context and longest_lean(bases, model, emptied) >= enough
-    found = []
+    scored: list[tuple[float, int, Candidate]] = []
     bare = not all(base.vision for base in bases)
     for number, base in enumerate(bases):
         if base.vision and bare:
@@ -280,10 +279,10 @@ def _offloaded(space: Space, model: ModelCard, gpus: Sequence[Gpu]) -> Choice | 
                 if count <= USUAL_SEQUENCES or count <= requests_that_fit(
                     moved, model, gpus, usual
                 ):
-                    found.append((pace.score(moved), number, moved))
-    if not found:
+                    scored.append((pace.score(moved), number, moved))
+    if not scored:
         return None
-    score, number, moved = min(found, key=lambda scored: scored[:2])
+    score, number, moved = min(scored, key=lambda entry: entry[:2])
     smaller = not space.batch_tokens and moved.batch_tokens < OFFLOADED_BATCHES[0]
     spared = frozenset({"sequences", *(["batch"] if smaller else [])})
     return Choice(moved, fits=True, base=number, score=score, offloaded=True, spared=spared)

@@ -1,7 +1,8 @@
-"""The best plan of all trials: over which cards the model is split, and what suits each split.
+"""Size a plan: on the best of all splits, with what suits each split.
 
-The rules decide each trial's settings, `sizing` chooses its best candidate, and the sized plan of
-the lowest rank wins.
+`size_best` sizes one plan for each split (`size_on_split`), each of them from several trials that
+one space holds (`size_together`): the rules decide a trial's settings, and `sizing.choice` chooses
+the best candidate of the space. The plan of the lowest rank wins.
 """
 
 from __future__ import annotations
@@ -19,36 +20,39 @@ from caovand.engines.common.usual_requests import WITHOUT_PREFIXES
 from caovand.engines.vllm.flags.spelling import option
 from caovand.engines.vllm.machine.ranks import PIPELINE, TENSOR, Split
 from caovand.engines.vllm.memory.candidate import Candidate
-from caovand.engines.vllm.memory.settings import stages_unknown
+from caovand.engines.vllm.memory.settings import why_stages_unknown
 from caovand.engines.vllm.planning import parallel
+from caovand.engines.vllm.planning.capacity import smaller_inputs, text_only_may_help
 from caovand.engines.vllm.planning.decisions import FIRST
 from caovand.engines.vllm.planning.devices import (
-    every_card,
-    freest,
+    all_cards,
+    freest_cards,
     memory_holders,
     spans_nodes,
     split_is_ours,
     world_size,
 )
-from caovand.engines.vllm.planning.fit import (
-    asked_candidate,
-    candidate_of_unknown,
-    fixed_space,
+from caovand.engines.vllm.planning.fit import asked_candidate, candidate_of_unknown, fixed_space
+from caovand.engines.vllm.planning.partial_plan import (
+    PartialPlan,
+    Trial,
+    chosen_by_policy,
+    decide,
+    policy,
 )
-from caovand.engines.vllm.planning.partial_plan import PartialPlan, Trial, decide, policy
-from caovand.engines.vllm.planning.precision import quantised_at_load, tower_breaks_tiles
-from caovand.engines.vllm.planning.replicas import replica_splits, texts_split
+from caovand.engines.vllm.planning.precision import quantise_at_load, tower_breaks_tiles
 from caovand.engines.vllm.planning.speculation import name_gain
 from caovand.engines.vllm.planning.trials import (
     exact_or_rounded,
     exact_trials,
     narrower_splits,
     open_trials,
+    replica_splits,
+    texts_split,
     wider_splits,
-    widest,
+    widest_split,
 )
-from caovand.engines.vllm.planning.vision import smaller_inputs, text_only_may_help
-from caovand.engines.vllm.sizing.best import choose, longest_lean, longest_to_the_brim
+from caovand.engines.vllm.sizing.choice import choose, longest_lean, longest_to_the_brim
 from caovand.engines.vllm.sizing.pace import CandidatePace
 from caovand.engines.vllm.sizing.space import WORKLOADS, Choice, Space
 
@@ -60,15 +64,14 @@ MIN_ALONE = 4096
 """Context below which the engine waits for other programs to free memory instead of serving."""
 
 
-def best_plan(partial: PartialPlan) -> PartialPlan:
+def size_best(partial: PartialPlan) -> PartialPlan:
     """The best sized plan; in float16 if float32, which some cards compute faster, leaves little
     room: weights in host memory are slower still. Raises Unplannable."""
-    best = _best_of_splits(partial)
-    dtype = best.settings.get("dtype")
-    wide = dtype is not None and dtype.value == "float32" and dtype.origin == "policy"
+    best = _size_splits(partial)
+    wide = chosen_by_policy(best, "dtype") == "float32"
     if not wide or _context(best) >= min(MIN_IN_FLOAT32, best.model.max_model_len):
         return best
-    half = _best_of_splits(replace(partial, trial=replace(partial.trial, half=True)))
+    half = _size_splits(replace(partial, trial=replace(partial.trial, half=True)))
     return half if half.value("dtype") == "half" and _context(half) > _context(best) else best
 
 
@@ -83,48 +86,48 @@ class _Tried(NamedTuple):
     refused: str = ""
 
 
-def _best_of_splits(partial: PartialPlan) -> PartialPlan:
+def _size_splits(partial: PartialPlan) -> PartialPlan:
     """The plan of the lowest rank, with the reason for its split. Raises Unplannable."""
     ours, own, problem = split_is_ours(partial), None, None
     try:
-        own = size(partial)
-    except Unplannable as found:
-        if found.failure != "vram-busy" or not ours:
+        own = size_on_split(partial)
+    except Unplannable as error:
+        if error.failure != "vram-busy" or not ours:
             raise
-        problem = found
-    if own and (own.choice is None or own.unweighed or not ours or spans_nodes(own)):
+        problem = error
+    if own and (own.choice is None or own.why_unmodelled or not ours or spans_nodes(own)):
         return own
-    most = own.count("tensor_parallel_size") if own else widest(partial)
+    most = own.count("tensor_parallel_size") if own else widest_split(partial)
     splits = (narrower_splits(partial, most), wider_splits(partial), replica_splits(partial))
     tried = [_Tried(None, own)]
     for split in chain.from_iterable(splits):
         wider = split.stages > 1 or split.tensor > most
         if not _cannot_win(split, min(tried, key=_rank).plan, wider=wider):
-            tried.append(_try(split, partial, wider=wider))
+            tried.append(_size_split(split, partial, wider=wider))
     best = min(tried, key=_rank)
     if best.plan is None:
         raise problem or AssertionError
     if best.plan.task in POOLING and _is_sound_as_published(best.plan):
-        each = texts_split(partial, len(best.plan.gpus))
-        apart = _try(each, partial, wider=False).plan if each else None
-        if apart and _is_sound_as_published(apart):
-            return apart
+        texts = texts_split(partial, len(best.plan.gpus))
+        replicated = _size_split(texts, partial, wider=False).plan if texts else None
+        if replicated and _is_sound_as_published(replicated):
+            return replicated
     return _with_reason(best.plan, tried[tried.index(best) :], partial, own)
 
 
-def _try(split: Split, partial: PartialPlan, *, wider: bool) -> _Tried:
+def _size_split(split: Split, partial: PartialPlan, *, wider: bool) -> _Tried:
     """Size this split; only a wider one counts if it leaves weights in host memory."""
     values, env = {PIPELINE: split.stages}, dict(partial.config.engine.env)
-    if refused := parallel.refusal(values, env, partial.inventory):
+    if refused := parallel.stages_problem(values, env, partial.inventory):
         return _Tried(split, None, wider, f"in {split.stages} stages {refused.fact}")
-    gpus = every_card(partial) if split.stages > 1 else partial.gpus
+    gpus = all_cards(partial) if split.stages > 1 else partial.gpus
     trial = replace(partial.trial, split=split)
     try:
-        found = size(replace(partial, gpus=freest(gpus, split.cards), trial=trial))
+        plan = size_on_split(replace(partial, gpus=freest_cards(gpus, split.cards), trial=trial))
     except Unplannable:
         return _Tried(split, None, wider)
-    counts = found.choice and not found.unweighed and (wider or found.choice.sound)
-    return _Tried(split, found if counts else None, wider)
+    counts = plan.choice and not plan.why_unmodelled and (wider or plan.choice.sound)
+    return _Tried(split, plan if counts else None, wider)
 
 
 def _rank(tried: _Tried) -> tuple[int, float]:
@@ -158,9 +161,8 @@ def _cannot_win(split: Split, best: PartialPlan | None, *, wider: bool) -> bool:
 
 def _is_sound_as_published(partial: PartialPlan) -> bool:
     """Whether it fits without host memory, and without fewer bits than anybody asked for."""
-    rounded = partial.settings.get("quantization")
-    ours = rounded is not None and rounded.value is not None and rounded.origin == "policy"
-    return partial.choice is not None and partial.choice.sound and not ours
+    rounded = chosen_by_policy(partial, "quantization") is not None
+    return partial.choice is not None and partial.choice.sound and not rounded
 
 
 def _with_reason(
@@ -183,7 +185,7 @@ def _why_fewer(fewer: PartialPlan, partial: PartialPlan, own: PartialPlan | None
     left = [(f"GPU {gpu.index}", gpu) for gpu in partial.gpus if gpu.index not in kept]
     for node in partial.inventory.others:  # its cards are in the order of use
         left += [(f"a card of {node.name}", gpu) for gpu in node.gpus[size:]]
-    where, least = min(left, key=lambda one: one[1].free_mib)
+    where, least = min(left, key=lambda card: card[1].free_mib)
     if _context(fewer) <= _context(own):
         return (
             f"{size} of {len(partial.gpus)} cards {'is' if size == 1 else 'are'} faster than one"
@@ -196,18 +198,18 @@ def _why_fewer(fewer: PartialPlan, partial: PartialPlan, own: PartialPlan | None
 
 
 def _why_no_wider(best: PartialPlan, later: Sequence[_Tried]) -> str:
-    """What the best of the wider splits would hold, and its cost, or why vLLM refuses one."""
-    wider = [one for one in later if one.wider]
-    larger = [one for one in wider if one.plan and len(one.plan.gpus) > len(best.gpus)]
+    """The context of the best wider split, and its cost, or why vLLM refuses one."""
+    wider = [tried for tried in later if tried.wider]
+    larger = [tried for tried in wider if tried.plan and len(tried.plan.gpus) > len(best.gpus)]
     cheapest = min(larger, key=_rank, default=_Tried(None, None))
-    found, split = cheapest.plan, cheapest.split
-    if not found or not split or not found.choice or not found.choice.sound:
-        return next((one.refused for one in wider if one.refused), "")
-    slower = _seconds(found) / _seconds(best)
-    name, size = (PIPELINE, split.stages) if split.stages > 1 else (TENSOR, split.tensor)
+    plan, split = cheapest.plan, cheapest.split
+    if not plan or not split or not plan.choice or not plan.choice.sound:
+        return next((tried.refused for tried in wider if tried.refused), "")
+    slower = _seconds(plan) / _seconds(best)
+    name, count = (PIPELINE, split.stages) if split.stages > 1 else (TENSOR, split.tensor)
     return (
-        f"{len(found.gpus)} cards with {option(name)} {size} would hold a context of"
-        f" {_context(found)} tokens, at {slower:.2f} times the time per token"
+        f"{len(plan.gpus)} cards with {option(name)} {count} would hold a context of"
+        f" {_context(plan)} tokens, at {slower:.2f} times the time per token"
     )
 
 
@@ -224,22 +226,22 @@ def _context(partial: PartialPlan | None) -> int:
     return choice.candidate.context if choice and choice.sound else 0
 
 
-def size(partial: PartialPlan) -> PartialPlan:
+def size_on_split(partial: PartialPlan) -> PartialPlan:
     """Size the plan on the freest cards of its split; of a hybrid's batch without a prefix cache if
     that finishes far more requests. Raises Unplannable."""
-    kept = _size_trials(partial)
-    if not kept.choice or kept.unweighed or not _may_end_prefixes(kept):
-        return kept
-    apart = _size_trials(replace(partial, trial=replace(partial.trial, prefixes=False)))
-    if not apart.choice or not apart.choice.sound:
-        return kept
+    usual = _size_trials(partial)
+    if not usual.choice or usual.why_unmodelled or not _may_drop_prefixes(usual):
+        return usual
+    without = _size_trials(replace(partial, trial=replace(partial.trial, prefixes=False)))
+    if not without.choice or not without.choice.sound:
+        return usual
     # Without prefixes for one cache type already, the others are weighed without them, too.
-    worth = apart.choice.score * WITHOUT_PREFIXES <= kept.choice.score
-    ended = not kept.value("enable_prefix_caching")
-    return apart if worth or ended or not kept.choice.sound else kept
+    worth = without.choice.score * WITHOUT_PREFIXES <= usual.choice.score
+    dropped = not usual.value("enable_prefix_caching")
+    return without if worth or dropped or not usual.choice.sound else usual
 
 
-def _may_end_prefixes(partial: PartialPlan) -> bool:
+def _may_drop_prefixes(partial: PartialPlan) -> bool:
     """Whether the policy decides on prefixes for a batch of requests that each need more states
     with them."""
     caching = partial.settings.get("enable_prefix_caching")
@@ -250,31 +252,31 @@ def _may_end_prefixes(partial: PartialPlan) -> bool:
 
 def _size_trials(partial: PartialPlan) -> PartialPlan:
     """The best of the drafting depths and cache types that this plan leaves open."""
-    first = _decided(partial, partial.trial)
+    first = _decide(partial, partial.trial)
     if not first.gpus or not first.model.layer_types:
         return first
-    others = [_decided(partial, trial) for trial in open_trials(first)[1:]]
-    sized = size_plan([first, *others])
-    exact = [_decided(partial, trial) for trial in exact_trials(first)]
+    others = [_decide(partial, trial) for trial in open_trials(first)[1:]]
+    sized = size_together([first, *others])
+    exact = [_decide(partial, trial) for trial in exact_trials(first)]
     if exact:
         with suppress(Unplannable):  # only 8 bits fit next to other processes
-            sized = exact_or_rounded(size_plan(exact), sized)
-    return name_gain(sized, _decided(partial, replace(first.trial, cache=sized.trial.cache)))
+            sized = exact_or_rounded(size_together(exact), sized)
+    return name_gain(sized, _decide(partial, replace(first.trial, cache=sized.trial.cache)))
 
 
-def _decided(partial: PartialPlan, trial: Trial) -> PartialPlan:
+def _decide(partial: PartialPlan, trial: Trial) -> PartialPlan:
     """The plan of a trial before it is sized, on the cards with the most free memory."""
     first = decide(FIRST, replace(partial, trial=trial))
-    why = stages_unknown(first.values, first.memory_variables, first.inventory)
+    reason = why_stages_unknown(first.values, first.memory_variables, first.inventory)
     return replace(
         first,
-        gpus=freest(first.gpus, world_size(first)),
-        unweighed=first.unweighed or why,
-        weights_unknown=first.weights_unknown or bool(why),
+        gpus=freest_cards(first.gpus, world_size(first)),
+        why_unmodelled=first.why_unmodelled or reason,
+        weights_unknown=first.weights_unknown or bool(reason),
     )
 
 
-def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
+def size_together(partials: Sequence[PartialPlan]) -> PartialPlan:
     """Choose the best of these plans; without limits if a flag prevents the forecast of memory.
 
     If the model fits when such a flag is ignored, the candidate that fits is kept. Raises
@@ -283,7 +285,7 @@ def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
     first = partials[0]
     if first.weights_unknown:
         return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
-    pairs = _open_bases(partials[:1] if first.unweighed else partials)
+    pairs = _open_bases(partials[:1] if first.why_unmodelled else partials)
     space = replace(fixed_space(first), bases=tuple(base for _, base in pairs))
     choice = choose(space, first.model, first.cards)
     if space.context is None or not choice.sound:
@@ -291,7 +293,7 @@ def size_plan(partials: Sequence[PartialPlan]) -> PartialPlan:
         among = [base for base in space.bases if space.is_rounded(base) == rounded]
         others = tuple(base for base in space.bases if space.is_rounded(base) and not rounded)
         _wait_for_others([base.but(stages=stages) for base in among], first, others, space)
-    if first.unweighed and not choice.sound:
+    if first.why_unmodelled and not choice.sound:
         return replace(first, choice=Choice(candidate_of_unknown(first), fits=True))
     return replace(pairs[choice.base][0], space=space, choice=choice)
 
@@ -300,16 +302,16 @@ def _open_bases(partials: Sequence[PartialPlan]) -> list[tuple[PartialPlan, Cand
     """The bases of these plans, those with smaller images, no videos or no tower, and those with
     quantised 16-bit weights."""
     pairs: list[tuple[PartialPlan, Candidate]] = []
-    rounded = [*filter(None, map(quantised_at_load, partials))]
+    rounded = [*filter(None, map(quantise_at_load, partials))]
     open_vision = text_only_may_help(partials[0])
     kept = not (open_vision and tower_breaks_tiles(partials[0]))
     for plans, whole in ((partials, kept), (rounded, not any(map(tower_breaks_tiles, rounded)))):
-        bases = [(one, asked_candidate(one)) for one in plans]
-        pairs += [(one, base) for one, base in bases if whole or not base.vision]
+        bases = [(plan, asked_candidate(plan)) for plan in plans]
+        pairs += [(plan, base) for plan, base in bases if whole or not base.vision]
         if whole:
-            pairs += [(one, small) for one, base in bases for small in smaller_inputs(one, base)]
+            pairs += [(plan, small) for plan, base in bases for small in smaller_inputs(plan, base)]
         if bases and bases[0][1].vision and open_vision:
-            pairs += [(one, base.but(vision=False)) for one, base in bases]
+            pairs += [(plan, base.but(vision=False)) for plan, base in bases]
     return pairs
 
 
