@@ -18,7 +18,7 @@ DAEMON_KEYS = frozenset({"ladder"})
 """Keys that are "auto" by default and do not affect a plan."""
 
 
-def chosen_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def choose_cards(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards that [engine] gpus lists, or all; raises Unplannable if one of them is missing."""
     listed = config.engine.gpus
     gpus = tuple(gpu for gpu in inventory.gpus if listed is None or gpu.index in listed)
@@ -37,9 +37,8 @@ def refuse_other_tasks(model: ModelCard, title: str) -> None:
         return
     remedy = "llamacpp" if model.gguf else "vllm"
     raise Unplannable(
-        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, and "
-        "caovan"
-        f' plans {title} for generated text only; set [engine] kind = "{remedy}"'
+        f"cannot serve model {model.path} with {title}: its task is {TITLES[model.task]}, and"
+        f' caovan plans {title} for generated text only; set [engine] kind = "{remedy}"'
     )
 
 

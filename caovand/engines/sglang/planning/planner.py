@@ -73,7 +73,7 @@ def make_plan(
     """The plan for this configuration on this machine; raises Unplannable if there is none."""
     engine, model = inventory.engine, inventory.model
     typed = options.values(config.engine.extra_args, engine.switches)
-    _check(config, inventory, typed)
+    _refuse_unsupported(config, inventory, typed)
     refuse_other_tasks(model, "SGLang")
     gpus = cards.choose(config, inventory)
     drafts = drafting.speculative_config(config, inventory, mode, environ, typed)
@@ -115,7 +115,7 @@ def make_plan(
     return replace(plan, warnings=tuple(warnings), advice=memory.advice)
 
 
-def _check(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
+def _refuse_unsupported(config: Config, inventory: Inventory, typed: Mapping[str, Any]) -> None:
     """Refuse requests that SGLang cannot meet."""
     if inventory.model.gguf is not None:
         raise Unplannable(
