@@ -13,6 +13,7 @@ from caovand.core.facts.inventory import Gpu, Inventory, ModelCard, device_name
 from caovand.core.healing.degraded import kept_steps
 from caovand.core.model_task import TITLES
 from caovand.core.plan import Plan, Setting, Unplannable
+from caovand.engines.common.options import count
 
 DAEMON_KEYS = frozenset({"ladder"})
 """Keys that are "auto" by default and do not affect a plan."""
@@ -87,6 +88,11 @@ def card_variables(gpus: Sequence[Gpu], no_card: str = "") -> dict[str, Setting]
 def typed_variables(config: Config) -> dict[str, Setting]:
     """The operator's own environment of the engine."""
     return {name: Setting(value, "user", "[engine] env") for name, value in config.engine.env}
+
+
+def context_of(plan: Plan) -> int | None:
+    """The longest request in tokens; every engine's plans have it under the same name."""
+    return count(plan.value("max_model_len"))
 
 
 def keep_steps(

@@ -331,8 +331,3 @@ def at_once(plan: Plan) -> int | None:
     """The number of requests that the engine answers at a time."""
     each = count(plan.value(options.REQUESTS))
     return each and each * options.replicas(plan.value)
-
-
-def context_of(plan: Plan) -> int | None:
-    """The longest request in tokens."""
-    return count(plan.value(CONTEXT))
