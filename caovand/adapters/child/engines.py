@@ -20,7 +20,7 @@ from caovand.core.facts.ownership import KnownEngine, Ownership, Process, assign
 
 @dataclass(eq=False)
 class EngineTraces:
-    """How one engine's processes are recognised, and which of them were last seen.
+    """The marks of one engine's processes, and those that were last seen.
 
     `session` is the pid of its first process and `start` its start time. `output` is the file its
     processes write to. An engine that was `abandoned` is no longer watched, though a process of it

@@ -113,5 +113,5 @@ def _require_space(world: World, place: ModelFolders, missing: list[RemoteFile],
         raise PullError(
             what,
             f"{place.root} has {free // MIB} MiB free and {needed // MIB} MiB are needed",
-            "make room, or choose another disk with --to DIR",
+            "free space, or choose another disk with --to DIR",
         )
