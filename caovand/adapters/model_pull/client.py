@@ -199,11 +199,11 @@ def _innermost(problem: BaseException) -> str:
     seen: list[BaseException] = []
     todo: list[Any] = [problem]
     while todo and len(seen) < 20:
-        one = todo.pop(0)
-        if not isinstance(one, BaseException) or one in seen:
+        error = todo.pop(0)
+        if not isinstance(error, BaseException) or error in seen:
             continue
-        seen.append(one)
-        if isinstance(one, OSError) and one.errno and one.strerror:
-            return one_line(str(one.strerror))
-        todo += [*one.args, getattr(one, "reason", None), one.__cause__, one.__context__]
+        seen.append(error)
+        if isinstance(error, OSError) and error.errno and error.strerror:
+            return one_line(str(error.strerror))
+        todo += [*error.args, getattr(error, "reason", None), error.__cause__, error.__context__]
     return "the connection was cut"
