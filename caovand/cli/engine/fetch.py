@@ -34,9 +34,8 @@ def run(args: argparse.Namespace) -> int:
         # A Python that uv installs goes there too, because fetching needs no root.
         if args.with_python and not pythons.find_archives(chosen.python, folder.path):
             screen.say(f"downloading Python {chosen.python} into {folder.path}")
-            pythons.download(
-                chosen.python, folder.path, os.environ, commands.run, keep_archive=True
-            )
+            uv_python = pythons.UvPython(chosen.python, folder.path, commands.run)
+            uv_python.download(os.environ, keep_archive=True)
         python = pythons.find(chosen.python, args.python, folder.path, os.environ, commands.run)
         wheel_files.download(chosen, python.path, folder, commands.run, screen.progress)
     result = {"wheels": str(folder.path), "count": len(chosen.pins)}

@@ -20,6 +20,8 @@ _SHARED_KINDS = {row.id: row.kind for row in (*kernel.ROWS, *host.ROWS, *network
 """Kinds of the rows that no engine's own lines are needed for."""
 _WHY_REFUSED = "the server refused a request, and the line says why"
 _SERVES_ON = "the server serves on; only this request, or what it asks of the server, must change"
+_CONTAINER_ROWS = "container."
+_NOT_STARTED = "the container does not start until this is changed; waiting cannot help"
 _CLIENT_MISTAKES = frozenset(row.id for row in clients.ROWS)
 _CLIENT_FAILED = "a client failed, and no engine that caovan runs"
 _ANSWERED = re.compile(
@@ -68,6 +70,8 @@ def answer_of(
         return replace(reply, certainty="certain", why=_WHY_REFUSED, how=_SERVES_ON)
     if not ours and finding.signature in refusals.COMMAND_ROWS:
         return replace(reply, heals="no", how=_SERVES_ON)
+    if not ours and finding.signature.startswith(_CONTAINER_ROWS) and reply.heals == "waits":
+        return replace(reply, heals="no", how=_NOT_STARTED)
     if engine is None and reply.heals == "no" and REACTIONS[finding.failure].kind != "fatal":
         return replace(reply, heals="depends", how="the log does not show which engine it is")
     return reply

@@ -16,7 +16,7 @@ MIN_CAPABILITY = oldest_card("13")
 """Compute capability of the oldest cards that `caovanctl engine install` builds for."""
 
 
-def chosen(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
+def choose(config: Config, inventory: Inventory) -> tuple[Gpu, ...]:
     """The cards to use, those with the most free memory if fewer are requested; none with a CPU
     build."""
     engine = inventory.engine

@@ -55,6 +55,14 @@ _IMAGES = re.compile(
 )
 """Names of models that make images, video or sound, and are laid out for Diffusers."""
 
+_CODED = re.compile(
+    r"(?<![\w-])(?:(?P<v32>DeepSeek-V3\.2(?!-Exp))|(?P<v4>DeepSeek-V4)|(?P<mistral>"
+    r"(?:Mistral|Ministral|Mixtral)-[\w.-]{1,40}-(?:Instruct|Reasoning)"
+    r"|(?:Magistral|Devstral|Pixtral|Voxtral)-))[\w.-]{0,60}"
+)
+_MODES = {"v32": "deepseek_v32", "v4": "deepseek_v4", "mistral": "mistral"}
+"""Tokenizer modes of vLLM for models whose chats code formats, not a template."""
+
 
 @dataclass(frozen=True)
 class _Line:
@@ -94,6 +102,8 @@ def explain(text: str) -> Explanation:
     seen.update(_over_windows(windows))
     if finding is not None and finding.signature in _NO_CONFIGURATION:
         seen.update(_makes_images(lines))
+    if finding is not None and finding.signature == "args.template":
+        seen.update(_coded_chats(lines))
     return Explanation(
         str(version) if version else None, _phase_times(marks), reached, finding,
         tuple(advise(finding, seen, plan_from_log(configured))) if finding else (),
@@ -140,6 +150,15 @@ def _makes_images(lines: Sequence[_Line]) -> Mapping[str, Figure]:
     named = (match for line in lines if (match := _IMAGES.search(line.text[:_NAMED])))
     match = next(named, None)
     return {"images": match["model"]} if match else {}
+
+
+def _coded_chats(lines: Sequence[_Line]) -> Mapping[str, Figure]:
+    """The name of a model that formats chats by code, and the tokenizer mode that has it."""
+    named = (match for line in lines if (match := _CODED.search(line.text[:_NAMED])))
+    match = next(named, None)
+    if match is None:
+        return {}
+    return {"coded": match[0], "mode": next(_MODES[name] for name in _MODES if match[name])}
 
 
 def _last_phase(lines: Sequence[_Line]) -> str:
