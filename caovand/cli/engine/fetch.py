@@ -10,7 +10,7 @@ from pathlib import Path
 from caovand.adapters.engine_install import commands, places, pythons
 from caovand.adapters.engine_install import wheels as wheel_files
 from caovand.adapters.files import safe_files
-from caovand.cli.common.family import show
+from caovand.cli.common.printing import show
 from caovand.cli.common.progress import Screen
 from caovand.cli.engine import choice
 from caovand.cli.engine.shared import engine_verb
