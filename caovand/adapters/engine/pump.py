@@ -66,8 +66,8 @@ class Ring:
                 self._bytes -= sys.getsizeof(self._lines.popleft())
             self._count += len(lines)
 
-    def since(self, number: int, most_bytes: int) -> tuple[list[str], int]:
-        """Lines after line `number`, up to `most_bytes` as JSON, and the number of the last.
+    def since(self, number: int, max_bytes: int) -> tuple[list[str], int]:
+        """Lines after line `number`, up to `max_bytes` as JSON, and the number of the last.
 
         Returns at least one line if any exist, truncated if necessary, so that a polling client
         makes progress. A number not reached yet comes from an earlier daemon: then every line is
@@ -82,11 +82,11 @@ class Ring:
         lines: list[str] = []
         for line in rest:
             size = len(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace")) + 1
-            if size > most_bytes:
+            if size > max_bytes:
                 if not lines:
-                    lines.append(line[: most_bytes // 6])  # "\u0000" is the longest escape
+                    lines.append(line[: max_bytes // 6])  # "\u0000" is the longest escape
                 break
-            most_bytes -= size
+            max_bytes -= size
             lines.append(line)
         return lines, last + len(lines)
 

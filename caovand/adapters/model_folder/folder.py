@@ -171,7 +171,7 @@ def _read(folder: Path, weights: bool) -> ModelCard:
         tensors = list(tensors_of(folder, index, budget))
         sums = sum_sizes(tensors, len(card.layer_types))
         shards = shards_in(folder, index)
-        sizes = [one.stat().st_size for one in shards] or [one.size for one in tensors]
+        sizes = [shard.stat().st_size for shard in shards] or [tensor.size for tensor in tensors]
         card = replace(card, weights=sums, largest_file=max(sizes), pickled=not shards)
         if card.quantization:
             card = replace(card, spared=card.spared | kept_as_floats(tensors))
